@@ -16,7 +16,6 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.intake.intake import Intake, read_intake
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.workbench.take_away import TakeAway
 from tests.data.test_images import deep_png, deep_tiff, encoded, oriented, picture
 
 
@@ -115,7 +114,6 @@ def test_features_page_and_exports_show_the_same_depth(
         assert np.abs(page.astype(int) - np.asarray(pixels)).max() < 12
         cell = np.asarray(Image.open(io.BytesIO(bench.photos.picture(row, 320) or b"")))
         assert np.abs(cell.astype(int) - np.asarray(pixels)).mean() < 6
-        assert TakeAway(bench).decoding == bench.photos.decoding
         exported = [np.asarray(Image.open(path)) for path in (out / "publish").rglob("*.webp")]
         assert any(np.array_equal(each, np.asarray(pixels)) for each in exported)
         bench.photos.close()

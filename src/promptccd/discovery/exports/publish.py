@@ -77,7 +77,8 @@ def export_parquet(
     names = dict(sorted({row.category: row.name for row in inside}.items()))
     label_of = {category: number for number, category in enumerate(names)}
     records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
-    digest = hashlib.sha256(json.dumps([facts for _, facts in records]).encode()).hexdigest()[:DIGITS]
+    told = f"{json.dumps([facts for _, facts in records])}{_depth_of(originals)}"
+    digest = hashlib.sha256(told.encode()).hexdigest()[:DIGITS]
     with KeptFolder.opened(out / PARQUET, project=project) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
         missing = list[tuple[str, str]]()
@@ -149,9 +150,15 @@ def _picture(
         return "" if made_of in suffixes else suffix
 
     assert row.category is not None
-    made_of = f"pixels {row.sha256[:HASH_DIGITS]}"
+    made_of = f"pixels{_depth_of(originals)} {row.sha256[:HASH_DIGITS]}"
     place = f"{_SPLIT}/{folders[row.category]}/{row.sha256[:HASH_DIGITS]}{suffixes.get(made_of, '')}"
     return Item(place, made_of, make, row.file)
+
+
+def _depth_of(originals: Originals) -> str:
+    """What pixels depend on besides their files; empty where no file has more than 8 bits."""
+    depths = vars(originals.decoding.depths)
+    return f" {depths}" if any(each is not None for each in depths.values()) else ""
 
 
 def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:

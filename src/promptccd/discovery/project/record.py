@@ -41,9 +41,8 @@ def read_record(out: Path) -> dict[str, Any]:
         if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
             raise RunError(f"{path} {newer}")
         texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
-        # Early versions kept neither of these two.
-        texts += record.setdefault("found_with", {"model": "", "method": ""}).values()
-        if not isinstance(record.setdefault("measured", False), bool):
+        texts += [record["found_with"][name] for name in ("model", "method")]
+        if not isinstance(record["measured"], bool):
             raise ValueError("measured or not is yes or no")
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
             raise ValueError("a value is of another kind")
