@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import stat
 import sys
 import tempfile
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of directories: stages, states inside a stage
 CHECKSUMS = "checksums.json"
+# What a disk says to a mode or a flush that it has not got, which changes nothing for us.
+_REFUSED_KINDLY = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 PROJECT = ".promptccd"  # folder of a discovery, beside its results
 EXPORTED = ".promptccd-export"  # what an export made, under a name that `datasets` does not take for data
 TEMPORARY = ".tmp-"
@@ -280,37 +283,91 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 def lock_folder(folder: Path, wait_s: float = 0) -> int:
     """Keep every other process from writing to a folder until this one ends, or closes the descriptor that is returned.
 
-    The folder is made if it does not exist; `wait_s` is how long to wait for another writer.
+    The folder is made if it does not exist; `wait_s` is how long to wait for another writer. Where the disk has no
+    locks, the processes of this machine lock a file of the user instead, and a warning names the disk.
 
     Raises:
-        RunError: another process writes there, its id is named; or the lock is a link.
+        RunError: another process writes there, it is named; or the lock is a link.
         DiskError: nothing can be written there.
     """
     descriptor = open_to_change(make_folder(folder) / ".lock")
-    deadline = time.monotonic() + wait_s
+    held, deadline = descriptor, time.monotonic() + wait_s
     try:
-        while not _has_locked(descriptor, last_try=time.monotonic() >= deadline):
+        while not _has_locked(held):
+            if time.monotonic() >= deadline:
+                raise _written_by_another(descriptor, folder)
             time.sleep(0.005)
-    except OSError as error:
-        owner = os.read(descriptor, 32).decode(errors="replace") or "unknown"
+    except OSError as error:  # a disk without locks, such as many that are shared over a network
+        held = _own_lock_of(folder)
+        logger.warning(
+            "The disk of %s (%s) has no locks (%s): see to it that no other computer writes there at the same time.",
+            folder, file_system_of(folder), error.strerror,
+        )  # fmt: skip
+        with contextlib.suppress(OSError):  # no disk of this machine has any: there is only the warning
+            if not _has_locked(held):
+                os.close(held)
+                raise _written_by_another(descriptor, folder) from error
+    except RunError:
         os.close(descriptor)
-        raise RunError(
-            f"Process {owner} is writing to {folder}. Wait for it, stop it, or give another folder."
-        ) from error
+        raise
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor  # held open: the operating system releases it however this process ends
+    os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+    if held != descriptor:
+        os.close(descriptor)
+    return held  # open: the operating system releases it however this process ends
 
 
-def _has_locked(descriptor: int, *, last_try: bool) -> bool:
-    """Whether the lock was free and is ours now; the last try raises the reason instead."""
+def _has_locked(descriptor: int) -> bool:
+    """Whether a lock was free and is ours now.
+
+    Raises:
+        OSError: there are no locks on that disk.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        if last_try:
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise
         return False
     return True
+
+
+def _written_by_another(descriptor: int, folder: Path) -> RunError:
+    owner = os.pread(descriptor, 300, 0).decode(errors="replace")
+    number, _, host = owner.partition(" on ")
+    elsewhere = f" on the computer {host!r}" if host not in ("", socket.gethostname()) else ""
+    return RunError(
+        f"Process {number or 'unknown'}{elsewhere} is writing to {folder}. Wait for it, stop it, or give another "
+        "folder."
+    )
+
+
+def _own_lock_of(folder: Path) -> int:
+    """A file of this user that stands for a folder, to lock instead of it."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:24]
+    return open_to_change(make_folder(Path(base) / "promptccd-locks") / name)
+
+
+def file_system_of(folder: Path) -> str:
+    """The kind of the disk that a folder is on, such as ``exfat``, as far as the system tells."""
+    place, found = os.path.realpath(folder), ("", "unknown")
+    with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            _, mounted, kind, *_ = line.split(" ")
+            mounted = mounted.replace("\\040", " ")
+            if (place + "/").startswith(mounted.rstrip("/") + "/") and len(mounted) >= len(found[0]):
+                found = mounted, kind
+    return found[1]
+
+
+def make_private(target: Path | int, mode: int = 0o600) -> None:
+    """Set the mode of a file where its disk has modes: exFAT, FAT and many network drives have none of their own."""
+    try:
+        os.chmod(target, mode)
+    except OSError as error:
+        if error.errno not in _REFUSED_KINDLY:
+            raise
 
 
 def newer_format(version: Any, known: int) -> str | None:
@@ -472,7 +529,7 @@ def _complete(staging: Path) -> None:
     write_json(staging / CHECKSUMS, {**sums, "format": FORMAT})
     mode = staging.stat().st_mode & 0o666  # follows the umask
     for file in _files(staging):
-        file.chmod(mode)  # safetensors writes 0600, which a colleague could not read
+        make_private(file, mode)  # safetensors writes 0600, which a colleague could not read
         _fsync(file)
     for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
         _fsync(folder)
@@ -518,6 +575,9 @@ def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:  # of folders; a file that cannot be flushed is not safe
+        if error.errno not in _REFUSED_KINDLY or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

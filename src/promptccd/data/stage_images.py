@@ -7,6 +7,7 @@ picture are listed, and never trained on under two labels.
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -34,9 +35,41 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def workers_for(wanted: int) -> int:
-    """Loader processes: as many as wanted, but no more than cores. The results are the same bytes for any number."""
-    return min(wanted, available_cores())
+SHARED_MEMORY = "/dev/shm"
+IN_FLIGHT = (
+    3  # batches of a loader process that lie in shared memory: two made ahead, and the one that it makes
+)
+LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
+
+
+def workers_for(wanted: int, batch_bytes: int = 0) -> int:
+    """Loader processes: as many as wanted, but no more than cores, nor than shared memory has room for.
+
+    The results are the same bytes for any number.
+
+    Args:
+        wanted: number of processes.
+        batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
+    """
+    workers = min(wanted, available_cores())
+    if not batch_bytes or not workers or not os.path.isdir(SHARED_MEMORY):
+        return workers
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    fitting = free // (IN_FLIGHT * batch_bytes)
+    if fitting < workers:
+        logger.warning(
+            "Shared memory (%s) has %.0f MB free, and a loader process needs %.0f: images are loaded by %s. More of it "
+            "(docker run --shm-size 2g) or a smaller --batch_size allows %d.",
+            SHARED_MEMORY, free / 1e6, IN_FLIGHT * batch_bytes / 1e6,
+            f"{fitting} of them" if fitting else "this process itself", workers,
+        )  # fmt: skip
+    return min(workers, fitting)
+
+
+def loader_options(wanted: int, batch_bytes: int = 0) -> dict[str, Any]:
+    """What a `DataLoader` is told about its processes; arguments are those of `workers_for`."""
+    workers = workers_for(wanted, batch_bytes)
+    return {"num_workers": workers, "timeout": LOADER_WAITS_S if workers else 0}
 
 
 @dataclass(frozen=True)
@@ -124,8 +157,7 @@ class StageImages:
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
-        workers = workers_for(num_workers)
-        loader = DataLoader(_Decoded(stage), batch_size=64, num_workers=workers, collate_fn=list)
+        loader = DataLoader(_Decoded(stage), batch_size=64, collate_fn=list, **loader_options(num_workers))
         read = _Reading(stage, {} if seen is None else seen)
         for records in progress(loader, len(loader), f"stage {stage.index}: reading images"):
             for record in records:

@@ -28,6 +28,11 @@ class TrainingViews:
     def __init__(self, options: ViewOptions):
         self.options = options
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the views of one image."""
+        return self.options.num_views * 3 * self.options.image_size**2
+
     def __call__(self, image: Image.Image, generator: np.random.Generator) -> torch.Tensor:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
@@ -136,6 +141,11 @@ class EvaluationView:
         self.processor = processor
         self.mean: tuple[float, ...] = tuple(processor.image_mean)
         self.std: tuple[float, ...] = tuple(processor.image_std)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the view of one image."""
+        return 3 * self.processor.crop_size["height"] * self.processor.crop_size["width"]
 
     @property
     def enough(self) -> int:

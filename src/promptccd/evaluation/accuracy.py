@@ -86,7 +86,35 @@ def _checked_pair(
         raise DataError(f"Expected y_true and y_pred of one length, got {len(true)} and {len(pred)}.")
     if len(true) == 0:
         raise DataError("Expected at least one image to score, got none.")
-    return true, pred, np.isin(true, np.asarray(list(old_classes)))
+    return true, pred, np.isin(true, _checked_old(old_classes, true))
+
+
+def _checked_old(old_classes: Iterable, true: np.ndarray) -> np.ndarray:
+    """The old classes as an array.
+
+    Raises:
+        DataError: they are no sequence, of another kind than `true`, or none of them occurs.
+    """
+    if isinstance(old_classes, str) or not isinstance(old_classes, Iterable):
+        raise DataError(
+            f"Expected old_classes to be a sequence such as [{old_classes!r}], got {old_classes!r}."
+        )
+    old = _checked(list(old_classes), "old_classes")
+    if not len(old):
+        return old
+    kinds = {"U": "text", "S": "bytes"}
+    one, other = (kinds.get(each.dtype.kind, "integers") for each in (old, true))
+    if one != other:
+        raise DataError(
+            f"Expected old_classes of the kind of y_true, got {one} such as {old[0]!r}, and y_true is {other} such as "
+            f"{true[0]!r}: give values of y_true."
+        )
+    if not np.isin(old, true).any():
+        raise DataError(
+            f"None of the old classes {old[:5].tolist()} occurs in y_true, which holds {np.unique(true)[:5].tolist()}: "
+            "give values of y_true, or none at all where every category is new."
+        )
+    return old
 
 
 def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
@@ -136,6 +164,10 @@ def _codes(values: np.ndarray) -> np.ndarray:
 
 def _checked(values: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(values)
+    if array.dtype.kind == "O" and all(
+        isinstance(each, str) for each in array.flat
+    ):  # as pandas and CSV have it
+        array = array.astype(str)
     if array.ndim != 1 or (array.dtype.kind not in "iuUS" and len(array)):
         raise DataError(
             f"Expected {name} to be a flat sequence of integers or strings, got {array.dtype} of shape {array.shape}."

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -115,10 +116,27 @@ def stage_stream(
 
 
 def accelerator_for(arguments: TrainingArguments) -> Accelerator:
-    """The accelerator of a training: its device, precision and tracker."""
+    """The accelerator of a training: its device, precision and tracker.
+
+    What a launcher or a job script left in the environment does not change a training without a word: precision and
+    steps are the recipe's.
+    """
+    asked = {"MIXED_PRECISION": arguments.mixed_precision, "GRADIENT_ACCUMULATION_STEPS": "1"}
+    for name, ours in asked.items():
+        theirs = os.environ.get(f"ACCELERATE_{name}", ours)
+        if theirs != ours:
+            remedy = "give --mixed_precision" if name == "MIXED_PRECISION" else "raise --batch_size instead"
+            logger.warning(
+                "The launcher says %s %s, and the recipe %s, which counts: %s.",
+                name.lower(),
+                theirs,
+                ours,
+                remedy,
+            )
     return Accelerator(
         cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
         mixed_precision=arguments.mixed_precision,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,
         project_dir=str(Path(arguments.output_dir) / "logs"),
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],

@@ -17,6 +17,7 @@ from promptccd.models.untrusted import one_line
 logger = logging.getLogger(__name__)
 
 _LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
+_LOADER = ("DataLoader worker", "DataLoader timed out")
 _OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
 
 
@@ -125,6 +126,10 @@ def device_problem(error: BaseException) -> str | None:
     if is_out_of_memory(error):
         return "There is too little memory"
     message = str(error)
+    if isinstance(error, RuntimeError) and message.startswith(_LOADER):
+        return (
+            "A process that loads images ended or hangs; without such processes it goes on: --num_workers 0"
+        )
     if isinstance(error, RuntimeError) and any(word in message for word in _LOST) and _OURS not in message:
         return f"The device was lost ({message.splitlines()[0][:200]})"
     return None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from promptccd.data.stage_images import Progress, StageImages, workers_for
+from promptccd.data.stage_images import Progress, StageImages, loader_options
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
@@ -52,9 +52,11 @@ def extract_features(
     model.eval()
     rank, processes = place_among_processes()
     share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
-    # mutant without num_workers=: how many processes load images changes speed, never a feature
     loader: DataLoader[Any] = DataLoader(
-        share, batch_size=batch_size, num_workers=workers_for(num_workers), pin_memory=device.type == "cuda"
+        share,
+        batch_size=batch_size,
+        pin_memory=device.type == "cuda",
+        **loader_options(num_workers, batch_size * view.num_bytes),
     )
     parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
 
@@ -91,7 +93,9 @@ def routing_agreement(
 
     # mutant without batch_size=: how many images share a forward changes speed and memory, never a share
     loader = DataLoader(
-        _EvaluationImages(images, view), batch_size=batch_size, num_workers=workers_for(num_workers)
+        _EvaluationImages(images, view),
+        batch_size=batch_size,
+        **loader_options(num_workers, batch_size * view.num_bytes),
     )
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()

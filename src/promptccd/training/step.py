@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages, workers_for
+from promptccd.data.stage_images import StageImages, loader_options
 from promptccd.data.views import TrainingViews
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.devices import gather_rows, share_of
@@ -112,14 +112,16 @@ def training_loader(
     seed: int,
     num_workers: int,
     memory: Memory | None = None,
+    *,
+    batch_size: int,
 ) -> DataLoader[Any]:
-    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index)."""
+    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of at most so many each."""
     return DataLoader(
         _Views(images, views, seed, memory),
         batch_sampler=batches,
-        num_workers=workers_for(num_workers),
         collate_fn=torch.stack,
         pin_memory=torch.cuda.is_available(),
+        **loader_options(num_workers, batch_size * views.num_bytes),
     )
 
 

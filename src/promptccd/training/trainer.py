@@ -170,7 +170,13 @@ class StageTrainer:
     def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
         given = self.arguments
         return training_loader(
-            self.images, self.views, batches, given.seed, given.num_workers, self.context.memory
+            self.images,
+            self.views,
+            batches,
+            given.seed,
+            given.num_workers,
+            self.context.memory,
+            batch_size=given.batch_size,
         )
 
     def _run_epoch(

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.routes import build_routes
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
+from promptccd.storage import lock_folder, make_inside, make_private, open_to_change, read_file
 
 ADDRESS = "address.json"
 _WARMS_AFTER_S = 2.0
@@ -64,7 +65,7 @@ def address_of(out: Path) -> str | None:
     """Where the page of a project is, if a process serves it.
 
     Raises:
-        RunError: a link stands in the way.
+        RunError: a link stands in the way, or another computer serves it.
     """
     folder = out / PROJECT / PAGE
     if not (folder / ADDRESS).exists():
@@ -72,7 +73,13 @@ def address_of(out: Path) -> str | None:
     try:
         probe = lock_folder(folder)
     except RunError:
-        return str(json.loads(read_file(folder / ADDRESS, 1000))["url"])
+        found = json.loads(read_file(folder / ADDRESS, 1000))
+        if found.get("host") != socket.gethostname():
+            raise RunError(
+                f"{out} is open on the computer {found.get('host')!r}, by a page that answers there alone. Close it "
+                "there first."
+            ) from None
+        return str(found["url"])
     os.close(probe)  # its server was killed
     return None
 
@@ -82,7 +89,7 @@ def _keep(path: Path, url: str) -> None:
     path.unlink(missing_ok=True)
     descriptor = open_to_change(path)
     try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, json.dumps({"url": url}).encode())
+        make_private(descriptor)
+        os.write(descriptor, json.dumps({"url": url, "host": socket.gethostname()}).encode())
     finally:
         os.close(descriptor)

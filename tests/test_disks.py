@@ -1,0 +1,187 @@
+"""Disks and containers as people have them: without modes, without locks, shared between computers, short of memory."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from promptccd import storage
+from promptccd.cli.ends import end_of
+from promptccd.data import stage_images
+from promptccd.data.stage_images import loader_options, workers_for
+from promptccd.discovery.project.folder import PAGE, PROJECT
+from promptccd.discovery.workbench.serving import ADDRESS, address_of
+from promptccd.errors import DeviceError, RunError
+from promptccd.storage import file_system_of, lock_folder, write_directory
+from tests.discovery.conftest import write_pictures
+
+# What a disk refuses, as it does: by the number of the error, in every call of the process.
+REFUSALS = {
+    "exFAT": ("os.chmod os.fchmod", errno.EPERM),
+    "SMB": ("os.chmod os.fchmod", errno.ENOTSUP),
+    "NFS without a lock server": ("fcntl.flock", errno.ENOLCK),
+    "FUSE without locks": ("fcntl.flock os.chmod os.fchmod", errno.EOPNOTSUPP),
+    "locks that nobody may take": ("fcntl.flock", errno.EACCES),
+    "no such call": ("fcntl.flock", errno.ENOSYS),
+}
+RUNNER = """
+import fcntl, os, sys
+def refused(*given, **named):
+    raise OSError({number}, os.strerror({number}))
+for name in {names!r}.split():
+    module, call = name.split(".")
+    setattr(sys.modules[module], call, refused)
+from promptccd.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_where(refusal: str, *words: object) -> subprocess.CompletedProcess[str]:
+    names, number = REFUSALS[refusal]
+    code = RUNNER.format(names=names, number=number)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_discovery_exports_and_corrections_work_on_any_disk(refusal, tiny_backbone, tmp_path):
+    album, out = write_pictures(tmp_path / "album", [0, 1], per_category=3), tmp_path / "out"
+    found = run_where(
+        refusal, "discover", tiny_backbone, album, "--out", out, "--export", "folders", "publish"
+    )
+    assert found.returncode == 0, found.stderr
+    renamed = run_where(refusal, "categories", out, "rename", "0", "heron")
+    assert renamed.returncode == 0, renamed.stderr
+    has_locks = "flock" not in REFUSALS[refusal][0]
+    for ended in (found, renamed):
+        assert ("has no locks" in ended.stderr) != has_locks
+    assert sum(path.suffix == ".png" for path in (out / "folders").rglob("*")) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refusal", ["exFAT", "NFS without a lock server"])
+def test_training_works_on_any_disk(refusal, tmp_path):
+    write_pictures(tmp_path / "own", [0, 1, 2], per_category=6)
+    for path in (tmp_path / "own").iterdir():
+        (path.parent / path.name[0]).mkdir(exist_ok=True) if path.is_file() else None
+        path.rename(path.parent / path.name[0] / path.name) if path.is_file() else None
+    ended = run_where(
+        refusal, "train", tmp_path / "own", "--class_blocks", "2", "1", "--backbone", "photographs", "--epochs", "1",
+        "--output_dir", tmp_path / "run", "--num_workers", "0",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "run" / "stage1" / "config.json").is_file()
+
+
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the disk of a folder have no locks."""
+    flock = storage.fcntl.flock
+
+    def on_this_disk(descriptor: int, how: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder)):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(storage.fcntl, "flock", on_this_disk)
+
+
+def test_without_locks_processes_of_one_machine_still_wait_for_each_other(tmp_path, monkeypatch, caplog):
+    place = tmp_path / "disk"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    refuse_locks(monkeypatch, place)
+    held = lock_folder(place)
+    assert f"The disk of {place} ({file_system_of(tmp_path)}) has no locks" in caplog.text
+    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
+        lock_folder(place)
+    os.close(held)
+    os.close(lock_folder(place, wait_s=1))
+
+
+def test_a_second_computer_learns_which_one_writes(tmp_path):
+    held = lock_folder(tmp_path)
+    (tmp_path / ".lock").write_text("4711 on other-computer")
+    with pytest.raises(RunError, match="Process 4711 on the computer 'other-computer' is writing to"):
+        lock_folder(tmp_path)
+    os.close(held)
+
+
+def test_a_page_on_another_computer_is_not_taken_for_one_here(tmp_path):
+    folder = tmp_path / PROJECT / PAGE
+    held = lock_folder(folder)
+    url = "http://127.0.0.1:7860/?token=x"
+    (folder / ADDRESS).write_text(json.dumps({"url": url, "host": "other-computer"}))
+    with pytest.raises(RunError, match="is open on the computer 'other-computer'.*Close it there first"):
+        address_of(tmp_path)
+    (folder / ADDRESS).write_text(json.dumps({"url": url, "host": socket.gethostname()}))
+    assert address_of(tmp_path) == url
+    os.close(held)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EPERM])
+def test_folders_that_cannot_be_flushed_are_written_all_the_same(number, tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def files_alone(descriptor: int) -> None:
+        if os.path.isdir(os.readlink(f"/proc/self/fd/{descriptor}")):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    write_directory(tmp_path / "made", lambda target: (target / "a").write_text("x"))
+    assert (tmp_path / "made" / "a").read_text() == "x"
+
+
+MEMORY = shutil.disk_usage("/")
+
+
+@pytest.mark.parametrize(
+    ("free", "workers", "said"),
+    [(10**9, 4, ""), (64 * 2**20, 1, "by 1 of them"), (4 * 2**20, 0, "by this process itself")],
+)
+def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, said, monkeypatch, caplog):
+    monkeypatch.setattr(stage_images, "available_cores", lambda: 4)
+    monkeypatch.setattr(stage_images.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
+    assert workers_for(8, 19_000_000) == workers
+    assert said in caplog.text
+    assert ("--shm-size" in caplog.text) == bool(said)
+    assert loader_options(8, 19_000_000) == {"num_workers": workers, "timeout": 300.0 if workers else 0}
+
+
+class Killed(torch.utils.data.Dataset):
+    """Images whose loader is killed, as the system does when memory runs out; or hangs."""
+
+    def __init__(self, hangs: bool):
+        self.hangs = hangs
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.hangs:
+            import time
+
+            time.sleep(60)
+        os.kill(os.getpid(), 9)
+        return torch.zeros(1)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_loader_that_ends_or_hangs_is_an_error_with_a_remedy(hangs):
+    loader = DataLoader(Killed(hangs), batch_size=2, num_workers=1, timeout=2 if hangs else 60)
+    with pytest.raises(RuntimeError) as failed:
+        list(loader)
+    end = end_of(failed.value)
+    assert end is not None
+    assert end.exit_code == DeviceError.exit_code
+    assert "A process that loads images ended or hangs" in end.line
+    assert "--num_workers 0" in end.line
