@@ -151,9 +151,11 @@ MEMORY = shutil.disk_usage("/")
 def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, said, monkeypatch, caplog):
     monkeypatch.setattr(stage_images, "available_cores", lambda: 4)
     monkeypatch.setattr(stage_images.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
+    stage_images._say_how_many.cache_clear()
     assert workers_for(8, 19_000_000) == workers
     assert said in caplog.text
     assert ("--shm-size" in caplog.text) == bool(said)
+    assert caplog.text.count("Shared memory") == bool(said)
     assert loader_options(8, 19_000_000) == {"num_workers": workers, "timeout": 300.0 if workers else 0}
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -57,13 +58,17 @@ def workers_for(wanted: int, batch_bytes: int = 0) -> int:
     free = shutil.disk_usage(SHARED_MEMORY).free
     fitting = free // (IN_FLIGHT * batch_bytes)
     if fitting < workers:
-        logger.warning(
-            "Shared memory (%s) has %.0f MB free, and a loader process needs %.0f: images are loaded by %s. More of it "
-            "(docker run --shm-size 2g) or a smaller --batch_size allows %d.",
-            SHARED_MEMORY, free / 1e6, IN_FLIGHT * batch_bytes / 1e6,
-            f"{fitting} of them" if fitting else "this process itself", workers,
-        )  # fmt: skip
+        _say_how_many(fitting, workers, round(IN_FLIGHT * batch_bytes / 1e6))
     return min(workers, fitting)
+
+
+@cache  # once, however many loaders start
+def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
+    logger.warning(
+        "Shared memory (%s) is short, and a loader process needs %d MB of it: images are loaded by %s. More of it "
+        "(docker run --shm-size 2g) or a smaller --batch_size allows %d.",
+        SHARED_MEMORY, megabytes, f"{fitting} of them" if fitting else "this process itself", workers,
+    )  # fmt: skip
 
 
 def loader_options(wanted: int, batch_bytes: int = 0) -> dict[str, Any]:
