@@ -7,7 +7,7 @@ from pathlib import Path
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
-from promptccd.discovery.project.folder import DATES, FILES, PROJECT, RECORD, THUMBS
+from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.space.visits import PHOTOS_HERE
 from promptccd.registry import Rename
 
@@ -29,7 +29,7 @@ def make_example(folder: Path) -> None:
         )  # which settles the names: a visitor did nothing that could be undone
         save_progress(session, out, came_with, photos)
         shutil.rmtree(project, ignore_errors=True)
-        shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(THUMBS, DATES, ".lock"))
+        shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(THUMBS, ".lock"))
         for path in (project / RECORD, project / FILES):
             text = path.read_text(encoding="utf-8").replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE)
             path.write_text(text, encoding="utf-8")

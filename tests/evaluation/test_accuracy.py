@@ -304,3 +304,25 @@ def test_missing_kind_is_null_in_json() -> None:
 
 def test_figures_are_those_of_a_hundred_restarts_unless_said_otherwise() -> None:
     assert inspect.signature(continual_accuracy).parameters["restarts"].default == 100
+
+
+@pytest.mark.parametrize(
+    ("true", "old", "said"),
+    [
+        ([0, 0, 1], ["0"], "got text such as '0', and y_true is integers such as"),
+        (["0", "0", "1"], [0], "got integers such as"),
+        (["cat", "dog", "dog"], "cat", r"a sequence such as \['cat'\], got 'cat'"),
+        ([0, 0, 1], 1, r"a sequence such as \[1\], got 1"),
+        ([0, 0, 1], [0.5], "old_classes to be a flat sequence of integers or strings"),
+    ],
+)
+def test_old_classes_of_another_kind_are_refused(true, old, said):
+    for score in (clustering_accuracy, separate_clustering_accuracy):
+        with pytest.raises(DataError, match=said):
+            score(true, [0, 0, 1], old)
+
+
+def test_text_as_tables_hold_it_is_scored():
+    true = np.array(["cat", "cat", "dog"], dtype=object)
+    assert clustering_accuracy(true, [0, 0, 1], np.array(["cat"], dtype=object)).old == 100
+    assert clustering_accuracy(true, [0, 0, 1], {"cat"}).new == 100

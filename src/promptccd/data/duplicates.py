@@ -34,7 +34,7 @@ class SeenImage:
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
             lose their ends first, because their short side would vanish otherwise.
         view: ``(3, S, S)`` uint8, or `None` if no view was asked for.
-        taken: seconds by the clock of the camera, or `None`, see `DecodedImage`.
+        taken: when it was taken, see `DecodedImage`.
         depth: what the other values depend on, of a file with more than 8 bits a value.
     """
 
@@ -43,7 +43,7 @@ class SeenImage:
     miniature: np.ndarray
     thumbnail: bytes
     view: Tensor | None = None
-    taken: int | None = None
+    taken: str = ""
     depth: Depth | None = None
 
 

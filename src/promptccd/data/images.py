@@ -4,12 +4,10 @@ An image is used, used with a note, or skipped with a reason. Bad data never rai
 and never gets past the pixel limit, because that is checked on the header.
 """
 
-import calendar
 import io
 import os
 import stat
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +18,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from promptccd.data.camera_raw import CameraRaw, camera_raw
+from promptccd.data.capture_dates import capture_date
 from promptccd.data.colours import in_srgb
 from promptccd.data.depths import (
     DeepValues,
@@ -113,7 +112,7 @@ class DecodedImage:
         box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
             reduced image may be covered only in part.
         loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
-        taken: when the camera says it was taken, in seconds since 1970 by its clock; `None` if it does not.
+        taken: when the camera says it was taken, see `promptccd.data.capture_dates`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
         depth: of a file with more than 8 bits a value; `None` for others.
     """
@@ -125,7 +124,7 @@ class DecodedImage:
     loaded: Image.Image | np.ndarray | None = None
     jpeg: bytes = b""
     depth: Depth | None = None
-    taken: int | None = None
+    taken: str = ""
 
 
 def media_type(content: bytes) -> str:
@@ -378,7 +377,7 @@ def _decode_opened(
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
-    return DecodedImage(rgb, verdict, size, box, loaded, depth=depth, taken=_taken(image))
+    return DecodedImage(rgb, verdict, size, box, loaded, depth=depth, taken=capture_date(image))
 
 
 @contextmanager
@@ -528,14 +527,6 @@ def _orientation(image: Image.Image) -> int | None:
     try:
         return image.getexif().get(ExifTags.Base.Orientation)
     except Exception:  # metadata that cannot be read does not spoil the pixels
-        return None
-
-
-def _taken(image: Image.Image) -> int | None:
-    try:
-        text = image.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
-        return calendar.timegm(time.strptime(text.strip(" \0"), "%Y:%m:%d %H:%M:%S"))
-    except Exception:  # as above
         return None
 
 

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 from torch import Tensor
 
+from promptccd.data.capture_dates import DATE
 from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.file_names import display_name
@@ -247,7 +248,7 @@ class FeatureCache:
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
 _LONGEST = 4096  # characters of a note
-_LATEST = 2**40  # seconds since 1970
+_LONGEST_DATE = 25
 
 
 class SeenFiles:
@@ -286,7 +287,7 @@ class SeenFiles:
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise ValueError("a hash is none")
         if (look := values.get("look")) is not None:
-            self._looks[digest] = _read_look(look, values.get("picture", ""))
+            self._looks[digest] = _read_look(look, values.get("picture", ""), values.get("taken", ""))
         if digest not in self._looks:
             raise ValueError(f"nothing is said of {digest[:12]}")
         if "path" in values:
@@ -358,12 +359,13 @@ class SeenFiles:
             self._fresh_thumbs[digest] = image.thumbnail
             values |= {
                 "image_size": list(image.size),
-                "taken": image.taken,
                 "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
             }
             if image.depth is not None:
                 values["depth"] = asdict(image.depth)
             known["picture"] = image.key
+            if image.taken:
+                known["taken"] = image.taken
             image = replace(image, thumbnail=b"", view=None)
         self._looks[digest] = verdict, image
         self._append({"look": values, **known})
@@ -412,12 +414,13 @@ def _line(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _read_look(values: Mapping[str, Any], key: Any) -> Look:
+def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
     """The look at a content, from values that a stranger may have written.
 
     Args:
         values: of the look.
         key: of the picture.
+        taken: when it was taken.
 
     Raises:
         ValueError: they are not valid.
@@ -434,9 +437,8 @@ def _read_look(values: Mapping[str, Any], key: Any) -> Look:
         raise ValueError(f"an image is {width} x {height}")
     if not isinstance(key, str) or not _DIGEST.fullmatch(key):
         raise ValueError("a picture has no key")
-    taken = values["taken"]
-    if taken is not None and (type(taken) is not int or abs(taken) > _LATEST):
-        raise ValueError("a time is none")
+    if not isinstance(taken, str) or (taken and not DATE.match(taken)) or len(taken) > _LONGEST_DATE:
+        raise ValueError("a date is none")
     miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
     depth = Depth.from_dict(values["depth"]) if "depth" in values else None
     return verdict, SeenImage((width, height), key, miniature, b"", taken=taken, depth=depth)

@@ -303,7 +303,7 @@ class _Discovery:
                 save_adapted(session, stage, start.command)
             came_with = load_registry(stage).state_hash()
         save_progress(session, self.out, came_with, self.source)
-        rows = assignment_rows(session, self.out / PROJECT)
+        rows = assignment_rows(session)
         table = self.out / TABLE
         write_file(table, assignments_csv(rows))
         exports = self._export() if self.exports else []

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from promptccd.data.file_names import display_name
 from promptccd.data.images import Status
-from promptccd.discovery.capture_dates import capture_dates
 from promptccd.discovery.project.photos import Photos
 from promptccd.experiments.pages import csv_text
 from promptccd.registry import CategoryRegistry
@@ -75,18 +74,11 @@ def joinable_path(path: str) -> str:
     return absolute if display_name(absolute) == absolute else Path(absolute).as_uri()
 
 
-def assignment_rows(session: "DiscoverySession", project: Path | None = None) -> list[AssignmentRow]:
-    """One row for each file of the newest stage, in the order of the source; its images are grouped.
-
-    Args:
-        session: has the files.
-        project: the folder that remembers dates, if any.
-    """
+def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
+    """One row for each file of the newest stage, in the order of the source; its images are grouped."""
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
-    hashes = [file.content_hash for file in stage.intake.files]
-    dates = capture_dates({each: path for each, path in zip(hashes, paths, strict=True) if path}, project)
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
         original = stage.intake.original(file)
@@ -108,7 +100,7 @@ def assignment_rows(session: "DiscoverySession", project: Path | None = None) ->
             AssignmentRow(
                 file=file.name,
                 path=joinable_path(path),
-                date=dates.get(file.content_hash, ""),
+                date=file.taken,
                 sha256=file.content_hash,
                 picture=file.key,
                 category=None if category is None else category.id,
@@ -127,7 +119,6 @@ def assignment_rows(session: "DiscoverySession", project: Path | None = None) ->
 def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
     """One row for each photograph that ever came to a project, as it stands now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
-    dates = capture_dates({photos.content_hash(key): path for key, path in paths.items()}, photos.project)
     rows = []
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
         home = registry.members.get(key)
@@ -136,7 +127,7 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
             AssignmentRow(
                 file=name,
                 path=joinable_path(paths[key] if os.path.isfile(paths[key]) or not is_here else ""),
-                date=dates.get(photos.content_hash(key), ""),
+                date=photos.date(key),
                 sha256=photos.content_hash(key),
                 picture=key,
                 category=home,

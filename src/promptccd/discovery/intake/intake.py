@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from promptccd.data.camera_raw import raw_beside, reason_of_raw
+from promptccd.data.capture_dates import seconds_of
 from promptccd.data.depths import Depths
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.data.file_names import display_name
@@ -52,6 +53,7 @@ class IntakeFile:
         num_bytes: number of its bytes; 0 if they were not read.
         image_size: width and height in pixels, upright; `None` if it is skipped.
         duplicate_of: index of the first file with the same picture, if that is another one.
+        taken: when it was taken, as ``2024-05-01T10:11:12``; empty if its camera does not say.
     """
 
     index: int
@@ -62,6 +64,7 @@ class IntakeFile:
     num_bytes: int = 0
     image_size: tuple[int, int] | None = None
     duplicate_of: int | None = None
+    taken: str = ""
 
     @property
     def is_used(self) -> bool:
@@ -106,14 +109,13 @@ class Kept:
     def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
         self.miniatures: dict[int, np.ndarray] = {}
-        self.taken: dict[int, int | None] = {}
         self.changed = 0  # files that show what they showed, see `IntakeReport`
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
 
     def add(self, index: int, seen: SeenImage) -> None:
         """Keep the miniature, and thumbnail and view while there is room."""
-        self.miniatures[index], self.taken[index] = seen.miniature, seen.taken
+        self.miniatures[index] = seen.miniature
         if self.seen is None:
             self.thumbnails.add(index, seen.thumbnail)
         if seen.view is not None:
@@ -188,7 +190,7 @@ class Intake:
     @property
     def taken(self) -> np.ndarray:
         """When the used images were taken ``(N,)``, in seconds by the clock of the camera; NaN if nothing says so."""
-        return np.array([self._kept.taken[file.index] for file in self.used], dtype=float)
+        return np.array([seconds_of(file.taken) for file in self.used], dtype=float)
 
     def drop_views(self) -> None:
         """Drop the kept views; `view_of` decodes an image again."""
@@ -526,7 +528,11 @@ class _Reader:
             if first == index:
                 self.kept.add(index, image)
             file = replace(
-                file, key=image.key, image_size=image.size, duplicate_of=None if first == index else first
+                file,
+                key=image.key,
+                image_size=image.size,
+                duplicate_of=None if first == index else first,
+                taken=image.taken,
             )
         # A copy of the file needs neither of them.
         light = verdict, image and replace(image, thumbnail=b"", view=None)

@@ -12,7 +12,7 @@ from promptccd.storage import PROJECT as PROJECT
 from promptccd.storage import make_inside, refuse_links, remove_leftovers
 
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
-FILES, THUMBS, DATES = "files.jsonl", "thumbs", "dates"
+FILES, THUMBS = "files.jsonl", "thumbs"
 PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
 
 
@@ -29,7 +29,7 @@ def open_project(out: Path) -> Path:
     project = make_inside(out, PROJECT)
     refuse_links(
         project,
-        [RECORD, BEFORE, FEATURES, FILES, THUMBS, DATES, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL],
+        [RECORD, BEFORE, FEATURES, FILES, THUMBS, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL],
     )
     return project
 
@@ -40,7 +40,6 @@ def clear_leftovers(project: Path) -> None:
         project,
         project / BEFORE,
         project / THUMBS,
-        project / DATES,
         *project.glob(f"{FEATURES}/*"),
     ):
         if not place.is_symlink():

@@ -86,6 +86,10 @@ class Photos:
         """SHA-256 of the file that shows a picture, as it was when it was read."""
         return self._files[key][1]
 
+    def date(self, key: str) -> str:
+        """When the camera says that the photograph was taken; empty if it does not."""
+        return self._seen[key].dates.get(self.content_hash(key), "")
+
     def found(self, words: str) -> list[int]:
         """Rows of photographs whose file name holds all of these words."""
         wanted = _plain(words).split()

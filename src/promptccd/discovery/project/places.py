@@ -4,7 +4,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,10 @@ from promptccd.storage import read_file
 
 LARGEST_LIST = 4 * 2**30  # bytes, of three million files
 FEWEST_DIGITS = 6  # of a hash, to stand for all of them
-_END_OF_LOOK = re.compile(rb'"picture":"([0-9a-f]{64})","sha256":"([0-9a-f]{64})"\}')  # of a picture
-_LENGTH_OF_END = 2 * 64 + len('"picture":"","sha256":""}')
+_END_OF_LOOK = re.compile(
+    rb'"picture":"([0-9a-f]{64})","sha256":"([0-9a-f]{64})"(?:,"taken":"([0-9T:+-]{19,25})")?\}$'
+)
+_LENGTH_OF_END = 2 * 64 + 25 + len('"picture":"","sha256":"","taken":""}')
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,13 @@ class Seen:
             path of a member of an archive ends in the member's name and is no file.
         contents: hashes of the files that showed it, sorted.
         has_rows: whether some of them never had a path, being rows of a data set.
+        dates: when the camera says it was taken, by content hash.
     """
 
     files: tuple[tuple[str, str], ...]
     contents: tuple[str, ...]
     has_rows: bool
+    dates: Mapping[str, str]
 
     def is_here(self, there: Collection[str]) -> bool:
         """Whether a file of it is there, by the paths that are; rows of a data set are taken to be."""
@@ -76,23 +80,36 @@ def pictures_in(project: Path) -> dict[str, Seen]:
         if isinstance(path, str) and isinstance(digest, str):
             held[path] = digest
             were_held.add(digest)
-    keys = keys_in(lines)
+    ends = list(_ends_of_looks(lines))
+    keys, dates = {digest: key for digest, key, _ in ends}, {digest: date for digest, _, date in ends if date}
     files, contents = dict[str, list[tuple[str, str]]](), dict[str, list[str]]()
     for path, digest in sorted(held.items()):
         files.setdefault(keys.get(digest, ""), []).append((path, digest))
     for digest, key in sorted(keys.items()):
         contents.setdefault(key, []).append(digest)
     return {
-        key: Seen(tuple(files.get(key, ())), tuple(digests), not were_held.issuperset(digests))
+        key: Seen(
+            tuple(files.get(key, ())),
+            tuple(digests),
+            not were_held.issuperset(digests),
+            {each: dates[each] for each in digests if each in dates},
+        )
         for key, digests in contents.items()
     }
 
 
 def keys_in(lines: Iterable[bytes]) -> dict[str, str]:
     """The key of the picture of each content, by the hash of that."""
-    looks = (line.rstrip(b"\n") for line in lines if line.startswith(b'{"look"'))
-    ends = (_END_OF_LOOK.fullmatch(line[-_LENGTH_OF_END:]) for line in looks)
-    return {end[2].decode(): end[1].decode() for end in ends if end is not None}
+    return {digest: key for digest, key, _ in _ends_of_looks(lines)}
+
+
+def _ends_of_looks(lines: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
+    """Hash of a content, key of its picture, and when that was taken or nothing."""
+    for line in lines:
+        if line.startswith(b'{"look"'):
+            end = _END_OF_LOOK.search(line.rstrip(b"\n")[-_LENGTH_OF_END:])
+            if end is not None:
+                yield end[2].decode(), end[1].decode(), (end[3] or b"").decode()
 
 
 def present(pictures: Iterable[Seen]) -> set[str]:
