@@ -36,6 +36,7 @@ MORE = {  # tests of an area beside those that are called after it
     "discovery": "spaces",
     "discovery/intake": "discovery/test_cache.py",
     **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
+    "__main__.py": "cli/test_first_hour.py",
     "errors.py": "cli/test_mistakes.py cli/test_values.py",
     "storage.py": "test_planted_links.py",
     "trainer.py": "test_category_trainer.py",

@@ -104,7 +104,7 @@ def parse(words: Sequence[str]) -> Any:
             listed.add_parser(each, help=text)
     if name and not name.startswith("-"):
         parser.refuse(name)
-    return parser.parse_args(words)
+    return parser.parse_args(words or ["--help"])
 
 
 def command_parser(name: str) -> Parser | None:

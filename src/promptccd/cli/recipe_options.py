@@ -58,8 +58,12 @@ def add_what(parser: argparse.ArgumentParser) -> None:
     add_recipe_options(parser)
 
 
-def recipe_from(options: argparse.Namespace) -> Recipe:
-    """The recipe that is named, or one for the images that are named; given fields replace its values."""
+def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> Recipe:
+    """The recipe that is named, or one for the images that are named; given fields replace its values.
+
+    Raises:
+        ConfigurationError: the words contradict each other; or images are needed, and none are named.
+    """
     from promptccd.training.own_images import names_recipe, recipe_for_images
 
     overrides, what, config = given_fields(options), options.what, options.config
@@ -73,6 +77,11 @@ def recipe_from(options: argparse.Namespace) -> Recipe:
     if what is not None and config is not None:
         raise ConfigurationError(f"Two recipes are given, {what} and {config}: give one of them.")
     if (named := what or config) is None:
+        if needs_images and not {"dataset", "benchmark"} & overrides.get("data", {}).keys():
+            raise ConfigurationError(
+                "Which images? Give a folder with a sub-folder per category, a CSV of path,label, a parquet file or a "
+                "data set of the Hub; or a recipe, such as --config promptccd-digits (promptccd recipes lists them)."
+            )
         return Recipe.from_dict(overrides)
     return Recipe.from_yaml(named, overrides)
 

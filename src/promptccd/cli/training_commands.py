@@ -49,7 +49,7 @@ def train_command(options: argparse.Namespace) -> None:
 
     if not (first := is_first_process()):
         _be_silent()
-    score = train_recipe(recipe_from(options))
+    score = train_recipe(recipe_from(options, needs_images=True))
     if first:
         show(options, score.to_dict(), lambda: score_table(score))
 
@@ -65,7 +65,7 @@ def _be_silent() -> None:
 
 def split_command(options: argparse.Namespace) -> None:
     """``promptccd split``."""
-    recipe = recipe_from(options)
+    recipe = recipe_from(options, needs_images=True)
     stages = runs.stage_stream(recipe.data, recipe.training.seed)
     if options.push:
         if options.public and options.private:

@@ -8,7 +8,7 @@ picture are listed, and never trained on under two labels.
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -129,14 +129,20 @@ class StageImages:
         positions: positions in the stage that can be read, ascending.
         cache: decoded pixels ``(H, W, 3)`` uint8 by entry of `positions`; `None` to decode on every access.
         report: what became of every image.
+        digests: by which equal pictures are known, by entry of `positions`.
     """
 
     def __init__(
-        self, stage: Stage, positions: np.ndarray, cache: list[np.ndarray] | None, report: ImageReport
+        self,
+        stage: Stage,
+        positions: np.ndarray,
+        cache: list[np.ndarray] | None,
+        report: ImageReport,
+        digests: Sequence[bytes] = (),
     ):
         self.stage = stage
         self.positions = positions
-        self.report = report
+        self.report, self.digests = report, digests
         self._cache = cache
 
     @classmethod
@@ -170,7 +176,7 @@ class StageImages:
         if conflicting is not None and isinstance(stage, LabelledStage):
             read.leave_out_conflicts(stage, conflicting)
         _log_and_judge(read.report)
-        return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report)
+        return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report, read.digests)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -181,9 +187,14 @@ class StageImages:
             return Image.fromarray(self._cache[index])
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
-            name = self.stage.name_of(int(self.positions[index]))
-            raise DataError(f"{name!r} could be read before and cannot be now: was it changed?")
+            raise DataError(
+                f"{self.name_of(index)!r} could be read before and cannot be now: was it changed?"
+            )
         return image
+
+    def name_of(self, index: int) -> str:
+        """What the image at an index among the readable ones is called."""
+        return self.stage.name_of(int(self.positions[index]))
 
     @property
     def sample_ids(self) -> np.ndarray:
@@ -235,6 +246,7 @@ class _Reading:
         self.report.names.update({samples[index]: name for index, name in called.items()})
         self.report.conflicting.update({samples[one]: samples[other] for one, other in found.items()})
         self.used = [position for index, position in enumerate(self.used) if index not in found]
+        self.digests = [digest for index, digest in enumerate(self.digests) if index not in found]
         if self.cache is not None:
             self.cache = [pixels for index, pixels in enumerate(self.cache) if index not in found]
         if bare := set(labels) - set(stage.labels[self.used].tolist()):

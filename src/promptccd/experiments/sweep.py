@@ -18,7 +18,9 @@ from promptccd.experiments.sweep_cells import (
     ProtocolScoring,
     SweepCell,
     Work,
+    least_used,
     score_baselines,
+    visible_devices,
 )
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
@@ -148,6 +150,7 @@ class _Sweep:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, seconds = list(todo), list[float]()
         running: list[tuple[SweepCell, CellProcess]] = []
+        devices = visible_devices()
         asked = False
         try:
             while running or (waiting and not self.stop.received):
@@ -160,10 +163,15 @@ class _Sweep:
                     if cell is None or recipe is None:
                         break
                     waiting.remove(cell)
-                    logger.info("[%d/%d] %s%s starts", len(todo) - len(waiting), len(todo), prefix, cell.name)
+                    # One GPU each, as a training of one process takes: all would start on the first.
+                    device = least_used(devices, [process.device for _, process in running])
+                    logger.info(
+                        "[%d/%d] %s%s starts%s", len(todo) - len(waiting), len(todo), prefix, cell.name,
+                        f" on GPU {device}" if device else "",
+                    )  # fmt: skip
                     if not prefix:
                         self._note(cell, status="running")
-                    running.append((cell, CellProcess(recipe, work)))
+                    running.append((cell, CellProcess(recipe, work, device)))
                 connection.wait([process.sentinel for _, process in running], timeout=_SECONDS_BETWEEN_LOOKS)
                 if self.stop.received and not asked:
                     asked = True

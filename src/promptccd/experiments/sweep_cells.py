@@ -19,6 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.utils import logging as transformers_logging
 
 from promptccd.errors import ConfigurationError, PromptCCDError
@@ -229,6 +230,7 @@ def _same_place(recorded: str | None, given: str) -> bool:
 logger = logging.getLogger(__name__)
 
 LOG = "train.log"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 BASELINES = "baselines.json"
 SECONDS_TO_WAIT_FOR_LOCK = 30.0  # cells of a killed sweep release their runs within one second
 _LAST_LINES = 5
@@ -237,9 +239,16 @@ Work = Callable[[Recipe], Any]
 
 
 class CellProcess:
-    """A process that calls `work`, a function of a module, with a cell's recipe; output goes to its ``train.log``."""
+    """A process that calls `work`, a function of a module, with a cell's recipe; output goes to its ``train.log``.
 
-    def __init__(self, recipe: Recipe, work: Work):
+    Args:
+        recipe: of the cell.
+        work: the function.
+        device: the only GPU that the process sees, as ``CUDA_VISIBLE_DEVICES`` names it; empty for all.
+    """
+
+    def __init__(self, recipe: Recipe, work: Work, device: str = ""):
+        self.device = device
         folder = Path(recipe.training.output_dir)
         self.log = make_inside(folder.parent, folder.name) / LOG
         os.close(open_to_change(self.log))  # `problem` reads it, even if the process is killed at once
@@ -248,7 +257,7 @@ class CellProcess:
         context.set_forkserver_preload([__name__, work.__module__])
         _start_server()
         self._process: ForkServerProcess = context.Process(
-            target=_work_alone, args=(recipe.to_dict(), work, self.log, Path.cwd())
+            target=_work_alone, args=(recipe.to_dict(), work, self.log, Path.cwd(), device)
         )
         self._process.start()
 
@@ -356,8 +365,23 @@ def _start_server() -> None:
         signal.signal(signal.SIGINT, previous)
 
 
-def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path) -> None:
+def visible_devices() -> list[str]:
+    """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [each.strip() for each in named.split(",") if each.strip() not in ("", "-1")]
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
+    """The device that the fewest processes use, the first of several; empty without devices."""
+    return min(devices, key=at_work.count, default="")
+
+
+def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path, device: str) -> None:
     """The main function of the process of a cell."""
+    if device:
+        os.environ[VISIBLE] = device  # before CUDA starts in here
     gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
     os.setpgid(0, 0)
     parent = multiprocessing.parent_process()

@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -39,6 +39,12 @@ _REASONS = (
 )
 # Heads that a bare backbone may have been published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
+_BASES = (
+    "dinov2.",
+    "dinov2_with_registers.",
+    "vit.",
+    "dinov3_vit.",
+)  # of backbones that were saved with a head
 PICKLES = (
     ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".joblib", ".dill", ".h5", ".msgpack",
 )  # fmt: skip
@@ -231,6 +237,14 @@ def without_progress() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
         # Enabling those of transformers has enabled these too.
         (enable_progress_bars if hub_shown else disable_progress_bars)()
+
+
+def without_base_prefix(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors by the names of the bare backbone; one that was saved with a head has its own below a name of its own."""
+    prefix = next(
+        (each for each in _BASES if any(key.startswith(f"{each}embeddings.") for key in tensors)), ""
+    )
+    return {key.removeprefix(prefix): value for key, value in tensors.items()}
 
 
 def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:

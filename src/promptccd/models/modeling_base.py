@@ -35,6 +35,7 @@ from .loading import (
     pinned,
     refuse_pickles,
     require_whole,
+    without_base_prefix,
     without_key_report,
     without_progress,
 )
@@ -224,6 +225,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         ):
             kwargs |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
             kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or dtype
+            if is_bare:
+                slices = without_base_prefix(slices)
             cls._require_fitting(slices, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
             model, info = super().from_pretrained(None, *args, state_dict=slices, **kwargs)
             require_whole(info, is_bare, place)

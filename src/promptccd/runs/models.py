@@ -20,6 +20,8 @@ from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
+from promptccd.models.loading import find_model
+from promptccd.models.stored_files import patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import KEPT_STATES, RunDirectory
 from promptccd.storage import trusted, write_directory
@@ -32,8 +34,35 @@ logger = logging.getLogger(__name__)
 
 
 def evaluation_view(recipe: Recipe) -> EvaluationView:
-    """The deterministic view of a recipe, before a checkpoint exists that holds it."""
-    return EvaluationView(build_image_processor(recipe.views))
+    """The deterministic view of a recipe, before a checkpoint exists that holds it.
+
+    Colours are normalised as the backbone's own processor says, or else as ImageNet's.
+    """
+    published = None if recipe.model.backbone is None else published_processor(recipe.model.backbone)
+    if published is None:
+        return EvaluationView(build_image_processor(recipe.views))
+    return EvaluationView(build_image_processor(recipe.views, published.image_mean, published.image_std))
+
+
+def published_processor(backbone: str | Path) -> Any:
+    """The image processor beside a backbone; `None` if there is none, or it cannot be reached.
+
+    Raises:
+        ConfigurationError: there is one that no DINO has.
+    """
+    try:
+        place, values = find_model(backbone)
+        patch_size = patch_size_of(values)
+    except (OSError, ValueError):
+        return None  # whoever loads the backbone says why
+    try:
+        return stored_processor(place, patch_size)
+    except OSError:  # no network, and never fetched
+        return None
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{error} Mend that file, or take it away: ImageNet's values are used then."
+        ) from error
 
 
 _NOT_THE_MODELS = {"variant", "backbone", "backbone_config", "max_model_bytes"}
@@ -79,8 +108,8 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
         )
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"Cannot load the backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a "
-            "Hub id you can reach, such as facebook/dinov2-base."
+            f"Cannot load the backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
+            "can be reached, or photographs, a small one that comes along and needs no network."
         ) from error
     model.config.precision = "bfloat16" if recipe.training.mixed_precision == "bf16" else "float32"
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))

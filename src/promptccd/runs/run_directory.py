@@ -192,6 +192,10 @@ class RunDirectory:
         refuse_links(self.path, written)
         remove_leftovers(self.path)
         before = self._manifest()
+        if (
+            before is not None and not self._holds_work
+        ):  # it ended before anything was trained, and binds nothing
+            before = None
         if before is not None:
             stages.require_fingerprint(before["split_fingerprint"], f"The run in {self.path}")
             self._go_on_with(before["recipe"], _portable(recipe, self.path))
@@ -211,6 +215,12 @@ class RunDirectory:
                     "seconds": {},
                 }
             )
+
+    @property
+    def _holds_work(self) -> bool:
+        """Whether something was computed here that other settings would not have led to."""
+        made = [self.backbone, self.path / "resume", *self.path.glob("stage*"), self.path / OUT_OF_MEMORY]
+        return any(each.exists() for each in made)
 
     def allow_smaller_batches(self, batch_size: int) -> None:
         """Note that steps of so many images need too much memory: the run may continue with smaller ones."""

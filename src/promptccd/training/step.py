@@ -113,9 +113,9 @@ def training_loader(
     num_workers: int,
     memory: Memory | None = None,
     *,
-    batch_size: int,
+    batch_size: int = 0,
 ) -> DataLoader[Any]:
-    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of at most so many each."""
+    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of at most so many each if it is known."""
     return DataLoader(
         _Views(images, views, seed, memory),
         batch_sampler=batches,

@@ -1,0 +1,64 @@
+"""The first words of somebody new, and what they are told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from tests.discovery.conftest import write_pictures
+
+
+def test_the_command_alone_shows_what_there_is(capsys):
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 0
+    assert "usage: promptccd" in capsys.readouterr().out
+
+
+def test_python_runs_the_package_as_the_command():
+    ended = subprocess.run(
+        [sys.executable, "-m", "promptccd", "--version"], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.startswith("promptccd ")
+
+
+@pytest.mark.parametrize(
+    "words", [["train"], ["split"], ["train", "--epochs", "1"], ["split", "--class_blocks", "2", "1"]]
+)
+def test_without_images_they_are_asked_for(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert "Which images? Give a folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for kind in range(3):
+        for path in write_pictures(tmp_path / "made", [kind], per_category=5).iterdir():
+            (tmp_path / "photos" / f"kind {kind}").mkdir(parents=True, exist_ok=True)
+            path.rename(tmp_path / "photos" / f"kind {kind}" / path.name)
+    return tmp_path / "photos"
+
+
+def test_a_run_that_never_began_binds_nothing(photos, tiny_backbone, tmp_path, monkeypatch, capsys):
+    """Offline, without a backbone; then with the one that comes along, and only what was trained binds."""
+    monkeypatch.chdir(tmp_path)
+    train = ["train", str(photos), "--class_blocks", "2", "1", "--num_workers", "0", "--epochs", "1"]
+    assert main(train) == 2
+    said = capsys.readouterr().err
+    assert "Cannot load the backbone 'facebook/dinov2-base'" in said
+    assert "or photographs, a small one that comes along" in said
+    sizes = ["--image_size", "28", "--resize_size", "32", "--projection_hidden_size", "16"]
+    sizes += ["--projection_output_size", "16", "--backbone", str(tiny_backbone)]
+    assert main([*train, *sizes]) == 0
+    assert main([*train, *sizes, "--learning_rate", "0.5"]) != 0
+    assert "was made with other settings" in capsys.readouterr().err
+
+
+def test_order_of_categories_is_said(photos, capsys):
+    assert main(["split", str(photos), "--class_blocks", "2", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "known: kind 0, kind 1\nnew:   kind 2" in printed

@@ -1,0 +1,54 @@
+"""Cells of a sweep share the GPUs of a machine: one each, as long as there are some."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from promptccd.experiments.sweep_cells import VISIBLE, CellProcess, least_used, visible_devices
+from promptccd.training.recipe import Recipe
+
+
+def note_device(recipe: Recipe) -> None:
+    """What a cell does in these tests: it writes down what it sees."""
+    folder = Path(recipe.training.output_dir)
+    (folder / "device.txt").write_text(os.environ.get(VISIBLE, "all"))
+
+
+@pytest.mark.parametrize(
+    ("named", "devices"),
+    [
+        ("0,1,2", ["0", "1", "2"]),
+        ("GPU-8a56, MIG-77ff", ["GPU-8a56", "MIG-77ff"]),
+        ("3", ["3"]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_devices_are_those_that_the_sweep_sees(named, devices, monkeypatch):
+    monkeypatch.setenv(VISIBLE, named)
+    assert visible_devices() == devices
+
+
+def test_the_next_cell_gets_the_device_with_the_fewest():
+    assert least_used(["a", "b"], []) == "a"
+    assert least_used(["a", "b"], ["a"]) == "b"
+    assert least_used(["a", "b"], ["a", "b", "b"]) == "a"
+    assert least_used([], []) == ""
+
+
+@pytest.mark.slow
+def test_the_process_of_a_cell_sees_its_device_alone(recipe_values, tmp_path, monkeypatch):
+    monkeypatch.setenv(VISIBLE, "4,GPU-5,6")
+    recipes = []
+    for number in range(3):
+        recipe_values["training"]["output_dir"] = str(tmp_path / f"cell{number}")
+        recipes.append(Recipe.from_dict(recipe_values))
+    cells = [
+        CellProcess(recipe, note_device, device)
+        for recipe, device in zip(recipes, ["4", "GPU-5", ""], strict=True)
+    ]
+    assert [cell.problem() for cell in cells] == [None, None, None]
+    seen = [(tmp_path / f"cell{number}" / "device.txt").read_text() for number in range(3)]
+    assert seen[:2] == ["4", "GPU-5"]
+    assert seen[2] not in ("4", "GPU-5")

@@ -1,0 +1,63 @@
+"""Unseen images have to be unseen: the pictures are compared, whatever their files are called."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from promptccd.data import StageStream
+from promptccd.data.stage_images import StageImages
+from promptccd.errors import DataError
+from promptccd.runs.unseen_images import require_unseen
+from promptccd.training.arguments import DataArguments
+from promptccd.training.progress import progress_bar
+from tests.discovery.conftest import write_pictures
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Three categories, 10 images each to train on and 10 others to test with."""
+    for seed, split in enumerate(("train", "test")):
+        for kind in range(3):
+            made = write_pictures(tmp_path / "made", [kind], per_category=10, seed=40 + seed)
+            for path in made.iterdir():
+                (tmp_path / "own" / split / f"kind {kind}").mkdir(parents=True, exist_ok=True)
+                path.rename(tmp_path / "own" / split / f"kind {kind}" / path.name)
+    return tmp_path / "own"
+
+
+def check(own: Path) -> None:
+    def read(split: str) -> list[StageImages]:
+        stages = StageStream.from_dataset(str(own), split=split, class_blocks=[3], split_rule="whole")
+        return [StageImages.read(stage, 0, progress_bar) for stage in stages]
+
+    require_unseen(read("test"), read("train"), DataArguments(dataset=str(own)), "test")
+
+
+def copied(own: Path, count: int) -> None:
+    """Training images among those of the test, under other names."""
+    for number, path in enumerate(sorted((own / "train" / "kind 0").iterdir())[:count]):
+        shutil.copy(path, own / "test" / "kind 0" / f"z{number}.PNG")
+
+
+def test_images_that_nobody_has_seen_pass_without_a_word(own, caplog):
+    check(own)
+    assert "very pictures" not in caplog.text
+
+
+def test_a_few_copies_are_counted_and_one_is_named(own, caplog):
+    copied(own, 2)
+    check(own)
+    assert "2 of 32 images of split 'test'" in caplog.text
+    assert "'test/kind 0/z0.PNG' is 'train/kind 0/" in caplog.text
+
+
+def test_a_test_set_of_copies_is_refused(own):
+    shutil.rmtree(own / "test")
+    for kind in (own / "train").iterdir():
+        for path in kind.iterdir():
+            place = own / "test" / kind.name / f"photo of {path.name}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
+    with pytest.raises(DataError, match="30 of 30 images of split 'test'.*none of unseen images"):
+        check(own)
