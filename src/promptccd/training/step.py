@@ -115,7 +115,7 @@ def training_loader(
     *,
     batch_size: int = 0,
 ) -> DataLoader[Any]:
-    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of `batch_size` at most if it is known."""
+    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of at most `batch_size` if given."""
     return DataLoader(
         _Views(images, views, seed, memory),
         batch_sampler=batches,
