@@ -7,9 +7,10 @@ are. A fingerprint covers the ids, the categories, the labels they were cut by a
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -227,11 +228,15 @@ def _as_split(
 
 def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tuple[int, ...]:
     """The block sizes as integers, if they fit the categories."""
-    blocks, num_categories = tuple(int(block) for block in class_blocks), len(categories)
-    if blocks != tuple(class_blocks):
+    num_categories = len(categories)
+    listed = (
+        [] if isinstance(class_blocks, str) or not isinstance(class_blocks, Iterable) else list(class_blocks)
+    )
+    if not listed or any(not isinstance(each, Real) or isinstance(each, bool) or each % 1 for each in listed):
         raise DataError(
-            f"Expected class_blocks of whole numbers of categories, got {list(class_blocks)}: for example [7, 1, 1, 1]."
+            f"Expected class_blocks of whole numbers of categories, got {class_blocks!r}: for example [7, 1, 1, 1]."
         )
+    blocks = tuple(int(block) for block in listed)
     if num_categories < 2:
         raise DataError(
             f"The data set has {num_categories} category; discovery needs at least 2. "

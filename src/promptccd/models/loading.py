@@ -68,6 +68,12 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, d
         CheckpointError: the configuration is no plain JSON, or a link that leads out of the folder.
     """
     wanted, tried = os.fspath(name), list[str]()
+    if wanted.lower().endswith(PICKLES) and os.path.isfile(wanted):
+        raise OSError(
+            f"{wanted!r} is a file of weights as other programs keep them, and only folders as transformers keeps them "
+            "are read: a config.json beside model.safetensors. Its scripts convert_dino_to_pytorch.py, "
+            "convert_dinov2_to_hf.py and convert_dinov3_vit_to_hf.py make one of the files that DINO's authors publish."
+        )
     _refuse_run(wanted, hub_options.get("subfolder"))
     for place in _places(wanted):
         try:

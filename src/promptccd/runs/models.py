@@ -275,7 +275,7 @@ def _vision_config(recipe: Recipe) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "
-            "Hub id you can reach."
+            "Hub id that can be reached, or photographs, which comes along."
         ) from error
     return config
 
