@@ -39,7 +39,6 @@ def places(
 MISTAKES = {
     # Words
     "a command that does not exist": ("tarin", "Nothing is called tarin: did you mean train?"),
-    "no command": ("", "required: COMMAND"),
     "an option with a slip": ("train --learning-rate 0.1", "did you mean --learning_rate?"),
     "an option that does not exist": ("train --frobnicate", "Nothing is called --frobnicate"),
     "a misspelt option that must be given": ("discover {stage} {pictures} --ot x", "did you mean --out?"),
@@ -61,8 +60,8 @@ MISTAKES = {
     "a number of 5000 digits": ("train --epochs {digits}", "Wrong type for training.epochs"),
     "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
     "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "auto or a"),
-    "an id of 5000 digits": ("categories {stage} rename {digits} heron", "Expected the number of a category"),
-    "a negative id": ("categories {stage} rename -- -1 heron", "Expected the number of a category, got '-1'"),
+    "an id of 5000 digits": ("categories {stage} rename {digits} heron", "the number or the name of a category"),
+    "a negative id": ("categories {stage} rename -- -1 heron", "or the name of a category, got '-1'"),
     "a negative seed": ("discover {stage} {pictures} --out {out} --seed -1", "whole number from 0"),
     "workers below none": ("evaluate {run} --num_workers -1", "whole number from 0 to 512, got '-1'"),
     "no workers": ("discover {stage} {pictures} --out {out} --workers 0", "whole number from 1 to 512, got '0'"),

@@ -77,12 +77,13 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
     if what is not None and config is not None:
         raise ConfigurationError(f"Two recipes are given, {what} and {config}: give one of them.")
     if (named := what or config) is None:
+        recipe = Recipe.from_dict(overrides)  # which refuses a wrong value first
         if needs_images and not {"dataset", "benchmark"} & overrides.get("data", {}).keys():
             raise ConfigurationError(
                 "Which images? Give a folder with a sub-folder per category, a CSV of path,label, a parquet file or a "
                 "data set of the Hub; or a recipe, such as --config promptccd-digits (promptccd recipes lists them)."
             )
-        return Recipe.from_dict(overrides)
+        return recipe
     return Recipe.from_yaml(named, overrides)
 
 

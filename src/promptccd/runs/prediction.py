@@ -168,10 +168,10 @@ def predict_folder(
     """
     place = Path(folder)
     root, files, skipped = place.parent, [place.name], dict[str, str]()
-    if not place.is_file():
+    if place.is_dir():
         found = images_in(FolderSource(place), IntakeLimits.of_person(max_pixels=max_pixels))
         root, files, skipped = place, found.images, found.left_out
-    if not files and not skipped:
+    if not place.exists() or not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     reader = _Reader(root, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
