@@ -14,7 +14,6 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES
 from promptccd.errors import DataError, RunError
-from promptccd.registry import Merge
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
 from tests.photographs import MARKER, jpeg, pixels
@@ -142,9 +141,9 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
     assert sum(each["size"] for each in told["groups"]) == 24 - (bench.columns().group < 0).sum()
     assert len(told["groups"]) >= 5  # known categories without a photograph can be moved to
     first, second = [each["id"] for each in told["groups"]][:2]
-    told = bench.answer(lambda registry: registry.edit(Merge([first, second])))
+    told = bench.answer(lambda project: project.merge([first, second]))
     assert told["undo"]["kind"] == "merge"
-    bench.answer(lambda registry: registry.undo())
+    bench.answer(lambda project: project.undo())
     assert bench.changed()["moved"] == []
 
 
