@@ -71,5 +71,5 @@ def test_my_photos(place: str, backbone_folder: Path, trained_run: Path, tmp_pat
     rows = list(csv.DictReader((out / "assignments.csv").read_text().splitlines()))
     assert len(rows) == len(list(album.iterdir()))
     assert any(row["name"] == "most of them" for row in rows)
-    assert len(list((out / "images").rglob("*.png"))) == len(rows)
+    assert len(list((out / "folders").rglob("*.png"))) == len(rows)
     assert ("(known)" in said) == (place == "stage")

@@ -119,7 +119,8 @@ def test_models_cards_and_pages_tell_nothing(
     assert "images from a local folder" in card
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     named = {path.name for path in kept if told(path.read_bytes())}
-    assert named == {"manifest.json"}  # it says where the images lie, and stays here
+    # They say where the images lie, and which could not be read, and stay here.
+    assert named == {"manifest.json", "images.json"}
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report"), "--map", "pca"]) == 0
     picture = sorted(photographs.rglob("*.jpg"))[0]
     assert (

@@ -23,6 +23,7 @@ def note_device(recipe: Recipe) -> None:
         ("3", ["3"]),
         ("", []),
         ("-1", []),
+        ("0,-1,1", ["0"]),
     ],
 )
 def test_devices_are_those_that_the_sweep_sees(named, devices, monkeypatch):

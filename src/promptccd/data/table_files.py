@@ -194,6 +194,11 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
                 continue
             if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
                 continue
+            for name in map(str, table["file_name"]):
+                if (
+                    "://" in name or "::" in name or "\0" in name
+                ):  # an address, which joining would make a path of
+                    own.refuse(name)
             paths = [os.path.normpath(place / str(name)) for name in table["file_name"]]
             for path in paths:
                 own.require(path)

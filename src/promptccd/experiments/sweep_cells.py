@@ -369,7 +369,9 @@ def visible_devices() -> list[str]:
     """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
     named = os.environ.get(VISIBLE)
     if named is not None:
-        return [each.strip() for each in named.split(",") if each.strip() not in ("", "-1")]
+        devices = [each.strip() for each in named.split(",")]
+        # CUDA shows none behind the first that is none.
+        return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
