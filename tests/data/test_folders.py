@@ -1,6 +1,7 @@
 """Folders as people have them: no word in a name decides what is read, and every file is used or listed."""
 
 import io
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from unicodedata import normalize
@@ -23,7 +24,7 @@ KINDS = ("boat", "bus", "tram")
 def image(path: Path, kind: str = "PNG") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = io.BytesIO()
-    seed = abs(hash(str(path))) % 2**32
+    seed = zlib.crc32(str(path).encode())
     pixels = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
     Pillow.fromarray(pixels).save(stream, kind)
     path.write_bytes(stream.getvalue())
@@ -312,3 +313,83 @@ def test_an_archive_is_told_to_be_unpacked(tmp_path: Path) -> None:
     (tmp_path / "photos.zip").write_bytes(b"PK\x03\x04")
     with pytest.raises(DataError, match=r"photos.zip' is one file: .* Unpack an archive first"):
         load_images(str(tmp_path / "photos.zip"))
+
+
+TABLES_BESIDE = [
+    "features.parquet",
+    "x.arrow",
+    "data/features.parquet",
+    "boat/kept.parquet",
+    "labels.json",
+    "notes.csv",
+]
+
+
+@pytest.mark.parametrize("table", TABLES_BESIDE)
+def test_a_table_beside_folders_of_images_changes_nothing(table: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos", (*KINDS, "train", "data"))
+    image(folder / "boat" / "test_1.png")
+    (folder / "boat" / "007").write_bytes((folder / "boat" / "0.png").read_bytes())
+    (folder / table).write_bytes(b"PAR1 and so on")
+    opened = open_images(str(folder))
+    assert len(opened.table) == 17
+    assert list(opened.left_out) == [table]
+
+
+def test_tables_of_the_hub_are_read_and_not_the_pictures_of_their_card(tmp_path: Path) -> None:
+    content = [{"bytes": image(tmp_path / "made.png").read_bytes(), "path": None}] * 4
+    features = Features({"image": Image(), "label": Value("string")})
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    made = Dataset.from_dict({"image": content, "label": ["a", "b"] * 2}, features=features)
+    made.to_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet")
+    image(tmp_path / "set" / "assets" / "preview.png")
+    (tmp_path / "set" / "README.md").write_text("---\nlicense: mit\n---\n# Birds\n")
+    assert load_images(str(tmp_path / "set"))["label"][:] == ["a", "b"] * 2
+
+
+@pytest.mark.parametrize("names", [("photos.zip",), ("a.heic", "foreign.csv"), ("clip.mp4",)])
+def test_a_folder_without_images_is_refused_and_says_what_it_holds(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in names:
+        start = {
+            ".zip": b"PK\x03\x04",
+            ".heic": b"\x00\x00\x00\x18ftypheic",
+            ".mp4": b"\x00\x00\x00\x18ftypmp42",
+        }
+        (tmp_path / name).write_bytes(start.get(Path(name).suffix, b"a,b\n1,2\n"))
+    with pytest.raises(DataError, match="holds no image that can be used|Which column holds"):
+        StageStream.from_dataset(str(tmp_path), class_blocks=[1, 1])
+
+
+def test_a_link_does_not_lead_past_the_mark_of_an_export(tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    categories(folder / "exp", ("boat",))
+    (folder / "exp" / EXPORTED).write_text("{}")
+    (folder / "al").symlink_to(folder / "exp" / "boat")
+    found = read(folder)
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+    assert all("made by an export of groups" in reason for reason in found.left_out.values())
+
+
+def test_a_library_of_links_is_told_how_they_are_followed(tmp_path: Path) -> None:
+    pool, folder = categories(tmp_path / "pool"), tmp_path / "photos"
+    (folder / "boat").mkdir(parents=True)
+    (folder / "boat" / "0.png").symlink_to(pool / "boat" / "0.png")
+    with pytest.raises(DataError, match=r"link to a place outside \(1\).*--image_roots PLACE"):
+        load_images(str(folder))
+
+
+def test_numbers_with_signs_and_points_go_by_their_value(tmp_path: Path) -> None:
+    names = ("-10", "-2", "0.5", "2.5", "10")
+    table = load_images(str(categories(tmp_path, names, each=1)))
+    assert read_categories(table, "label")[1] == names
+
+
+def test_metadata_of_windows_and_what_it_does_not_name(tmp_path: Path) -> None:
+    categories(tmp_path)
+    (tmp_path / "metadata.csv").write_text("file_name,label\nboat\\0.png,b\nbus/0.png,c\n")
+    opened = open_images(str(tmp_path))
+    assert len(opened.table) == 2
+    assert len(opened.left_out) == 7
+    assert set(opened.left_out.values()) == {"in no metadata file"}

@@ -7,7 +7,8 @@ import time
 
 from PIL import ExifTags, Image
 
-DATE = re.compile(r"(\d{4})[:-](\d\d)[:-](\d\d)[ T](\d\d):(\d\d):(\d\d)")
+KEPT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:\d\d)?")  # a date as `capture_date` gives it
+_DATE = re.compile(r"(\d{4})[:-](\d\d)[:-](\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _OFFSET = re.compile(r"[+-]\d\d:\d\d")
 # The picture was taken, was made digital; of a file without either, the camera wrote it.
 _TAGS = (
@@ -25,7 +26,7 @@ def capture_date(image: Image.Image) -> str:
     except Exception:  # metadata that cannot be read does not spoil the pixels
         return ""
     for date, offset in _TAGS:
-        found = DATE.match(str(values.get(date, "")))
+        found = _DATE.match(str(values.get(date, "")))
         if found is not None and found[1] != "0000":
             zone = _OFFSET.fullmatch(str(values.get(offset, "")).strip("\0 "))
             year, month, day, *clock = found.groups()

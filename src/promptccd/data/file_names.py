@@ -8,7 +8,7 @@ _SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini
 _SYSTEM_FOLDERS = frozenset(
     {
         "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
-        "#snapshot", "@recycle", "@recently-snapshot", "@sharebin",
+        "#snapshot", "@recycle", "@recently-snapshot", "@sharebin", "@tmp", "@synoresource",
     }
     | {f"found.{number:03d}" for number in range(1000)}
 )  # fmt: skip

@@ -4,6 +4,7 @@ Names of files decide nothing, and names of folders only what a person means by 
 first level, and what lies deeper belongs to it. The first level is that of splits only if all folders are called so.
 """
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from promptccd.data.camera_raw import raw_beside
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
 from promptccd.data.file_names import display_name, is_system_folder, system_reason
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import Entry, ImageSource, Stamp, first_bytes, inside, read_regular_file
+from promptccd.data.sources import OUTSIDE, Entry, ImageSource, Stamp, first_bytes, inside, read_regular_file
 from promptccd.errors import DataError
 from promptccd.storage import EXPORTED, PROJECT
 
@@ -89,7 +90,7 @@ class FolderSource(ImageSource):
                     raise DataError(f"{self.name} cannot be listed: {error.strerror}.") from error
                 yield Entry(display_name(folder) + "/", folder, f"folder cannot be listed ({error.strerror})")
                 continue
-            if folder and (ours := next((_OURS[each.name] for each in items if each.name in _OURS), "")):
+            if folder and (ours := self._ours(above[-1])):
                 yield Entry(display_name(folder) + "/", folder, f"folder not searched: {ours}")
                 continue
             for item in items:
@@ -101,6 +102,14 @@ class FolderSource(ImageSource):
                         continue  # an ordinary folder is no file; one that looks like a file is explained
                     reason = "a folder, not a file"
                 yield Entry(display_name(path), path, reason)
+
+    def _ours(self, place: str) -> str:
+        """What of ours a folder lies in or is, whichever link led there; empty for all others."""
+        places = itertools.takewhile(
+            lambda each: str(each) not in self._roots, (Path(place), *Path(place).parents)
+        )
+        found = (said for each in places for mark, said in _OURS.items() if (each / mark).exists())
+        return next(found, "")
 
     def _judged(self, item: os.DirEntry[str], path: str, above: tuple[str, ...]) -> tuple[str, str]:
         """Where a folder lies that is searched, or empty; and why an item is left out, or empty."""
@@ -149,6 +158,9 @@ class LabelledFolder:
         parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
         parts += [f"{self.deeper} images lie deeper, and count for the folder at the first level"] * bool(
             self.deeper
+        )
+        parts += ["with --image_roots PLACE, links into that place are followed"] * (
+            OUTSIDE in self.left_out.values()
         )
         return "; ".join(parts)
 

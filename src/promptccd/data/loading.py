@@ -225,12 +225,10 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     if len({type(value) for value in raw}) > 1:
         raise DataError(f"Column {label_column!r} mixes names and integers; use one kind of label.")
     values, ids = np.unique(raw, return_inverse=True)
-    if all(
-        isinstance(value, str) for value in values
-    ):  # numbers that are written as names, too, go by their value
-        ordered = np.asarray(in_order(values.tolist()), dtype=object)
-        place = {value: position for position, value in enumerate(ordered)}
-        ids, values = np.asarray([place[value] for value in values])[ids], ordered
+    if isinstance(values[0], str):  # numbers that are written as names go by their value, too
+        ordered = in_order(values.tolist())
+        ids = np.asarray([ordered.index(value) for value in values])[ids]
+        values = np.asarray(ordered, dtype=object)
     if isinstance(feature, ClassLabel):
         names = tuple(str(feature.int2str(int(value))) for value in values)
     else:

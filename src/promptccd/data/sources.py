@@ -216,6 +216,9 @@ def _why_unreadable(error: OSError | ValueError) -> str:
     return _UNREADABLE.get(number or 0, f"file cannot be opened ({named})")
 
 
+OUTSIDE = "link to a place outside"
+
+
 def inside(path: str, roots: Sequence[str]) -> str:
     """Where a path leads, if that is inside one of the folders.
 
@@ -230,5 +233,5 @@ def inside(path: str, roots: Sequence[str]) -> str:
             "link that leads back to itself" if loops else "link to a file that does not exist"
         ) from None
     if not any(Path(target).is_relative_to(root) for root in roots):
-        raise SkippedFileError("link to a place outside")
+        raise SkippedFileError(OUTSIDE)
     return target

@@ -37,9 +37,7 @@ def available_cores() -> int:
 
 
 SHARED_MEMORY = "/dev/shm"
-IN_FLIGHT = (
-    3  # batches of a loader process that lie in shared memory: two made ahead, and the one that it makes
-)
+IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the one that it makes
 LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
 
 

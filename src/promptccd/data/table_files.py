@@ -10,6 +10,7 @@ import csv
 import glob
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +36,10 @@ _LIST, _PARQUET = ".csv", ".parquet"
 ONE_FILE = (_LIST, _PARQUET)  # suffixes of a data set in one file
 _CARDS = ("README.md", ".huggingface.yaml")
 _SAYS_WHERE = ("data_files", "data_dir")
+TABLE_KINDS = tuple(kind for kind in KINDS if kind != "imagefolder")  # folders of images are read here
 _TABLES = (".parquet", ".arrow")
-_MAY_BE_READ = (*_TABLES, ".csv", ".json", ".jsonl", ".tar", ".zip")
+_MAY_BE_READ = (*_TABLES, ".csv", ".json", ".jsonl", ".tar")
+_NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datasets` says of its images
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
 _LABELS = ("label", "category", "class", "name")
@@ -111,14 +114,14 @@ def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
         return Loaded(_saved(folder, own))
     for name in _CARDS:
         own.require_plain(folder / name)
-    if not _holds_tables(folder) and (images := _images_of(folder, own, roots)) is not None:
+    if not _is_published(folder) and (images := _images_of(folder, own, roots)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         own.require(archive)
     builder = load_dataset_builder(str(folder))
     for file in _data_files(builder):
         own.require(file)
-    return Loaded(_built(builder, str(folder)))
+    return Loaded(_built(builder, str(folder), TABLE_KINDS))
 
 
 def _saved(folder: Path, own: "_OwnFiles") -> Any:
@@ -139,18 +142,20 @@ def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str]) -> Loaded |
         return described
     if found.splits:
         return Loaded(_labelled_tables(folder, found), found.left_out, str(found))
-    if found.unlabelled:
+    suffixes = {path.suffix.lower() for path in folder.rglob("*")}
+    if found.unlabelled and suffixes.isdisjoint(_TABLES):
         return Loaded(DatasetDict({"train": _images(folder, found.unlabelled)}), found.left_out, str(found))
-    if any(path.suffix.lower() in _MAY_BE_READ for path in folder.rglob("*")):
+    if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     raise DataError(f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}.")
 
 
-def _holds_tables(folder: Path) -> bool:
-    """Whether a folder is kept as tables, as a data set of the Hub that was downloaded."""
-    return any(
-        each.suffix.lower() in _TABLES for place in (folder, folder / "data") for each in _listed(place)
-    )
+def _is_published(folder: Path) -> bool:
+    """Whether a folder is a data set of the Hub in tables: its pictures are those of its card, and no rows."""
+    card = folder / "README.md"
+    has_card = card.is_file() and card.read_bytes()[:3] == b"---"
+    places = (folder, folder / "data") if has_card else ()
+    return any(each.suffix.lower() in _TABLES for place in places for each in _listed(place))
 
 
 def _listed(folder: Path) -> Iterator[Path]:
@@ -184,7 +189,7 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
     splits = {
         SPLITS[each.name.casefold()]: each for each in _listed(folder) if each.name.casefold() in SPLITS
     }
-    tables, named = DatasetDict(), set[str]()
+    tables, named, left_out = DatasetDict(), set[str](), dict(found.left_out)
     for split, place in {"train": folder, **splits}.items():
         for file in (place / name for name in _METADATA if (place / name).is_file()):
             own.require(file)
@@ -194,21 +199,16 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
                 continue
             if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
                 continue
-            for name in map(str, table["file_name"]):
-                if (
-                    "://" in name or "::" in name or "\0" in name
-                ):  # an address, which joining would make a path of
-                    own.refuse(name)
-            paths = [os.path.normpath(place / str(name)) for name in table["file_name"]]
-            for path in paths:
-                own.require(path)
+            paths = [own.path_of(place, str(name)) for name in table["file_name"]]
+            left_out.pop(display_name(os.path.relpath(file, folder)), None)
             named.update(os.path.relpath(path, folder) for path in paths)
             tables[split] = table.add_column("image", paths).cast_column("image", Image())
     if not tables:
         return None
     images = [path for rows in found.splits.values() for path, _ in rows] + list(found.unlabelled)
     strangers = {display_name(path): "in no metadata file" for path in images if path not in named}
-    return Loaded(tables, {**found.left_out, **strangers}, f"{len(named)} images that metadata files name")
+    said = f"{len(named)} images that metadata files name; {len(strangers)} others are left out"
+    return Loaded(tables, {**left_out, **strangers}, said)
 
 
 def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
@@ -233,9 +233,9 @@ def _data_files(builder: Any) -> Iterator[str]:
         yield from map(str, files)
 
 
-def _built(builder: Any, name: str) -> Any:
+def _built(builder: Any, name: str, kinds: Sequence[str] = KINDS) -> Any:
     kind = type(builder).__module__.split(".")[-1]
-    if kind not in KINDS:
+    if kind not in kinds:
         raise DataError(
             f"The data set {display_name(name)!r} is kept as {kind!r}, which is not read. Give a folder of parquet, "
             "arrow, csv or json files or of a sub-folder per category."
@@ -260,6 +260,16 @@ class _OwnFiles:
         """Refuse a path that leads out of the data set, by itself or through a link."""
         if "://" in str(path) or not any(is_below(os.path.realpath(path), root) for root in self._roots):
             self.refuse(str(path))
+
+    def path_of(self, folder: Path, name: str) -> str:
+        """The path of a file that a list names from its own folder on, also as Windows writes it."""
+        if "://" in name or "::" in name or "\0" in name:  # an address, of which joining would make a path
+            self.refuse(name)
+        path = os.path.normpath(folder / name)
+        if "\\" in name and not os.path.exists(path):
+            path = os.path.normpath(folder / name.replace("\\", "/"))
+        self.require(path)
+        return path
 
     def require_parts(self, folder: Path) -> None:
         """Refuse a saved table with a part that leads out."""
@@ -311,7 +321,7 @@ def _listed_table(file: Path) -> DatasetDict:
 def in_order(names: Iterable[str]) -> list[str]:
     """Names of categories in the order of their ids: numbers by their value, or else all by their letters."""
     listed = sorted(names)
-    return sorted(listed, key=int) if all(name.isdecimal() for name in listed) else listed
+    return sorted(listed, key=float) if all(map(_NUMBER.fullmatch, listed)) else listed
 
 
 def _listed_rows(stream: Iterable[str], file: Path) -> list[tuple[Path, str]]:

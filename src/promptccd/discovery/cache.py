@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from promptccd.data.capture_dates import DATE
+from promptccd.data.capture_dates import KEPT
 from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.file_names import display_name
@@ -248,7 +248,6 @@ class FeatureCache:
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
 _LONGEST = 4096  # characters of a note
-_LONGEST_DATE = 25
 
 
 class SeenFiles:
@@ -437,7 +436,7 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
         raise ValueError(f"an image is {width} x {height}")
     if not isinstance(key, str) or not _DIGEST.fullmatch(key):
         raise ValueError("a picture has no key")
-    if not isinstance(taken, str) or (taken and not DATE.match(taken)) or len(taken) > _LONGEST_DATE:
+    if not isinstance(taken, str) or (taken and not KEPT.fullmatch(taken)):
         raise ValueError("a date is none")
     miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
     depth = Depth.from_dict(values["depth"]) if "depth" in values else None
