@@ -15,9 +15,14 @@ from transformers import (
     ViTForImageClassification,
 )
 
+from promptccd.data.views import ViewOptions, build_image_processor
 from promptccd.discovery import DiscoverySession
 from promptccd.models import PromptCCDModel
+from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import evaluation_view
+from promptccd.runs.stage_checkpoint import load_view
+from promptccd.runs.train_run import train_run
+from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 
 SIZES = {
@@ -70,3 +75,27 @@ def test_weights_of_other_programs_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04")
     with pytest.raises(OSError, match=r"pretrain.pth' is a file of weights .* convert_dinov2_to_hf.py"):
         PromptCCDModel.from_pretrained(path)
+
+
+def test_a_run_keeps_its_normalisation_whatever_becomes_of_the_backbone(
+    tiny_backbone: Path, recipe_values: dict, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backbone"
+    PromptCCDModel.from_pretrained(tiny_backbone).backbone.save_pretrained(folder)
+    build_image_processor(ViewOptions(), MEAN, STD).save_pretrained(folder)
+    recipe_values["model"]["backbone"] = str(folder)
+    recipe_values["training"] |= {"epochs": 1, "output_dir": str(tmp_path / "run")}
+    recipe = Recipe.from_dict(recipe_values)
+
+    class Stop(CategoryDiscoveryCallback):
+        def on_stage_end(self, args: object, state: object, control: TrainingControl, **more: object) -> None:
+            control.should_training_stop = True
+
+    train_run(recipe, callbacks=[Stop()])
+    (folder / "preprocessor_config.json").unlink()
+    train_run(recipe)
+    for stage in range(4):
+        assert load_view(tmp_path / "run" / f"stage{stage}").mean == pytest.approx(MEAN)
+    run = RunEvaluation(str(tmp_path / "run"))
+    assert evaluation_view(run.recipe, run.run).std == pytest.approx(STD)
+    assert evaluation_view(run.recipe).std != pytest.approx(STD)

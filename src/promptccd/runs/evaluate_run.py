@@ -133,7 +133,7 @@ class RunEvaluation:
         If training images differ in size, the pixels are those of the view. All pixels are held in memory, so that this
         baseline is meant for small images.
         """
-        view = evaluation_view(self.recipe)
+        view = evaluation_view(self.recipe, self.run)
         sizes = {images[index].size for images in self.images for index in range(len(images))}
 
         def pixels(image: Image.Image) -> Tensor:
@@ -158,7 +158,7 @@ class RunEvaluation:
     ) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
         model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
-        view = evaluation_view(self.recipe)
+        view = evaluation_view(self.recipe, self.run)
 
         def features(images: StageImages) -> Tensor:
             return self._features(model, view, [images], prompted=False)[0]

@@ -23,7 +23,7 @@ from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
-from promptccd.runs.run_directory import KEPT_STATES, RunDirectory
+from promptccd.runs.run_directory import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.storage import trusted, write_directory
 from promptccd.training.devices import same_on_all
 from promptccd.training.objectives import PARTS, method_named
@@ -33,11 +33,15 @@ from promptccd.training.recipe import Recipe
 logger = logging.getLogger(__name__)
 
 
-def evaluation_view(recipe: Recipe) -> EvaluationView:
+def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> EvaluationView:
     """The deterministic view of a recipe, before a checkpoint exists that holds it.
 
-    Colours are normalised as the backbone's own processor says, or else as ImageNet's.
+    Colours are normalised as a run that was begun records it, whatever became of its backbone since; otherwise as the
+    backbone's own processor says, or else as ImageNet's.
     """
+    recorded = (run.manifest if run is not None and run.begun else {}).get(NORMALISATION)
+    if recorded is not None:
+        return EvaluationView(build_image_processor(recipe.views, recorded["mean"], recorded["std"]))
     published = None if recipe.model.backbone is None else published_processor(recipe.model.backbone)
     if published is None:
         return EvaluationView(build_image_processor(recipe.views))

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of manifest.json, for all records beside it
 KEPT_STATES = 2
+NORMALISATION = "normalisation"  # mean and deviation of colours, in the manifest
 OUT_OF_MEMORY = "out_of_memory.json"
 _RECORDS = ("manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY)
 _INNER = ("resume", "backbone", "logs", "logs/promptccd", "logs/wandb")  # the last three are a tracker's
@@ -133,6 +134,8 @@ class RunDirectory:
             )
         absent = [name for name, kind in _RECORDED.items() if not isinstance(manifest.get(name), kind)]
         odd = [name for name in _BY_STAGE if not _is_by_stage(manifest.get(name, {}))]
+        colours = manifest.get(NORMALISATION, {"mean": [0.0] * 3, "std": [0.0] * 3})
+        odd += [NORMALISATION] * (not _are_colours(colours))
         if absent or odd:
             raise RunError(
                 f"manifest.json in {self.path} does not say {', '.join([*absent, *odd])} as it was written. Restore it "
@@ -192,9 +195,9 @@ class RunDirectory:
         refuse_links(self.path, written)
         remove_leftovers(self.path)
         before = self._manifest()
-        if (
-            before is not None and not self._holds_work
-        ):  # it ended before anything was trained, and binds nothing
+        if before is not None and not self._holds_work:
+            logger.info("The run in %s ended before anything was trained: it begins anew.", self.path)
+            (self.path / "manifest.json").unlink()
             before = None
         if before is not None:
             stages.require_fingerprint(before["split_fingerprint"], f"The run in {self.path}")
@@ -432,6 +435,14 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
             values[section][key] = relative.name if somebody & set(relative.parts) else str(relative)
     values["training"]["output_dir"] = _name_of(run) or "run"
     return values
+
+
+def _are_colours(values: Any) -> bool:
+    """Whether a mean and a deviation are given for each of three colours."""
+    listed = [values.get(name) for name in ("mean", "std")] if isinstance(values, dict) else []
+    return bool(listed) and all(
+        isinstance(each, list) and [type(value) for value in each] == [float] * 3 for each in listed
+    )
 
 
 def _require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:

@@ -43,7 +43,7 @@ from promptccd.runs.models import (
     evaluation_view,
     stage_zero_model,
 )
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.run_directory import NORMALISATION, RunDirectory
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
     categories_at,
@@ -213,7 +213,10 @@ class _Run:
     ):
         self.recipe, self.stages, self.run = recipe, stages, run
         self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
-        self.view = evaluation_view(recipe)
+        self.view = evaluation_view(recipe, run)
+        if accelerator.is_main_process:
+            told = {"mean": [*map(float, self.view.mean)], "std": [*map(float, self.view.std)]}
+            run.update_manifest({NORMALISATION: told})
         self.images: list[StageImages] = []
         self._seen: dict[bytes, Original] = {}  # pictures of all stages, by digest
         self._counts = COUNTS[recipe.training.counting](recipe.training)
