@@ -1,6 +1,7 @@
 """What one run of discover leaves to the next: it costs what is new, and whatever is lost or damaged is made again."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -377,3 +378,25 @@ def test_adding_a_few_rewrites_no_more_than_one_file(tmp_path, monkeypatch):
     assert [name for name in sorted(after) if after[name] != before.get(name)] == ["000009.safetensors"]
     packs = Packs(tmp_path, "packs")
     assert packs.load([f"{98:064x}", f"{3:064x}", f"{200:064x}"]) == {f"{98:064x}": b"b", f"{3:064x}": b"\3"}
+
+
+def test_a_second_name_for_a_file_is_no_reason_to_read_it(run, album, tmp_path, monkeypatch):
+    """As the export into folders gives it one, which the system takes for a touch."""
+    run(album)
+    for number, path in enumerate(sorted(album.iterdir())):
+        os.link(path, tmp_path / f"link{number}")
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.opened) == (0, [])
+
+
+def test_the_key_of_a_picture_outlives_other_settings(tmp_path):
+    """A photograph that was turned in its place has the key that it had; a model with larger views changes nothing."""
+    verdict, image = look_of(b"2" * 99)
+    kept = SeenFiles(tmp_path, {"enough": 5})
+    kept.add_look("c" * 64, (verdict, dataclasses.replace(image, key="d" * 64)))
+    kept.flush()
+    again = SeenFiles(tmp_path, {"enough": 6})
+    assert again.look("c" * 64) is None
+    assert again.key_of("c" * 64, "", image) == "d" * 64
+    assert again.key_of("e" * 64, "", image) == image.key

@@ -17,7 +17,9 @@ from transformers import (
 
 from promptccd.data.views import ViewOptions, build_image_processor
 from promptccd.discovery import DiscoverySession
+from promptccd.errors import ConfigurationError
 from promptccd.models import PromptCCDModel
+from promptccd.runs import RunDirectory
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import evaluation_view
 from promptccd.runs.stage_checkpoint import load_view
@@ -99,3 +101,20 @@ def test_a_run_keeps_its_normalisation_whatever_becomes_of_the_backbone(
     run = RunEvaluation(str(tmp_path / "run"))
     assert evaluation_view(run.recipe, run.run).std == pytest.approx(STD)
     assert evaluation_view(run.recipe).std != pytest.approx(STD)
+
+
+def test_a_run_begun_anew_takes_the_means_of_its_new_backbone(
+    tiny_backbone: Path, recipe_values: dict, tmp_path: Path
+) -> None:
+    for name in ("broken", "whole"):
+        PromptCCDModel.from_pretrained(tiny_backbone).backbone.save_pretrained(tmp_path / name)
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"cut short")
+    build_image_processor(ViewOptions(), MEAN, STD).save_pretrained(tmp_path / "whole")
+    recipe_values["training"] |= {"epochs": 1, "output_dir": str(tmp_path / "run")}
+    recipe_values["model"]["backbone"] = str(tmp_path / "broken")
+    with pytest.raises(ConfigurationError, match="Cannot load the backbone"):
+        train_run(Recipe.from_dict(recipe_values))
+    assert "normalisation" in RunDirectory(tmp_path / "run").manifest
+    recipe_values["model"]["backbone"] = str(tmp_path / "whole")
+    train_run(Recipe.from_dict(recipe_values))
+    assert load_view(tmp_path / "run" / "stage3").mean == pytest.approx(MEAN)
