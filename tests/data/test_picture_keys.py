@@ -169,3 +169,8 @@ def test_a_file_that_was_turned_or_saved_once_more_shows_what_it_showed() -> Non
     assert is_edited_file_of(before, look(saved(half, "JPEG"))) is False
     brighter = photograph().point(lambda level: min(255, level + 12))
     assert is_edited_file_of(before, look(saved(brighter, "JPEG"))) is False
+
+
+def test_what_says_how_colours_are_coded_is_no_metadata() -> None:
+    as_rgb = segment(0xEE, b"Adobe\x00\x64\x00\x00\x00\x00\x00")  # and not as brightness and two differences
+    assert seen(as_rgb).key != seen(JPEG).key

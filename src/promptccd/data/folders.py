@@ -126,7 +126,8 @@ class FolderSource(ImageSource):
         is_folder = os.path.isdir(target) if item.is_symlink() else item.is_dir(follow_symlinks=False)
         if is_folder:
             if is_system_folder(item.name):
-                return "", "hidden folder, not searched"
+                kind = "hidden folder" if item.name.startswith(".") else "folder of an operating system"
+                return "", f"{kind}, not searched"
             return os.path.realpath(target), ""
         if not (os.path.isfile(target) if item.is_symlink() else item.is_file(follow_symlinks=False)):
             return "", "not a regular file"
