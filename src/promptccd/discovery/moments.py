@@ -23,7 +23,7 @@ from torch import Tensor
 
 from promptccd.data.duplicates import MINIATURE_SIDE
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.same_moment import FINE_SIDE, Scale, same_moment
+from promptccd.discovery.same_moment import FINE_SIDE, NO_STEP, Scale, same_moment
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]  # (8, N), of the miniatures turned in every way
@@ -39,6 +39,9 @@ AT_ONCE = 2.0  # seconds between frames of a burst
 # different: for any two pictures, for such that follow each other in the source, and for such as were taken at once.
 FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
 APART, APART_NEXT, APART_AT_ONCE = 0.05, 0.08, 0.4
+# Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
+# frame of a hundred in a burst does.
+DIFFER = 0.6
 TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that it must equal others
 _PLAIN = 0.5  # greatest value of an evened miniature in which nothing can be told
 _SMALL = Scale(MINIATURE_SIDE)
@@ -234,7 +237,10 @@ def _band(hashes: npt.NDArray[np.uint64], band: int) -> npt.NDArray[np.uint64]:
 def _fitting(
     miniatures: npt.NDArray[np.uint8], hashes: Hashes, taken: npt.NDArray[np.float64], pairs: _Pairs
 ) -> _Pairs:
-    """Pairs whose miniatures fit, the best first; if one has no detail, they must have nearly the same hash."""
+    """Pairs whose miniatures fit and do not differ nearly everywhere, the best first.
+
+    If one has no detail, they must have nearly the same hash. What was taken at once may differ everywhere.
+    """
     evened = np.empty(miniatures.shape, np.float16)
     for start in range(0, len(miniatures), _LOADED):
         block = torch.from_numpy(miniatures[start : start + _LOADED]).float()
@@ -243,15 +249,24 @@ def _fitting(
     unclear = plain[pairs.one] | plain[pairs.two]
     differing = np.bitwise_count(hashes[0, pairs.one] ^ hashes[pairs.turned, pairs.two])
     fits = torch.from_numpy(differing <= MAX_BITS).float()
-    scores = [torch.empty(0)]
-    for part in pairs.select(~unclear).blocks(_PAIRS):
-        rows, places = np.unique(part.one, return_inverse=True)  # few, as the pairs are sorted
-        one, two = (torch.from_numpy(evened[chosen]).float() for chosen in (rows, part.two))
-        one, two = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, part.turned))
-        scores.append(_SMALL.shifts(one, two)[0])
-    fits[torch.from_numpy(~unclear)] = torch.cat(scores)
-    order = fits.argsort(descending=True, stable=True)
     least = pairs.by_evidence(taken, FITS_AT_ONCE, FITS_NEXT, FITS)
+    most = pairs.by_evidence(taken, 1.0, DIFFER, DIFFER)
+    clear = np.flatnonzero(~unclear)
+    for start in range(0, len(clear), _PAIRS):
+        chosen = clear[start : start + _PAIRS]
+        part = pairs.select(chosen)
+        rows, places = np.unique(part.one, return_inverse=True)  # few, as the pairs are sorted
+        one, two = (torch.from_numpy(evened[each]).float() for each in (rows, part.two))
+        one, two = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, part.turned))
+        scores, shift = _SMALL.shifts(one, two)
+        fitting = (scores >= least[chosen]).nonzero()[:, 0]
+        near = part.select(fitting.numpy())
+        one, two = (torch.from_numpy(miniatures[each]).float() for each in (near.one, near.two))
+        two = _each_turned(two, near.turned)
+        differ = _SMALL.apart(one, two, shift[fitting], NO_STEP) > most[chosen[fitting]]
+        scores[fitting[differ]] = -1.0
+        fits[chosen] = scores
+    order = fits.argsort(descending=True, stable=True)
     return pairs.select(order[(fits >= least)[order]].numpy())
 
 

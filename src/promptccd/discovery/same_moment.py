@@ -30,6 +30,7 @@ WHITE, BRIGHT = (
 RIM = 0.045  # of the side, that is not compared
 MAX_DIFFERENCE = 4.0  # mean absolute difference of pictures that must be equal, in grey levels of 255
 FINE_SIDE = 64
+NO_STEP = ((0, 0),)
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,30 @@ class Scale:
         shift = torch.stack([y, x], 1) - self.reach + torch.stack(parts, 1)
         return values, shift
 
+    def apart(self, one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+        """In which share ``(P,)`` of neighbourhoods grey pairs, the second moved by ``(P, 2)``, differ.
+
+        Brighter or darker is the same, and so is what lies one of these steps away, as where a camera was tilted.
+        Noticed are an animal that comes before a camera trap, although most of the picture stays, and two motorcycles
+        in one studio.
+        """
+        moved, inside = _moved(two[:, None], shift)
+        two = moved[:, 0]
+        # Where light has made one picture white and the other is bright, detail is lost and tells nothing.
+        inside = inside * ((torch.maximum(one, two) < WHITE) | (torch.minimum(one, two) < BRIGHT))
+        first, second = self.detail(one) * inside, self.detail(two) * inside
+        gain = (first.square().sum((1, 2)) / second.square().sum((1, 2)).clamp(min=1e-6)).sqrt()
+        second = second * gain[:, None, None]
+        floor = DETAIL**2 * self.around(inside)
+        energies = self.around(first.square()).clamp(min=0), self.around(second.square()).clamp(min=0)
+        telling = (torch.maximum(*energies) >= floor / 4) & (inside > 0)
+        agreement = torch.full_like(first, -1.0)
+        for step in steps:
+            product = self.around(first * second.roll(step, (1, 2)))
+            energy = (energies[0] * energies[1].roll(step, (1, 2))).sqrt()
+            agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
+        return ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
+
 
 def same_moment(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
     """Which of the pairs of pictures are of one moment: they fit at some shift, and agree there nearly everywhere.
@@ -132,40 +157,15 @@ def same_moment(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> 
     same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
     rows = (~plain & (fit >= ALIKE)).nonzero()[:, 0]
     rows = rows[_recoloured(one[rows], two[rows], shift[rows]) <= RECOLOURED]
-    for steps in (_NO_STEP, _STEPS):
-        agree = _apart(greys[0][rows], greys[1][rows], shift[rows], steps) <= apart[rows]
+    for steps in (NO_STEP, _STEPS):
+        agree = _FINE.apart(greys[0][rows], greys[1][rows], shift[rows], steps) <= apart[rows]
         same[rows[agree]] = True
         rows = rows[~agree]
     return same
 
 
 _FINE, _GREY = Scale(FINE_SIDE), torch.tensor([0.299, 0.587, 0.114])
-_NO_STEP, _STEPS = ((0, 0),), tuple(itertools.product((0, -1, 1), (0, -1, 1)))
-
-
-def _apart(one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
-    """In which share ``(P,)`` of neighbourhoods grey pairs ``(P, S, S)``, the second moved by ``(P, 2)``, differ.
-
-    Brighter or darker is the same, and so is what lies one of these steps away, as where a camera was tilted. An animal
-    that comes before a camera trap is noticed, although most of the picture stays, and so are two motorcycles in one
-    studio.
-    """
-    moved, inside = _moved(two[:, None], shift)
-    two = moved[:, 0]
-    # Where light has made one picture white and the other is bright, detail is lost and tells nothing.
-    inside = inside * ((torch.maximum(one, two) < WHITE) | (torch.minimum(one, two) < BRIGHT))
-    first, second = _FINE.detail(one) * inside, _FINE.detail(two) * inside
-    gain = (first.square().sum((1, 2)) / second.square().sum((1, 2)).clamp(min=1e-6)).sqrt()
-    second = second * gain[:, None, None]
-    floor = DETAIL**2 * _FINE.around(inside)
-    energies = _FINE.around(first.square()).clamp(min=0), _FINE.around(second.square()).clamp(min=0)
-    telling = (torch.maximum(*energies) >= floor / 4) & (inside > 0)
-    agreement = torch.full_like(first, -1.0)
-    for step in steps:
-        product = _FINE.around(first * second.roll(step, (1, 2)))
-        energy = (energies[0] * energies[1].roll(step, (1, 2))).sqrt()
-        agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
-    return ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
+_STEPS = tuple(itertools.product((0, -1, 1), (0, -1, 1)))
 
 
 def _recoloured(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
