@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.data import duplicates
 from promptccd.data.images import Decoding
-from promptccd.discovery import cache
-from promptccd.discovery.cache import Packs, SeenFiles
+from promptccd.discovery import cache, session
+from promptccd.discovery.cache import FeatureCache, Packs, SeenFiles
 from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, THUMBS
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import write_pictures
@@ -251,7 +251,7 @@ DAMAGES = {
     "half": lambda found: found[: len(found) // 2],
     "another": lambda found: b"x" * 99,
     "zeros": lambda found: bytes(len(found)),
-    "a bit": lambda found: found[:-400] + bytes([found[-400] ^ 64]) + found[-399:],
+    "a bit": lambda found: found[:-70] + bytes([found[-70] ^ 64]) + found[-69:],
 }
 QUICK = {(FILES, "cut short"), (FEATURES, "half"), (FEATURES, "a bit"), (THUMBS, "zeros")}
 
@@ -275,8 +275,8 @@ def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, wh
     run(album)
     before = results()
     place = out / PROJECT / which
-    (path,) = [place] if place.is_file() else place.rglob("*.safetensors")
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    for path in [place] if place.is_file() else place.rglob("*.safetensors"):
+        path.write_bytes(DAMAGES[damage](path.read_bytes()))
     (out / "discovery.html").unlink()  # its pictures are asked for
     run(album)
     assert results() == before
@@ -288,6 +288,32 @@ def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, wh
     with costs(album, monkeypatch) as cost:
         run(album)
     assert (cost.decoded, cost.opened) == (0, [])
+
+
+def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monkeypatch):
+    searched = []
+    find = session.find_moments
+    monkeypatch.setattr(
+        session, "find_moments", lambda *given: searched.append(len(given[1])) or find(*given)
+    )
+    for _ in range(2):
+        run(album, "out", "--num_categories", "3")
+    run(album)
+    assert searched == [17]
+    write_pictures(album, [5], per_category=1)
+    for _ in range(2):
+        run(album)
+    assert searched == [17, 18]
+
+
+def test_moments_that_fit_no_pictures_are_found_again(tmp_path):
+    kept = FeatureCache(tmp_path)
+    for wrong in ([0, 0, 3, 3], [0, 2, 2, 0], [0, 0, 1, 1], [0, 0, 2]):
+        kept.store_moments("ab" * 32, np.array(wrong))
+        assert kept.moments("ab" * 32, 4) is None
+    kept.store_moments("cd" * 32, np.array([0, 0, 2, 0]))
+    assert kept.moments("cd" * 32, 4).tolist() == [0, 0, 2, 0]
+    assert kept.moments("cd" * 32, 3) is None and kept.moments("ab" * 32, 4) is None
 
 
 def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):

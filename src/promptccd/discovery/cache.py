@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 ROWS = 512  # in a file, so that rewriting one costs no more than a few megabytes
 LARGEST_PACK = 64 * 2**20  # bytes
 _DIGEST_BYTES = 32
+_MOMENTS = "moments"  # the folder beside those of the features' spaces
 _PACK = re.compile(r"\d{6}\.safetensors")
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -95,9 +96,16 @@ class Packs:
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             return self._drop(self._path(number), error).get(digest)
 
-    def add(self, rows: Mapping[str, bytes]) -> None:
-        """Add the rows that are not stored yet; if the disk refuses them, only log it."""
+    def add(self, rows: Mapping[str, bytes], alone: bool = False) -> None:
+        """Add the rows that are not stored yet; if the disk refuses them, only log it.
+
+        Args:
+            rows: by digest.
+            alone: delete all others.
+        """
         try:
+            if alone:
+                self.discard(self._index().keys() - rows.keys())
             numbers = self._index()
             fresh = {digest: row for digest, row in rows.items() if digest not in numbers}
             if not fresh:
@@ -243,6 +251,22 @@ class FeatureCache:
         Packs(self.folder, space).add(
             {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
         )
+
+    def moments(self, of: str, count: int) -> np.ndarray | None:
+        """``(N,)`` moments as `find_moments` gave them; `None` if they are not stored.
+
+        Args:
+            of: SHA-256 of all that it was given.
+            count: N.
+        """
+        moments = np.frombuffer(Packs(self.folder, _MOMENTS).load([of]).get(of, b""), np.uint32)
+        found = moments.astype(np.int64)
+        fits = len(found) == count and bool((found <= np.arange(count)).all())
+        return found if fits and bool((found[found] == found).all()) else None
+
+    def store_moments(self, of: str, moments: np.ndarray) -> None:
+        """Store moments in place of those that were stored before; if the disk refuses them, only log it."""
+        Packs(self.folder, _MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file

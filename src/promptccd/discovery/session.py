@@ -1,5 +1,6 @@
 """A session: a person's images and the groups that a model finds in them."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from promptccd import __version__
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.images import Decoding
 from promptccd.data.sources import ImageSource
@@ -226,14 +228,23 @@ class DiscoverySession:
             progress=progress,
         )
         stage.space = feature_space(self.model, self.view, resolved)
-        stage.moments = find_moments(
-            stage.intake.miniatures,
-            stage.features,
-            self._thumbnails_of_rows,
-            stage.intake.taken,
-            self.workers,
-        )
+        stage.moments = self._moments_of(stage, stage.features)
         return stage.features
+
+    def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
+        """Found, or known from when the same pictures were looked at before."""
+        miniatures, taken = stage.intake.miniatures, stage.intake.taken
+        if self.cache is None:
+            return find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+        contents = "".join(file.content_hash for file in stage.intake.used)
+        given = hashlib.sha256(f"{__version__} {contents}".encode())
+        for part in (miniatures, features.numpy(), taken):
+            given.update(part.tobytes())
+        known = self.cache.moments(given.hexdigest(), len(features))
+        if known is None:
+            known = find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+            self.cache.store_moments(given.hexdigest(), known)
+        return known
 
     # Groups
 
