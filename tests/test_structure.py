@@ -9,8 +9,9 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``experiments`` and ``hub`` do not know each other.
 ORDER = [
-    ["on_demand"], ["errors"], ["storage"], ["models"], ["data"], ["pipeline"], ["clustering"], ["training"],
-    ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"], ["discovery"], ["cli"],
+    ["on_demand"], ["errors"], ["system", "processes"], ["storage"], ["models"], ["data"], ["pipeline"],
+    ["clustering"], ["training"], ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"],
+    ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.ends import BROKEN_PIPE, INTERRUPTED, one_line
+from promptccd.cli.ends import INTERRUPTED, one_line
+from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
 from tests.processes import processes_of

@@ -432,7 +432,7 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
         value = values[section][key]
         if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
             relative = Path(os.path.relpath(os.path.expanduser(value), run))
-            values[section][key] = relative.name if somebody & set(relative.parts) else str(relative)
+            values[section][key] = relative.name if somebody & set(relative.parts) else relative.as_posix()
     values["training"]["output_dir"] = _name_of(run) or "run"
     return values
 

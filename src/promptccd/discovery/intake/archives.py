@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from promptccd import system
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
 from promptccd.data.file_names import display_name, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
@@ -50,9 +51,7 @@ class ArchiveSource(ImageSource):
     def __init__(self, path: str | os.PathLike[str]):
         self.name = f"Archive {display_name(os.path.basename(path))!r}"
         try:
-            self._stream = _GuardedStream(
-                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), self.name
-            )
+            self._stream = _GuardedStream(system.open_file(path, os.O_RDONLY), self.name)
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
         found = os.fstat(self._stream.fileno())
