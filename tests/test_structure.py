@@ -143,6 +143,47 @@ def test_models_import_siblings_and_third_parties_only() -> None:
     assert len(files) > 20
 
 
+# What some system lacks or does otherwise, with the modules that have it.
+LACKING = {
+    "os": "O_NOFOLLOW O_NONBLOCK O_CLOEXEC O_DIRECTORY O_BINARY fdatasync rename replace link chmod fchmod chown "
+    "pread pwrite kill killpg setpgid getpgid setsid fork forkpty wait waitpid getuid geteuid getgid statvfs sysconf "
+    "pathconf getloadavg uname sched_getaffinity mkfifo symlink readlink name umask nice",
+    "sys": "platform getwindowsversion",
+    "socket": "SO_REUSEADDR SO_REUSEPORT SO_EXCLUSIVEADDRUSE AF_UNIX",
+    "platform": "system win32_ver mac_ver uname",
+    "multiprocessing": "get_context set_start_method Process Pool forkserver context",
+    "stat": "IO_REPARSE_TAG_SYMLINK FILE_ATTRIBUTE_REPARSE_POINT",
+}
+ABSENT_MODULES = set(
+    "fcntl resource msvcrt winreg _winapi pwd grp termios select signal ctypes psutil".split()
+)
+
+
+def platform_names(tree: ast.Module) -> set[str]:
+    """What a module says that only one system, or not every one, understands."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names if each.name.split(".")[0] in ABSENT_MODULES}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            base = (node.module or "").split(".")[0]
+            lacking = LACKING.get(base, "").split()
+            found |= {
+                f"{base}.{each.name}" for each in node.names if base in ABSENT_MODULES or each.name in lacking
+            }
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.attr in LACKING.get(node.value.id, "").split():
+                found.add(f"{node.value.id}.{node.attr}")
+    return found
+
+
+def test_two_modules_know_the_platform() -> None:
+    said = {name: names for name, tree in TREES.items() if (names := platform_names(tree))}
+    assert set(said) == {"promptccd.system", "promptccd.processes"}, said
+    assert {"fcntl", "os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.system"]
+    assert {"signal", "os.killpg", "multiprocessing.get_context"} <= said["promptccd.processes"]
+
+
 def test_every_folder_has_its_place() -> None:
     folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders <= set(RANK)

@@ -18,8 +18,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from promptccd.errors import UnsupportedSystemError
 
 if sys.platform == "win32":
@@ -34,13 +32,13 @@ else:
         raise UnsupportedSystemError(
             f"promptccd runs on Linux, macOS and Windows; this is {sys.platform!r}, which has no locks of files."
         ) from error
+import psutil  # not before the sentence above: it knows fewer systems than Python
 
 SHARED_MEMORY = (
     "/dev/shm"  # of Linux, and small in containers; other systems share memory without a limit of its own
 )
 # What a disk says to a mode or a flush that it has not got, which changes nothing for us.
 _REFUSED_KINDLY = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_LOCK_IS_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, *((errno.EACCES,) if sys.platform == "win32" else ()))
 _CLONE = 0x40049409  # FICLONE of Linux: a file of its own that shares the blocks of another
 _CONTAINERS = (  # of Linux: most that this process and those beside it may take, and what they take
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -122,7 +120,8 @@ def has_locked(descriptor: int) -> bool:
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno not in _LOCK_IS_HELD:
+        held = (errno.EACCES, errno.EDEADLK) if sys.platform == "win32" else (errno.EWOULDBLOCK, errno.EAGAIN)
+        if error.errno not in held:
             raise
         return False
     return True
