@@ -154,9 +154,7 @@ LACKING = {
     "multiprocessing": "get_context set_start_method Process Pool forkserver context",
     "stat": "IO_REPARSE_TAG_SYMLINK FILE_ATTRIBUTE_REPARSE_POINT",
 }
-ABSENT_MODULES = set(
-    "fcntl resource msvcrt winreg _winapi pwd grp termios select signal ctypes psutil".split()
-)
+ABSENT_MODULES = "fcntl resource msvcrt winreg _winapi pwd grp termios select signal ctypes psutil"
 
 
 def platform_names(tree: ast.Module) -> set[str]:
@@ -164,16 +162,18 @@ def platform_names(tree: ast.Module) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names if each.name.split(".")[0] in ABSENT_MODULES}
+            found |= {each.name for each in node.names if each.name.split(".")[0] in ABSENT_MODULES.split()}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             base = (node.module or "").split(".")[0]
             lacking = LACKING.get(base, "").split()
             found |= {
-                f"{base}.{each.name}" for each in node.names if base in ABSENT_MODULES or each.name in lacking
+                f"{base}.{each.name}"
+                for each in node.names
+                if base in ABSENT_MODULES.split() or each.name in lacking
             }
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.attr in LACKING.get(node.value.id, "").split():
-                found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.Attribute):
+            base = ast.unparse(node.value)
+            found |= {f"{base}.{node.attr}"} if node.attr in LACKING.get(base, "").split() else set()
     return found
 
 
