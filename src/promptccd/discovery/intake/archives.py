@@ -15,7 +15,7 @@ from typing import Any
 
 from promptccd import system
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
-from promptccd.data.file_names import display_name, system_reason, unsafe_reason
+from promptccd.data.file_names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
 from promptccd.errors import DataError
@@ -218,7 +218,7 @@ def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:
         return "link, not followed"
     if kind not in (0, stat.S_IFREG):
         return "not a regular file"
-    if system := system_reason(name):
+    if system := system_reason(name, EITHER):
         return system
     if member.flag_bits & _ENCRYPTED:
         return "encrypted"
