@@ -415,7 +415,7 @@ def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
     for stage in range(3):
         same = [windows.disk / run / f"stage{stage}/model.safetensors" for run in ("run", "whole")]
         assert same[0].read_bytes() == same[1].read_bytes()
-    assert "| average" in windows.command("evaluate", "run")
+    assert "average" in windows.command("evaluate", "run")
     windows.command("report", "run", "--out", "report")
     assert "kind" in windows.command("predict", "run/stage2", album / "kind 1")
     windows.command("verify", "run")
@@ -440,8 +440,8 @@ def use_on_the_hub(windows: Windows) -> None:
 
 def discover(windows: Windows) -> None:
     found = ["discover", "run/stage2", "album", "--out", "groups"]
-    windows.command(*found, "--export", "folders", "publish", "xmp")
-    windows.command(*found, "--export", "folders", "publish", "xmp")
+    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
+    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
     windows.command("categories", "groups", "rename", "3", "night heron")
     windows.command("categories", "groups", "undo")
     assert "kind 0" in windows.command("categories", "groups", "list")
@@ -511,6 +511,6 @@ def test_a_sweep_is_stopped_saved_and_finished(windows):
     assert state["status"] == "interrupted"
     (log,) = windows.disk.glob("swept/*/train.log")
     assert "Interrupted" in log.read_text() or "stopped" in log.read_text(), log.read_text()
-    assert "| average" in windows.command(*words) or True
+    windows.command(*words)
     assert list(windows.disk.glob("swept/*/stage2"))
     assert_only_known_refusals(windows)
