@@ -514,3 +514,27 @@ def test_a_sweep_is_stopped_saved_and_finished(windows):
     windows.command(*words)
     assert list(windows.disk.glob("swept/*/stage2"))
     assert_only_known_refusals(windows)
+
+
+def test_long_paths_are_refused_before_the_work_and_left_out_of_exports(windows):
+    told = windows.run(
+        """
+from promptccd.discovery.exports.kept_folder import KeptFolder, text_item
+deep = here / ("d" * 100) / ("e" * 100)
+print(refusal(lambda: storage.require_space(deep, 1, "the training"), DiskError))
+storage.require_space(here / "short", 1, "the training")
+with KeptFolder.opened(here / "out") as folder:
+    long = "n" * 240 + ".txt"
+    placed = folder.put([text_item("a.txt", "a", "a photograph"), text_item(long, "b", "another")])
+    assert placed == {"a.txt": "a.txt"}, placed
+    print("|".join(folder.finish().lines()))
+"""
+    )
+    refusal, exported = told.split("\n")
+    assert re.fullmatch(
+        r"Files of the training would have a path of \d+ characters where the system takes 259, in .*e+\. "
+        "Give a folder with a shorter path.",
+        refusal,
+    )
+    assert "Not in it, 1: 'another': it would have a path of" in exported
+    assert [each.name for each in (windows.disk / "out").glob("*.txt")] == ["a.txt"]

@@ -41,6 +41,9 @@ REPLACED = ".replaced-"
 EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
 _LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
 _LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}", re.DOTALL)
+_LONGEST_PATH = (
+    f"{PROJECT}/{TEMPORARY}before-01234567/registry.safetensors"  # of a run or a project, in its folder
+)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 # Files that the Hub, its client and git leave beside a checkpoint that they fetched.
@@ -263,11 +266,15 @@ def require_no_links(folder: Path) -> None:
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Make sure before long work that the disk of a folder has room for `needed` bytes; the folder need not exist yet.
+    """Make sure before long work that a folder, which need not exist, has room for `needed` bytes and our longest path.
 
     Raises:
         DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
     """
+    if wrong := system.too_long(folder / _LONGEST_PATH):
+        raise DiskError(
+            f"Files of {what} would have {wrong}, in {folder}. Give a folder with a shorter path."
+        )
     free = _free(folder)
     if free < needed:
         raise DiskError(

@@ -34,9 +34,7 @@ else:
         ) from error
 import psutil  # not before the sentence above: it knows fewer systems than Python
 
-SHARED_MEMORY = (
-    "/dev/shm"  # of Linux, and small in containers; other systems share memory without a limit of its own
-)
+SHARED_MEMORY = "/dev/shm"  # of Linux, and small in containers; other systems have no such limit
 # What a disk says to a mode or a flush that it has not got, which changes nothing for us.
 _REFUSED_KINDLY = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _CLONE = 0x40049409  # FICLONE of Linux: a file of its own that shares the blocks of another
@@ -46,14 +44,10 @@ _CONTAINERS = (  # of Linux: most that this process and those beside it may take
 )
 # Of Windows.
 _LOCKED_AT = 2**30  # others cannot read a locked byte, and the owner's name stands at the start of the file
-_STANDS_FOR_ANOTHER = (
-    0x20000000  # the bit of links and junctions in a reparse tag; a cloud's placeholder has it not
-)
+_STANDS_FOR_ANOTHER = 0x20000000  # the bit of links and junctions in a reparse tag, which no placeholder has
 _PATIENCE_S = 1.0
 _DENIED, _HELD = 5, 32  # ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
-_SHARED = (
-    1 | 2 | 4
-)  # FILE_SHARE_READ, _WRITE, _DELETE: others may do with an open file what they may on Linux
+_SHARED = 1 | 2 | 4  # FILE_SHARE_READ, _WRITE, _DELETE: others may do what they may on Linux
 _MAKE_NEW, _OPEN, _MAKE_OR_OPEN = 1, 3, 4  # CREATE_NEW, OPEN_EXISTING, OPEN_ALWAYS
 _LINK_ITSELF, _FOLDER_TOO = 0x00200000, 0x02000000  # FILE_FLAG_OPEN_REPARSE_POINT, FILE_FLAG_BACKUP_SEMANTICS
 _TO_DELETE = 0x00010000  # DELETE, the right that a rename needs
@@ -182,29 +176,23 @@ def copy_facts(source: Path, target: Path) -> None:
     with contextlib.suppress(OSError):
         shutil.copystat(source, target)
         if sys.platform == "win32":
-            os.chmod(
-                target, stat.S_IWRITE
-            )  # read-only, all that Windows has of a mode, could not be removed again
+            os.chmod(target, stat.S_IWRITE)  # what is read-only could not be removed again
 
 
 def too_long(path: Path) -> str:
     """In what a path is longer than the system and the disk of its folder take; empty if it is not."""
     path = Path(os.path.abspath(path))
-    if (
-        sys.platform == "win32"
-    ):  # which counts UTF-16, for folders twelve less: they must have room for a short name
-        size, most, most_named = (
-            len(str(path).encode("utf-16-le", "surrogatepass")) // 2,
-            _most_on_windows(),
-            255,
-        )
-        longest = max(len(part.encode("utf-16-le", "surrogatepass")) // 2 for part in path.parts)
+    if len(os.fsencode(path)) < 140:
+        return ""  # which is taken everywhere
+    if sys.platform == "win32":  # which counts in UTF-16
+        size, *parts = (len(os.fspath(each).encode("utf-16-le")) // 2 for each in (path, *path.parts))
+        most, most_named = _most_on_windows(), 255
     else:
+        size, *parts = (len(os.fsencode(each)) for each in (path, *path.parts))
         there = next(each for each in path.parents if each.exists())
-        size, longest = len(os.fsencode(path)), max(len(os.fsencode(part)) for part in path.parts)
         most, most_named = os.pathconf(there, "PC_PATH_MAX") - 1, os.pathconf(there, "PC_NAME_MAX")
-    if longest > most_named:
-        return f"a name of {longest} characters where the disk takes {most_named}"
+    if max(parts) > most_named:
+        return f"a name of {max(parts)} characters where the disk takes {most_named}"
     return f"a path of {size} characters where the system takes {most}" if size > most else ""
 
 

@@ -225,7 +225,12 @@ class KeptFolder:
         placed, absent = {place: place for place in wanted}, list[Item]()
         for place, item in wanted.items():
             line, size = self._own.get(place), self._size(place)
-            if size is None and not self._is_taken(place):
+            if wrong := system.too_long(self.path / place):
+                self.export.missing.append(
+                    (item.called, f"it would have {wrong}: give a shorter path with --to")
+                )
+                placed[place] = ""
+            elif size is None and not self._is_taken(place):
                 absent.append(item)
             elif line is None:
                 self.export.left.append(place)
