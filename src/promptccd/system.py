@@ -185,10 +185,10 @@ def too_long(path: Path) -> str:
     if len(os.fsencode(path)) < 140:
         return ""  # which is taken everywhere
     if sys.platform == "win32":  # which counts in UTF-16
-        size, *parts = (len(os.fspath(each).encode("utf-16-le")) // 2 for each in (path, *path.parts))
+        size, *parts = (len(each.encode("utf-16-le")) // 2 for each in (str(path), *path.parts))
         most, most_named = _most_on_windows(), 255
     else:
-        size, *parts = (len(os.fsencode(each)) for each in (path, *path.parts))
+        size, *parts = (len(os.fsencode(each)) for each in (str(path), *path.parts))
         there = next(each for each in path.parents if each.exists())
         most, most_named = os.pathconf(there, "PC_PATH_MAX") - 1, os.pathconf(there, "PC_NAME_MAX")
     if max(parts) > most_named:

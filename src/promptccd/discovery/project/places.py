@@ -52,7 +52,7 @@ class Seen:
         is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.contents))
         end = "/" + "/".join(parts_of(name))
         return is_hash or any(
-            each == path or "/".join(parts_of(each)).endswith(end) for each, _ in self.files
+            each == path or ("/" + "/".join(parts_of(each))).endswith(end) for each, _ in self.files
         )
 
     def chosen(self, there: Collection[str]) -> tuple[str, str]:
