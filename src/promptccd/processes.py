@@ -22,6 +22,7 @@ else:
 
 CTRL_C: int = signal.SIGINT
 TERMINATE: int = signal.SIGTERM
+IGNORED = signal.SIG_IGN
 BROKEN_PIPE = 128 + 13  # what a shell reports of a program whose reader went away; Windows has no SIGPIPE
 if sys.platform == "win32":  # whose Ctrl+Break, and closed windows and sessions, are a signal of their own
     _ENDING: tuple[int, ...] = (CTRL_C, TERMINATE, signal.SIGBREAK)
@@ -42,11 +43,6 @@ def restore(handlers: dict[int, Any]) -> None:
     """Put back what `on_ending` returned."""
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-def ignore_ending() -> None:
-    """Ignore all signals that ask this process to end."""
-    on_ending(signal.SIG_IGN)
 
 
 def signal_myself(number: int) -> None:
@@ -81,8 +77,7 @@ class ProcessApart:
     """
 
     def __init__(self, target: Callable[..., None], args: Sequence[Any], preload: Sequence[str]):
-        self._asked = None
-        receiving = None
+        receiving, self._asked = None, None
         if sys.platform == "win32":
             receiving, self._asked = multiprocessing.Pipe(duplex=False)
         context = _context(preload)

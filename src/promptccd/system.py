@@ -158,13 +158,9 @@ def has_cloned(source: int, target: int) -> bool:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name.
-
-    Raises:
-        OSError: the disk has none; or on Windows the file is read-only, which neither name could be removed with.
-    """
+    """Give a file a second name, or raise an `OSError`."""
     if sys.platform == "win32":
-        if not os.access(source, os.W_OK):
+        if not os.access(source, os.W_OK):  # neither name of what is read-only could be removed
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
         os.link(source, target)  # Windows links to a link itself
     else:
@@ -198,9 +194,7 @@ def too_long(path: Path) -> str:
 
 def error_number(number: int) -> int:
     """The ``errno`` of an error that a library tells by the system's own number."""
-    if sys.platform == "win32":
-        return OSError(0, "", None, number).errno or 0  # which Python knows of every error of Windows
-    return number
+    return OSError(0, "", None, number).errno or 0 if sys.platform == "win32" else number
 
 
 def file_system_of(folder: Path) -> str:

@@ -88,7 +88,7 @@ def say(line: str) -> None:
 
 def ignore_signals() -> None:
     """Do not end an ending command a second time, however long the interpreter takes to leave."""
-    processes.ignore_ending()
+    processes.on_ending(processes.IGNORED)
 
 
 def let_go_of_stdout() -> None:
