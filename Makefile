@@ -86,10 +86,12 @@ faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests th
 mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken out: a test must fail; MUTANTS='--count 50 clustering/'
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-lint: $(VENV)/.dev           ## ruff and mypy, nothing is changed
+lint: $(VENV)/.dev           ## ruff, and mypy for the three systems; nothing is changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src train.py examples
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin src train.py examples
 
 docs: $(VENV)/.dev           ## the site, into build/site, without a network; any warning is an error
 	$(BIN)/python -m mkdocs build --strict

@@ -15,8 +15,13 @@ def main(argv: list[str] | None = None) -> int:
     # Python restores the system's signal handlers before it exits, and a signal would then kill an ended command.
     atexit.register(_ignore_signals)  # the first to be registered is the last to be called
     _leave_at_once()
-    from promptccd.cli.main import main as run
+    from promptccd.errors import UnsupportedSystemError
 
+    try:
+        from promptccd.cli.main import main as run
+    except UnsupportedSystemError as unsupported:
+        os.write(2, f"promptccd: {unsupported}\n".encode())
+        return unsupported.exit_code
     code = run(argv)
     if code <= 128:  # a command that a signal ended ignores signals by now
         _leave_at_once()  # nothing is left to save at exit

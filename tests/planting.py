@@ -292,11 +292,10 @@ def fork_cells() -> None:
     """Let a sweep fork its cells from here instead of from a server that would import everything once more."""
     import multiprocessing
 
-    from promptccd.experiments import sweep_cells as sweep_process
+    from promptccd import processes
 
     context = multiprocessing.get_context("fork")
-    sweep_process.multiprocessing.get_context = lambda name: context  # type: ignore[attr-defined]
-    sweep_process._start_server = lambda: None
+    processes._context = lambda preload: context
 
 
 def noting(folder: Path, log: int, killed_at: int | None) -> Callable[[str, tuple[Any, ...]], None]:

@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from promptccd import storage
+from promptccd import system
 from promptccd.cli.ends import end_of
 from promptccd.data import stage_images
 from promptccd.data.stage_images import loader_options, workers_for
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.workbench.serving import ADDRESS, address_of
 from promptccd.errors import DeviceError, RunError
-from promptccd.storage import file_system_of, lock_folder, write_directory
+from promptccd.storage import lock_folder, write_directory
+from promptccd.system import file_system_of
 from tests.discovery.conftest import write_pictures
 
 # What a disk refuses, as it does: by the number of the error, in every call of the process.
@@ -85,14 +86,14 @@ def test_training_works_on_any_disk(refusal, tmp_path):
 
 def refuse_locks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the disk of a folder have no locks."""
-    flock = storage.fcntl.flock
+    flock = system.fcntl.flock
 
     def on_this_disk(descriptor: int, how: int) -> None:
         if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder)):
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         flock(descriptor, how)
 
-    monkeypatch.setattr(storage.fcntl, "flock", on_this_disk)
+    monkeypatch.setattr(system.fcntl, "flock", on_this_disk)
 
 
 def test_without_locks_processes_of_one_machine_still_wait_for_each_other(tmp_path, monkeypatch, caplog):
@@ -149,8 +150,8 @@ MEMORY = shutil.disk_usage("/")
     [(10**9, 4, ""), (64 * 2**20, 1, "by 1 of them"), (4 * 2**20, 0, "by this process itself")],
 )
 def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, said, monkeypatch, caplog):
-    monkeypatch.setattr(stage_images, "available_cores", lambda: 4)
-    monkeypatch.setattr(stage_images.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
+    monkeypatch.setattr(system, "available_cores", lambda: 4)
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
     stage_images._say_how_many.cache_clear()
     assert workers_for(8, 19_000_000) == workers
     assert said in caplog.text

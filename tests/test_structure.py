@@ -9,8 +9,9 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``experiments`` and ``hub`` do not know each other.
 ORDER = [
-    ["on_demand"], ["errors"], ["storage"], ["models"], ["data"], ["pipeline"], ["clustering"], ["training"],
-    ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"], ["discovery"], ["cli"],
+    ["on_demand"], ["errors"], ["system", "processes"], ["storage"], ["models"], ["data"], ["pipeline"],
+    ["clustering"], ["training"], ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"],
+    ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 
@@ -140,6 +141,47 @@ def test_models_import_siblings_and_third_parties_only() -> None:
             elif isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] != "promptccd", name
     assert len(files) > 20
+
+
+# What some system lacks or does otherwise, with the modules that have it.
+LACKING = {
+    "os": "O_NOFOLLOW O_NONBLOCK O_CLOEXEC O_DIRECTORY O_BINARY fdatasync rename replace link chmod fchmod chown "
+    "pread pwrite kill killpg setpgid getpgid setsid fork forkpty wait waitpid getuid geteuid getgid statvfs sysconf "
+    "pathconf getloadavg uname sched_getaffinity mkfifo symlink readlink name umask nice",
+    "sys": "platform getwindowsversion",
+    "socket": "SO_REUSEADDR SO_REUSEPORT SO_EXCLUSIVEADDRUSE AF_UNIX",
+    "platform": "system win32_ver mac_ver uname",
+    "multiprocessing": "get_context set_start_method Process Pool forkserver context",
+    "stat": "IO_REPARSE_TAG_SYMLINK FILE_ATTRIBUTE_REPARSE_POINT",
+}
+ABSENT_MODULES = "fcntl resource msvcrt winreg _winapi pwd grp termios select signal ctypes psutil"
+
+
+def platform_names(tree: ast.Module) -> set[str]:
+    """What a module says that only one system, or not every one, understands."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names if each.name.split(".")[0] in ABSENT_MODULES.split()}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            base = (node.module or "").split(".")[0]
+            lacking = LACKING.get(base, "").split()
+            found |= {
+                f"{base}.{each.name}"
+                for each in node.names
+                if base in ABSENT_MODULES.split() or each.name in lacking
+            }
+        elif isinstance(node, ast.Attribute):
+            base = ast.unparse(node.value)
+            found |= {f"{base}.{node.attr}"} if node.attr in LACKING.get(base, "").split() else set()
+    return found
+
+
+def test_two_modules_know_the_platform() -> None:
+    said = {name: names for name, tree in TREES.items() if (names := platform_names(tree))}
+    assert set(said) == {"promptccd.system", "promptccd.processes"}, said
+    assert {"fcntl", "os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.system"]
+    assert {"signal", "os.killpg", "multiprocessing.get_context"} <= said["promptccd.processes"]
 
 
 def test_every_folder_has_its_place() -> None:

@@ -36,6 +36,10 @@ class PromptCCDError(Exception):
     exit_code = 2
 
 
+class UnsupportedSystemError(PromptCCDError, ImportError):
+    """This system lacks what the package rests on."""
+
+
 class ConfigurationError(PromptCCDError, ValueError):
     """An unknown key, or a value of the wrong type or range."""
 

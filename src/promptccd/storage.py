@@ -10,7 +10,6 @@ place, and refuse every link that stands in the way.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -27,14 +26,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from promptccd import system
 from promptccd.errors import DiskError, RunError
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of directories: stages, states inside a stage
 CHECKSUMS = "checksums.json"
-# What a disk says to a mode or a flush that it has not got, which changes nothing for us.
-_REFUSED_KINDLY = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 PROJECT = ".promptccd"  # folder of a discovery, beside its results
 EXPORTED = ".promptccd-export"  # what an export made, under a name that `datasets` does not take for data
 TEMPORARY = ".tmp-"
@@ -43,6 +41,9 @@ REPLACED = ".replaced-"
 EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
 _LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
 _LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}", re.DOTALL)
+_LONGEST_PATH = (
+    f"{PROJECT}/{TEMPORARY}before-01234567/registry.safetensors"  # of a run or a project, in its folder
+)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 # Files that the Hub, its client and git leave beside a checkpoint that they fetched.
@@ -77,7 +78,7 @@ def write_directory(
         fill(staging)
         _complete(staging)
         _put_in_place(staging, path, replace)
-        _fsync(path.parent)
+        system.flush(path.parent)
     except Exception as error:
         if not _is_disk_error(error):
             raise
@@ -103,7 +104,7 @@ def make_folder(folder: str | Path) -> Path:
         missing = [each for each in (made, *made.parents) if not each.exists()]
         made.mkdir(parents=True, exist_ok=True)
         for each in missing:
-            _fsync(each.parent)
+            system.flush(each.parent)
     except OSError as error:
         raise _cannot_write(folder, error) from error
     return made
@@ -131,14 +132,12 @@ def write_file(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     staging = _temporary(path)
     try:
-        with open(
-            os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb"
-        ) as stream:
+        with open(system.open_file(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        staging.rename(path)
-        _fsync(path.parent)
+        system.rename(staging, path)
+        system.flush(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             staging.unlink()
@@ -157,7 +156,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     """
     refuse_links(path.parent, [path.name])
     try:
-        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        descriptor = system.open_file(path, flags | os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise _cannot_write(path, error) from error
     found = os.fstat(descriptor)
@@ -178,7 +177,7 @@ def read_file(path: Path, most: int = sys.maxsize) -> bytes:
         RunError: it is a link, no regular file, or larger.
     """
     refuse_links(path.parent, [path.name])
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+    with open(system.open_file(path, os.O_RDONLY), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise RunError(f"{path} is no file: remove it and run the same command again.")
         if (size := os.fstat(stream.fileno()).st_size) > most:
@@ -215,11 +214,11 @@ def append_to(path: Path, end: int, content: bytes) -> None:
     descriptor = open_to_change(path)
     try:
         os.ftruncate(descriptor, end)
-        if os.pwrite(descriptor, content, end) < len(content):
+        if system.write_at(descriptor, content, end) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(descriptor)
         if is_new:
-            _fsync(path.parent)
+            system.flush(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, end)
@@ -234,7 +233,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
     Raises:
         RunError: naming the links.
     """
-    linked = [name for name in names if os.path.islink(folder / name)]
+    linked = [name for name in names if system.is_link(folder / name)]
     if linked:
         raise RunError(
             f"{folder} holds a link where promptccd writes, and nothing is written through links: remove "
@@ -248,7 +247,7 @@ def links_in(folder: Path) -> list[str]:
         os.path.relpath(os.path.join(parent, name), folder)
         for parent, folders, files in os.walk(folder)
         for name in (*folders, *files)
-        if os.path.islink(os.path.join(parent, name))
+        if system.is_link(Path(parent, name))
     )
 
 
@@ -258,7 +257,7 @@ def require_no_links(folder: Path) -> None:
     Raises:
         RunError: it is a link, or holds some.
     """
-    linked = [folder.name] if folder.is_symlink() else links_in(folder)
+    linked = [folder.name] if system.is_link(folder) else links_in(folder)
     if linked:
         raise RunError(
             f"{folder}: {', '.join(linked[:5])} leads elsewhere, and what lies there is not passed on: put a copy in "
@@ -267,11 +266,15 @@ def require_no_links(folder: Path) -> None:
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Make sure before long work that the disk of a folder has room for `needed` bytes; the folder need not exist yet.
+    """Make sure before long work that a folder, which need not exist, has room for `needed` bytes and our longest path.
 
     Raises:
         DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
     """
+    if wrong := system.too_long(folder / _LONGEST_PATH):
+        raise DiskError(
+            f"Files of {what} would have {wrong}, in {folder}. Give a folder with a shorter path."
+        )
     free = _free(folder)
     if free < needed:
         raise DiskError(
@@ -293,7 +296,7 @@ def lock_folder(folder: Path, wait_s: float = 0) -> int:
     descriptor = open_to_change(make_folder(folder) / ".lock")
     held, deadline = descriptor, time.monotonic() + wait_s
     try:
-        while not _has_locked(held):
+        while not system.has_locked(held):
             if time.monotonic() >= deadline:
                 raise _written_by_another(descriptor, folder)
             time.sleep(0.005)
@@ -301,39 +304,24 @@ def lock_folder(folder: Path, wait_s: float = 0) -> int:
         held = _own_lock_of(folder)
         logger.warning(
             "The disk of %s (%s) has no locks (%s): see to it that no other computer writes there at the same time.",
-            folder, file_system_of(folder), error.strerror,
+            folder, system.file_system_of(folder), error.strerror,
         )  # fmt: skip
         with contextlib.suppress(OSError):  # no disk of this machine has any: there is only the warning
-            if not _has_locked(held):
+            if not system.has_locked(held):
                 os.close(held)
                 raise _written_by_another(descriptor, folder) from error
     except RunError:
         os.close(descriptor)
         raise
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+    system.write_at(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
     if held != descriptor:
         os.close(descriptor)
     return held  # open: the operating system releases it however this process ends
 
 
-def _has_locked(descriptor: int) -> bool:
-    """Whether a lock was free and is ours now.
-
-    Raises:
-        OSError: there are no locks on that disk.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise
-        return False
-    return True
-
-
 def _written_by_another(descriptor: int, folder: Path) -> RunError:
-    owner = os.pread(descriptor, 300, 0).decode(errors="replace")
+    owner = system.read_at(descriptor, 300, 0).decode(errors="replace")
     number, _, host = owner.partition(" on ")
     elsewhere = f" on the computer {host!r}" if host not in ("", socket.gethostname()) else ""
     return RunError(
@@ -347,27 +335,6 @@ def _own_lock_of(folder: Path) -> int:
     base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:24]
     return open_to_change(make_folder(Path(base) / "promptccd-locks") / name)
-
-
-def file_system_of(folder: Path) -> str:
-    """The kind of the disk that a folder is on, such as ``exfat``, as far as the system tells."""
-    place, found = os.path.realpath(folder), ("", "unknown")
-    with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            _, mounted, kind, *_ = line.split(" ")
-            mounted = mounted.replace("\\040", " ")
-            if (place + "/").startswith(mounted.rstrip("/") + "/") and len(mounted) >= len(found[0]):
-                found = mounted, kind
-    return found[1]
-
-
-def make_private(target: Path | int, mode: int = 0o600) -> None:
-    """Set the mode of a file where its disk has modes: exFAT, FAT and many network drives have none of their own."""
-    try:
-        os.chmod(target, mode)
-    except OSError as error:
-        if error.errno not in _REFUSED_KINDLY:
-            raise
 
 
 def newer_format(version: Any, known: int) -> str | None:
@@ -418,14 +385,14 @@ def trusted(path: Path) -> bool:
         return True
     aside = path.with_name(f"{REFUSED}{path.name}")
     remove(aside)
-    path.rename(aside)
+    system.rename(path, aside)
     logger.warning("Refused %s: %s. It was moved to %s.", path.name, "; ".join(problems), aside.name)
     return False
 
 
 def remove(path: Path) -> None:
     """Delete a file, a folder with everything in it, or a link itself, if it exists."""
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir() and not system.is_link(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
@@ -439,13 +406,13 @@ def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
     """
     for item in folder.glob(f"{REPLACED}*"):
         original = item.with_name(item.name.removeprefix(REPLACED))
-        if item.is_symlink() or not item.is_dir() or not original.name or original.name.startswith("."):
+        if system.is_link(item) or not item.is_dir() or not original.name or original.name.startswith("."):
             continue
         if os.path.lexists(original):
             remove(item)
         elif (item / CHECKSUMS).is_file():
-            item.rename(original)
-            _fsync(folder)
+            system.rename(item, original)
+            system.flush(folder)
     for item in folder.glob(f"{TEMPORARY}*"):
         if _LEFTOVER.fullmatch(item.name) and time.time() - item.lstat().st_mtime >= min_age_s:
             remove(item)
@@ -453,7 +420,7 @@ def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, keys sorted, into a directory that is being filled."""
-    path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
+    path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8", newline="\n")
 
 
 class Overflow:
@@ -491,7 +458,7 @@ class Overflow:
                 self._room = _free(self._folder) // 2
             if self._end + len(content) > self._room:
                 raise OSError(errno.ENOSPC, "half of the free space is taken")
-            if os.pwrite(self._file.fileno(), content, self._end) == len(content):
+            if system.write_at(self._file.fileno(), content, self._end) == len(content):
                 self._far[number] = (self._end, len(content))
                 self._end += len(content)
         except OSError as error:
@@ -507,7 +474,7 @@ class Overflow:
         if number not in self._far:
             return None
         start, length = self._far[number]
-        content = bytearray(os.pread(self._file.fileno(), length, start))
+        content = bytearray(system.read_at(self._file.fileno(), length, start))
         return content if len(content) == length else None
 
     def clear(self) -> None:
@@ -525,27 +492,27 @@ def _temporary(path: Path) -> Path:
 
 def _complete(staging: Path) -> None:
     """Write the checksums, set modes, and flush everything to disk."""
-    sums: dict[str, Any] = {str(file.relative_to(staging)): sha256_of(file) for file in _files(staging)}
+    sums: dict[str, Any] = {file.relative_to(staging).as_posix(): sha256_of(file) for file in _files(staging)}
     write_json(staging / CHECKSUMS, {**sums, "format": FORMAT})
     mode = staging.stat().st_mode & 0o666  # follows the umask
     for file in _files(staging):
-        make_private(file, mode)  # safetensors writes 0600, which a colleague could not read
-        _fsync(file)
+        system.make_private(file, mode)  # safetensors writes 0600, which a colleague could not read
+        system.flush(file)
     for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
-        _fsync(folder)
+        system.flush(folder)
 
 
 def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
     if not replace or not path.exists():
-        staging.rename(path)
+        system.rename(staging, path)
         return
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
-    path.rename(aside)
+    system.rename(path, aside)
     try:
-        staging.rename(path)
+        system.rename(staging, path)
     except OSError:
-        aside.rename(path)
+        system.rename(aside, path)
         raise
     remove(aside)
 
@@ -569,17 +536,6 @@ def sha256_of(file: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # of folders; a file that cannot be flushed is not safe
-        if error.errno not in _REFUSED_KINDLY or not path.is_dir():
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _free(path: Path) -> int:
@@ -616,5 +572,5 @@ def _is_disk_error(error: Exception) -> bool:
 def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in codes
-    # safetensors raises its own error around the operating system's
-    return any(f"os error {code})" in str(error) for code in codes)
+    told = re.search(r"os error (\d+)\)", str(error))  # safetensors raises its own error around the system's
+    return told is not None and system.error_number(int(told[1])) in codes

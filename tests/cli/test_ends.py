@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.ends import BROKEN_PIPE, INTERRUPTED, one_line
+from promptccd.cli.ends import INTERRUPTED, one_line
+from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
 from tests.processes import processes_of
@@ -534,3 +535,19 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.code == 1
     assert "Traceback" in ended.err
     assert "IndexError: a bug" in ended.err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp932"])
+@pytest.mark.parametrize(("locale", "owl"), [("C", "\\xf0\\x9f\\xa6\\x89"), ("C.UTF-8", "\\U0001f989")])
+def test_any_console_shows_any_name(encoding, locale, owl, tmp_path):
+    """What a console has no letters for is shown by its numbers, in a locale without any letters by its bytes."""
+    (tmp_path / "夜鷺 Café 🦉").mkdir()
+    words = ["split", str(tmp_path / "夜鷺 Café 🦉"), "--class_blocks", "1", "1"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": locale, "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "promptccd_command", *words], env=environment, capture_output=True, check=False
+    )
+    told = done.stderr.decode(encoding)
+    assert done.returncode == 2, told
+    assert "holds no image" in told
+    assert owl in told.replace("\\\\", "\\")

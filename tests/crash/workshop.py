@@ -188,15 +188,5 @@ def _stop_clocks() -> None:
 
 def _fork_cells() -> None:
     """Cells of a sweep are forked from this warm process, not from a server that imports for seconds."""
-    process = vars(import_module("promptccd.experiments.sweep_cells"))
-    process["_start_server"] = lambda: None
-    process["multiprocessing"] = SimpleNamespace(
-        get_context=lambda kind: _Forking(), parent_process=multiprocessing.parent_process
-    )
-
-
-class _Forking:
-    Process = staticmethod(multiprocessing.get_context("fork").Process)
-
-    def set_forkserver_preload(self, names: list[str]) -> None:
-        """Nothing: all is imported."""
+    context = multiprocessing.get_context("fork")
+    vars(import_module("promptccd.processes"))["_context"] = lambda preload: context

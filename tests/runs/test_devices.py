@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from promptccd import system
 from promptccd.cli.main import main
 from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
@@ -234,7 +235,7 @@ def test_images_are_read_on_every_core_and_not_far_ahead(
 
     model.register_forward_pre_hook(count)
     expected = predict_folder(model, trained_run / "stage3", tmp_path)
-    monkeypatch.setattr(prediction, "available_cores", lambda: 2)
+    monkeypatch.setattr(system, "available_cores", lambda: 2)
     monkeypatch.setattr(prediction, "decode_image", read)
     reads_at_forwards.clear()
     found = predict_folder(model, trained_run / "stage3", tmp_path, batch_size=2)

@@ -8,8 +8,6 @@ import contextlib
 import errno
 import io
 import os
-import select
-import signal
 import sys
 import threading
 import time
@@ -17,11 +15,11 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TextIO
 
+from promptccd import processes
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
-BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of any program whose reader went away
 
 # Refusals that are due to a path, a disk or a limit, and not to a bug in the call.
 _THE_MACHINES = frozenset(
@@ -49,10 +47,10 @@ def end_of(error: BaseException) -> End | None:
     if isinstance(error, PromptCCDError):
         return End(one_line(str(error)), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+        number = processes.TERMINATE if isinstance(error, Terminated) else processes.CTRL_C
         return End(INTERRUPTED, 128 + number)
-    if isinstance(error, BrokenPipeError) and _reader_is_gone(sys.stdout):
-        return End("", BROKEN_PIPE)
+    if isinstance(error, OSError) and _reader_is_gone(error, sys.stdout):
+        return End("", processes.BROKEN_PIPE)
     if isinstance(error, OSError) and error.errno in _THE_MACHINES:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
@@ -90,8 +88,7 @@ def say(line: str) -> None:
 
 def ignore_signals() -> None:
     """Do not end an ending command a second time, however long the interpreter takes to leave."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    processes.on_ending(processes.IGNORED)
 
 
 def let_go_of_stdout() -> None:
@@ -116,13 +113,13 @@ def ended_by_signals() -> Iterator[None]:
         nonlocal asked
         if _within(frame, again_if_lost.__code__):  # an exception raised there would be lost, too
             return _send_soon(number)
-        if os.getpid() != process and number == signal.SIGTERM:  # a loader that its parent ends
+        if os.getpid() != process and number == processes.TERMINATE:  # a loader that its parent ends
             os._exit(128 + number)
         if asked and os.getpid() == process:
             os.write(2, f"promptccd: {LEFT_AT_ONCE}\n".encode())
             os._exit(128 + number)
         asked = True
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+        raise KeyboardInterrupt if number == processes.CTRL_C else Terminated
 
     def again_if_lost(lost: Any) -> None:
         """Python drops what is raised within a `__del__`, with a traceback; a signal there comes once more instead."""
@@ -130,30 +127,26 @@ def ended_by_signals() -> Iterator[None]:
         if os.getpid() != process or not isinstance(lost.exc_value, KeyboardInterrupt | InterruptedRunError):
             return hook(lost)
         asked = False
-        _send_soon(signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT)
+        is_termination = isinstance(lost.exc_value, Terminated)
+        _send_soon(processes.TERMINATE if is_termination else processes.CTRL_C)
 
-    # A command that was started with nohup or in the background by a script ignores Ctrl-C, and keeps ignoring it.
-    taken = [
-        number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, leave) for number in taken}
+    before = processes.on_ending(leave)
     hook, sys.unraisablehook = sys.unraisablehook, again_if_lost
     try:
         yield
     finally:
         sys.unraisablehook = hook
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        processes.restore(before)
 
 
 def _send_soon(number: int) -> None:
     """Send this process a signal, a moment after this was called."""
-    process, prepared = os.getpid(), threading.Event()
+    prepared = threading.Event()
 
     def send() -> None:
         prepared.wait()  # a busy machine takes long to start a thread
         time.sleep(0.05)
-        os.kill(process, number)
+        processes.signal_myself(number)
 
     threading.Thread(target=send, daemon=True).start()
     prepared.set()
@@ -166,13 +159,9 @@ def _within(frame: FrameType | None, code: CodeType) -> bool:
     return frame is not None
 
 
-def _reader_is_gone(stream: TextIO | None) -> bool:
-    """Whether the other end of a pipe is closed."""
-    if stream is None:
-        return False
-    poll = select.poll()
+def _reader_is_gone(error: OSError, stream: TextIO | None) -> bool:
+    """Whether a write failed because the other end of a pipe is closed."""
     try:
-        poll.register(stream.fileno(), 0)
+        return stream is not None and processes.reader_is_gone(error, stream.fileno())
     except (OSError, ValueError):
         return False
-    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import logging
 import os
-import signal
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -183,8 +182,7 @@ def _add_page_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(server: "OpenPage | SpaceServer", options: argparse.Namespace, farewell: str) -> None:
-    """Serve until Ctrl-C or SIGTERM; both release what the page holds."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Serve until Ctrl-C or SIGTERM; each releases what the page holds."""
     _show(server.url, options)
     try:
         server.wait()

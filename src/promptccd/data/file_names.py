@@ -13,6 +13,7 @@ _SYSTEM_FOLDERS = frozenset(
     | {f"found.{number:03d}" for number in range(1000)}
 )  # fmt: skip
 _DRIVE = re.compile(r"[A-Za-z]:")
+EITHER = r"[/\\]"  # between the parts of a path, on Linux and on Windows
 # Cc: control characters; Cf: invisible ones, such as the right-to-left override; Cs: bytes that are not UTF-8;
 # Zl, Zp: line and paragraph separators.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -31,13 +32,14 @@ def display_name(name: str) -> str:
     return name if name.isprintable() else "".join(_visible(character) for character in name)
 
 
-def system_reason(name: str) -> str:
+def system_reason(name: str, between: str = "/") -> str:
     """Why a path is skipped that no person put there; empty for all others.
 
     Args:
-        name: a path inside the source, with ``/`` between its parts.
+        name: a path inside the source.
+        between: pattern of what stands between its parts; a list or an archive may be written on any system.
     """
-    *folders, last = name.lower().split("/")
+    *folders, last = re.split(between, name.lower())
     if last in _SYSTEM_FILES or last.startswith("._") or _SYSTEM_FOLDERS.intersection(folders):
         return "left there by an operating system"
     if last.startswith("."):
@@ -48,6 +50,16 @@ def system_reason(name: str) -> str:
 def is_system_folder(name: str) -> bool:
     """Whether a folder of this name is not searched: hidden, or an operating system's own."""
     return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
+
+
+def is_of_windows(path: str) -> bool:
+    """Whether a path is written as Windows alone writes it: with a drive, or with backslashes only."""
+    return bool(_DRIVE.match(path)) or ("\\" in path and "/" not in path)
+
+
+def parts_of(path: str) -> list[str]:
+    """The folders and the name in a path of whichever system."""
+    return re.split(EITHER, path) if is_of_windows(path) else path.split("/")
 
 
 def unsafe_reason(name: str) -> str:
@@ -61,7 +73,7 @@ def unsafe_reason(name: str) -> str:
         return "absolute path"
     if _DRIVE.match(name):
         return "path with a drive letter"
-    if ".." in re.split(r"[/\\]", name):
+    if ".." in re.split(EITHER, name):
         return "path that leaves the archive"
     return "" if name.strip() else "empty name"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unicodedata import normalize
 
+from promptccd import system
 from promptccd.data.camera_raw import raw_beside
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
 from promptccd.data.file_names import display_name, is_system_folder, system_reason
@@ -73,7 +74,7 @@ class FolderSource(ImageSource):
         return first_bytes(self._target(entry), FIRST_BYTES)
 
     def _target(self, entry: Entry) -> str:
-        path = os.path.join(self._root, entry.key)
+        path = os.path.join(self._root, *entry.key.split("/"))
         is_linked = self._has_linked_folders or os.path.islink(path)
         return inside(path, self._roots) if is_linked else path
 
@@ -83,7 +84,7 @@ class FolderSource(ImageSource):
         while waiting:
             folder, above = waiting.pop()
             try:
-                with os.scandir(os.path.join(self._root, folder)) as listed:
+                with os.scandir(os.path.join(self._root, *folder.split("/"))) as listed:
                     items = list(listed)
             except OSError as error:
                 if not folder:
@@ -94,7 +95,7 @@ class FolderSource(ImageSource):
                 yield Entry(display_name(folder) + "/", folder, f"folder not searched: {ours}")
                 continue
             for item in items:
-                path = os.path.join(folder, item.name)
+                path = f"{folder}/{item.name}" if folder else item.name  # on every system
                 target, reason = self._judged(item, path, above)
                 if target:
                     waiting.append((path, (*above, target)))
@@ -113,8 +114,8 @@ class FolderSource(ImageSource):
 
     def _judged(self, item: os.DirEntry[str], path: str, above: tuple[str, ...]) -> tuple[str, str]:
         """Where a folder lies that is searched, or empty; and why an item is left out, or empty."""
-        target = item.path
-        if item.is_symlink():
+        target, is_link = item.path, system.is_link(item)
+        if is_link:
             try:
                 target = inside(item.path, self._roots)
             except SkippedFileError as skipped:
@@ -123,13 +124,13 @@ class FolderSource(ImageSource):
                 if any(each == target or each.startswith(f"{target}{os.sep}") for each in above):
                     return "", "link that leads back to itself"
                 self._has_linked_folders = True
-        is_folder = os.path.isdir(target) if item.is_symlink() else item.is_dir(follow_symlinks=False)
+        is_folder = os.path.isdir(target) if is_link else item.is_dir(follow_symlinks=False)
         if is_folder:
             if is_system_folder(item.name):
                 kind = "hidden folder" if item.name.startswith(".") else "folder of an operating system"
                 return "", f"{kind}, not searched"
             return os.path.realpath(target), ""
-        if not (os.path.isfile(target) if item.is_symlink() else item.is_file(follow_symlinks=False)):
+        if not (os.path.isfile(target) if is_link else item.is_file(follow_symlinks=False)):
             return "", "not a regular file"
         return "", system_reason(path)
 

@@ -140,7 +140,7 @@ class ImageRows:
         """The path of a row's file in the data set; empty for a row that holds its image."""
         path = self._paths.get(int(row), "")
         root = next((each for each in self._roots if is_below(path, each)), "")
-        return display_name(os.path.relpath(path, root) if root else path)
+        return display_name(os.path.relpath(path, root).replace(os.sep, "/") if root else path)
 
     @cached_property
     def _paths(self) -> dict[int, str]:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import ExifTags, Image
 
+from promptccd import system
 from promptccd.data.camera_raw import CameraRaw, camera_raw
 from promptccd.data.capture_dates import capture_date
 from promptccd.data.colours import in_srgb
@@ -31,7 +32,6 @@ from promptccd.data.depths import (
 )
 from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
 from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
-from promptccd.data.memory import free_memory
 
 MAX_PIXELS = 300_000_000
 MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
@@ -387,7 +387,7 @@ def _room_for(pixels: int) -> Iterator[None]:
         yield
         return
     with _LARGE:
-        needed, free = BYTES_PER_PIXEL * pixels, free_memory()
+        needed, free = BYTES_PER_PIXEL * pixels, system.free_memory()
         if free is not None and needed > free:
             raise _RefusedError(
                 f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} "

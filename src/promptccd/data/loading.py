@@ -13,7 +13,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
-from promptccd.data.file_names import display_name
+from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.table_files import in_order, load_table
 from promptccd.errors import DataError
 
@@ -105,9 +105,11 @@ def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -
         return OpenedImages(BUILT_IN[dataset].load())
     path = Path(os.path.expanduser(dataset))
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
+    is_path = is_path or is_of_windows(dataset)
     if is_path and not path.exists():
+        said = ", which is a path of Windows" if is_of_windows(dataset) and os.sep == "/" else ""
         raise DataError(
-            f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
+            f"No folder at dataset {dataset!r}{said}. Set --dataset to a folder that exists, or to a Hub id."
         )
     try:
         loaded = load_table(dataset, roots=roots)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from promptccd import system
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
@@ -189,7 +190,7 @@ def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file and its size."""
     try:
         # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = system.open_file(path, os.O_RDONLY)
         with open(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -206,6 +207,7 @@ _UNREADABLE = {
     errno.EACCES: "no permission to read the file",
     errno.EPERM: "no permission to read the file",
     errno.ELOOP: "link, not followed",
+    errno.EISDIR: "a folder, not a file",  # which Windows does not open
     errno.ENXIO: "not a regular file",  # a socket
 }
 

@@ -6,8 +6,6 @@ picture are listed, and never trained on under two labels.
 """
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +15,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from promptccd import system
 from promptccd.data.duplicates import Original, conflicts, digest_of
 from promptccd.data.images import Status, Verdict
 from promptccd.data.stages import LabelledStage, Stage
@@ -31,12 +30,6 @@ Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-SHARED_MEMORY = "/dev/shm"
 IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the one that it makes
 LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
 
@@ -50,10 +43,9 @@ def workers_for(wanted: int, batch_bytes: int = 0) -> int:
         wanted: number of processes.
         batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
     """
-    workers = min(wanted, available_cores())
-    if not batch_bytes or not workers or not os.path.isdir(SHARED_MEMORY):
+    workers, free = min(wanted, system.available_cores()), system.free_shared_memory()
+    if not batch_bytes or not workers or free is None:
         return workers
-    free = shutil.disk_usage(SHARED_MEMORY).free
     fitting = free // (IN_FLIGHT * batch_bytes)
     if fitting < workers:
         _say_how_many(fitting, workers, round(IN_FLIGHT * batch_bytes / 1e6))
@@ -65,7 +57,7 @@ def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
     logger.warning(
         "Shared memory (%s) is short, and a loader process needs %d MB of it: images are loaded by %s. More of it "
         "(docker run --shm-size 2g) or a smaller --batch_size allows %d.",
-        SHARED_MEMORY, megabytes, f"{fitting} of them" if fitting else "this process itself", workers,
+        system.SHARED_MEMORY, megabytes, f"{fitting} of them" if fitting else "this process itself", workers,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from promptccd.data.file_names import display_name
+from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
 from promptccd.errors import DataError
 
@@ -102,6 +102,7 @@ def image_roots(place: str) -> tuple[str, ...]:
 
 def is_below(path: str, root: str) -> bool:
     """Whether a path lies in a folder or deeper; both with their links resolved."""
+    path, root = os.path.normcase(path), os.path.normcase(root)  # Windows: C: is c:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
@@ -350,8 +351,13 @@ def _listed_rows(stream: Iterable[str], file: Path) -> list[tuple[Path, str]]:
                 f"{'its category' if place else 'the image'}, or remove the line."
             )
         listed = file.parent / place
-        if "\\" in place and not listed.exists():  # written on Windows
+        if ("\\" in place or is_of_windows(place)) and not listed.exists():
             listed = file.parent / place.replace("\\", "/")
+            if os.sep == "/" and not listed.exists():
+                raise DataError(
+                    f"Line {lines.line_num} of {file.name!r} names {display_name(place)!r}, a path of Windows, and "
+                    "there is no such file here: write it from the folder of the list on, or as it is on this computer."
+                )
         rows.append((listed, name))
     return rows
 

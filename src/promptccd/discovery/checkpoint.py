@@ -84,7 +84,8 @@ def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     method = METHODS.get(model.config.model_type) if model.config.category_ids else None
     name = str(model.config.name_or_path)
     place, around = Path(name).absolute(), out.absolute()
-    name = str(place.relative_to(around)) if place.is_relative_to(around) else come_along.get(name, name)
+    is_inside = place.is_relative_to(around)
+    name = place.relative_to(around).as_posix() if is_inside else come_along.get(name, name)
     return {"model": name, "method": method.title if method else ""}
 
 

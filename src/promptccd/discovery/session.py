@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd import __version__
+from promptccd import __version__, system
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.images import Decoding
 from promptccd.data.sources import ImageSource
-from promptccd.data.stage_images import Progress, available_cores
+from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of
@@ -108,7 +108,7 @@ class DiscoverySession:
         self.bit_depth = bit_depth
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
-        self.workers = workers or available_cores()
+        self.workers = workers or system.available_cores()
         self.stages: list[SessionStage] = []
         self._estimate: CountEstimate | None = None
 

@@ -18,6 +18,7 @@ import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
+from promptccd import system
 from promptccd.errors import RunError
 
 Message = MutableMapping[str, Any]
@@ -157,13 +158,12 @@ def listen(host: str, port: int | None) -> socket.socket:
         # Name the protocol: otherwise asyncio does not set TCP_NODELAY, and every answer waits 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host, number))
+            system.bind_alone(listening, (host, number))
             listening.listen(2048)
             return listening
         except OSError as error:
             listening.close()
-            if port is not None or error.errno != errno.EADDRINUSE:
+            if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):  # Windows keeps some
                 raise
     raise OSError(errno.EADDRINUSE, f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all in use")
 

@@ -1,21 +1,15 @@
 """The cells of a sweep: every recipe with every combination of values, once per seed."""
 
-import contextlib
 import gc
 import itertools
 import json
 import logging
-import multiprocessing
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import connection, forkserver
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from promptccd.errors import ConfigurationError, PromptCCDError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
+from promptccd.processes import ProcessApart
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
@@ -238,8 +233,8 @@ _LAST_LINES = 5
 Work = Callable[[Recipe], Any]
 
 
-class CellProcess:
-    """A process that calls `work`, a function of a module, with a cell's recipe; output goes to its ``train.log``.
+class CellProcess(ProcessApart):
+    """Calls `work`, a function of a module, with a cell's recipe; output goes to the cell's ``train.log``.
 
     Args:
         recipe: of the cell.
@@ -253,54 +248,18 @@ class CellProcess:
         self.log = make_inside(folder.parent, folder.name) / LOG
         os.close(open_to_change(self.log))  # `problem` reads it, even if the process is killed at once
         self.started = time.monotonic()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, work.__module__])
-        _start_server()
-        self._process: ForkServerProcess = context.Process(
-            target=_work_alone, args=(recipe.to_dict(), work, self.log, Path.cwd(), device)
-        )
-        self._process.start()
-
-    @property
-    def sentinel(self) -> int:
-        """For `multiprocessing.connection.wait`: ready when the process has ended."""
-        return self._process.sentinel
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.is_alive()
-
-    def stop(self) -> None:
-        """Ask it to save and end."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it and its loader processes at once."""
-        self._signal(signal.SIGKILL)
-        self._process.join()
+        arguments = (recipe.to_dict(), work, self.log, Path.cwd(), device)
+        super().__init__(_work_alone, arguments, [__name__, work.__module__])
 
     def problem(self) -> str | None:
         """Why an ended process failed, from the end of its log; `None` if it did not."""
-        self._process.join()
-        code = self._process.exitcode
+        code, killed = self.ended()
         if code == 0:
             return None
-        self._signal(signal.SIGKILL)  # its loader processes, or itself if only the server died
+        self.end_rest()
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line]
-        if code is not None and code < 0:
-            hint = "; out of memory?" if -code == signal.SIGKILL else ""
-            lines.append(f"killed by signal {-code} ({signal.Signals(-code).name}){hint}")
+        lines += [killed] * bool(killed)
         return "\n".join(lines[-_LAST_LINES:]) or f"exit code {code}"
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        with contextlib.suppress(ProcessLookupError):
-            try:
-                os.killpg(self._process.pid, number)
-            except ProcessLookupError:  # it does not lead its group yet, or the whole group is gone
-                if self.running:
-                    os.kill(self._process.pid, number)
 
 
 def score_baselines(recipe: Recipe) -> None:
@@ -354,17 +313,6 @@ class ProtocolScoring:
         return None if values is None else SCORE_TYPES.get(self.protocol, ContinualScore).from_dict(values)
 
 
-def _start_server() -> None:
-    """Start the server; it ignores Ctrl-C from the terminal, because the sweep stops its cells itself."""
-    if threading.current_thread() is not threading.main_thread():
-        return  # signals can only be set in the main thread; the first cell starts the server
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
 def visible_devices() -> list[str]:
     """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
     named = os.environ.get(VISIBLE)
@@ -385,11 +333,6 @@ def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path, dev
     if device:
         os.environ[VISIBLE] = device  # before CUDA starts in here
     gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
-    os.setpgid(0, 0)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     descriptor = open_to_change(log, os.O_APPEND)
     os.dup2(descriptor, 1)
@@ -409,9 +352,3 @@ def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path, dev
     except BaseException:  # into the log of the cell
         logger.exception("This is a bug, or the machine ran out of something:")
         sys.exit(1)
-
-
-def _die_with(sentinel: Any) -> None:
-    """End this process and its children once the sweep is gone, whatever ended it."""
-    connection.wait([sentinel])
-    os.killpg(0, signal.SIGKILL)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_token, list_repo_files, whoami
@@ -115,7 +116,7 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     if not os.path.lexists(path):
         return None
     target = os.path.realpath(path)
-    if not any(os.path.commonpath([target, root]) == root for root in _own_roots(place)):
+    if not any(Path(target).is_relative_to(root) for root in _own_roots(place)):
         raise CheckpointError(
             f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
         )

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from promptccd import system
 from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import first_bytes, inside, read_regular_file
-from promptccd.data.stage_images import available_cores
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, stored_model
@@ -195,7 +195,7 @@ def _read_ahead(
 ) -> Iterator[tuple[str, _Viewed]]:
     """Names and what was read, in order; threads read at most so many files ahead of the caller."""
     ahead: deque[tuple[str, Future[_Viewed]]] = deque()
-    with ThreadPoolExecutor(available_cores()) as pool:
+    with ThreadPoolExecutor(system.available_cores()) as pool:
         try:
             for name in names:
                 ahead.append((name, pool.submit(read, name)))

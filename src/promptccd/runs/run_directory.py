@@ -431,8 +431,11 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     for section, key in PLACES:
         value = values[section][key]
         if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
-            relative = Path(os.path.relpath(os.path.expanduser(value), run))
-            values[section][key] = relative.name if somebody & set(relative.parts) else str(relative)
+            try:
+                relative = Path(os.path.relpath(os.path.expanduser(value), run))
+            except ValueError:  # of Windows: on another drive
+                relative = Path(Path(value).name)
+            values[section][key] = relative.name if somebody & set(relative.parts) else relative.as_posix()
     values["training"]["output_dir"] = _name_of(run) or "run"
     return values
 

@@ -64,7 +64,7 @@ def save_stage(
         if exemplars is not None:
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill, needed=model.get_memory_footprint())
 

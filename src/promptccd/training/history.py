@@ -2,14 +2,13 @@
 
 import json
 import os
-import resource
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from promptccd import system
 from promptccd.errors import DiskError
 from promptccd.storage import open_to_change, read_file
 
@@ -58,10 +57,8 @@ def peak_memory(device: torch.device) -> dict[str, int | None]:
     Of the ``process`` since it began, since operating systems do not reset that; of the GPU, ``accelerator``, since
     `reset_peak_memory`, `None` on a CPU.
     """
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, kilobytes elsewhere
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return {"process": process, "accelerator": accelerator}
+    return {"process": system.peak_memory(), "accelerator": accelerator}
 
 
 HISTORY = "history.jsonl"

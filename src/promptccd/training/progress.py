@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ from accelerate import Accelerator
 from huggingface_hub.constants import HF_HUB_DISABLE_PROGRESS_BARS
 from tqdm import tqdm
 
+from promptccd import processes
 from promptccd.errors import InterruptedRunError
 
 logger = logging.getLogger(__name__)
@@ -108,13 +108,11 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():  # no other thread may ask for signals
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._remember)
+            self._previous = processes.on_ending(self._remember)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        processes.restore(self._previous)
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         # A loader process, which a terminal's Ctrl-C reaches too: its parent ends it.

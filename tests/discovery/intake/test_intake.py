@@ -19,11 +19,11 @@ from promptccd.data import duplicates
 from promptccd.data.folders import FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status
-from promptccd.data.stage_images import available_cores
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.discovery.intake import intake as intake_module
 from promptccd.discovery.intake.intake import IntakeLimits, find_source, read_intake
 from promptccd.errors import DataError
+from promptccd.system import available_cores
 from tests.conftest import coloured_images
 from tests.data.test_images import (
     GOLDEN,

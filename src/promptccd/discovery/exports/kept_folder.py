@@ -8,7 +8,6 @@ the next export goes by the record, and ends with the same bytes.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -23,6 +22,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from promptccd import system
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError, DiskError, RunError
 from promptccd.storage import (
@@ -47,7 +47,6 @@ _LARGEST_RECORD = 2**30  # bytes, of some million files
 _AT_ONCE = 64  # files that wait for their lines to be on the disk
 _REFUSED_NAMES = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-_CLONE = 0x40049409  # FICLONE of Linux: a file of its own that shares the blocks of another
 Tick = Callable[[], None]  # called for every photograph; what it raises ends the export
 
 
@@ -226,7 +225,12 @@ class KeptFolder:
         placed, absent = {place: place for place in wanted}, list[Item]()
         for place, item in wanted.items():
             line, size = self._own.get(place), self._size(place)
-            if size is None and not self._is_taken(place):
+            if wrong := system.too_long(self.path / place):
+                self.export.missing.append(
+                    (item.called, f"it would have {wrong}: give a shorter path with --to")
+                )
+                placed[place] = ""
+            elif size is None and not self._is_taken(place):
                 absent.append(item)
             elif line is None:
                 self.export.left.append(place)
@@ -371,7 +375,7 @@ class KeptFolder:
             for line, item in free:
                 tick()
                 self._folder_of(item.place)
-                os.rename(self.path / line.place, self.path / item.place)
+                system.rename(self.path / line.place, self.path / item.place)
                 self.export.moved += 1
             self._flush_folders({each.place for pair in free for each in pair})
             moved = {item.place for _, item in free}
@@ -405,7 +409,7 @@ class KeptFolder:
         """Give files their names, once they and their lines are on the disk."""
         for staging, _, _ in waiting:
             if os.lstat(staging).st_nlink < 2:  # a second name of a file that has long been there
-                _flush(staging)
+                system.flush(staging)
         before = {line.place: self._own.get(line.place) for _, line, _ in waiting}
         placed = dict[str, str]()
         self._add([line for _, line, _ in waiting])
@@ -418,7 +422,7 @@ class KeptFolder:
                 self._add([] if there is None else [there])
             else:
                 try:
-                    staging.rename(self.path / line.place)
+                    system.rename(staging, self.path / line.place)
                 except OSError as error:
                     self._give_up(staging, item, error)
                     continue
@@ -477,8 +481,7 @@ class KeptFolder:
 
     def _flush_folders(self, places: set[str]) -> None:
         for folder in {os.path.dirname(place) for place in places} | {""}:
-            with contextlib.suppress(OSError):  # some disks flush no folders
-                _flush(self.path / folder)
+            system.flush(self.path / folder)
 
     # The record
 
@@ -510,22 +513,17 @@ def link_or_copy(source: Path, target: Path) -> None:
         OSError: there is neither a link nor room for a copy.
     """
     with source.open("rb") as opened, target.open("xb") as made:
-        try:
-            fcntl.ioctl(made.fileno(), _CLONE, opened.fileno())
-            cloned = True
-        except OSError:
-            cloned = False
+        cloned = system.has_cloned(opened.fileno(), made.fileno())
     if not cloned:
         target.unlink()
         try:
-            os.link(source, target, follow_symlinks=False)
+            system.link(source, target)
             return
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
         shutil.copyfile(source, target)
-    with contextlib.suppress(OSError):  # modes and dates are a courtesy of the disk
-        shutil.copystat(source, target)
+    system.copy_facts(source, target)
 
 
 def _write(content: bytes, target: Path) -> None:
@@ -546,14 +544,6 @@ def digest_of(file: Path) -> str:
 
 def _node(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _header(project: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from promptccd import system
 from promptccd.data.file_names import display_name
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import folder_names
@@ -179,7 +180,7 @@ def _part(made_of: str, number: int, count: int) -> str:
 
 
 def _rename(path: Path, target: Path) -> None:
-    path.rename(target)
+    system.rename(path, target)
 
 
 def _is_there(target: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.data.file_names import display_name
+from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.images import Status
 from promptccd.discovery.project.photos import Photos
 from promptccd.experiments.pages import csv_text
@@ -70,7 +70,8 @@ def joinable_path(path: str) -> str:
     """
     if not path:
         return ""
-    absolute = os.path.abspath(path)
+    is_foreign = is_of_windows(path) != (os.sep == "\\")  # of the computer where it was grouped
+    absolute = path if is_foreign else Path(os.path.abspath(path)).as_posix()
     return absolute if display_name(absolute) == absolute else Path(absolute).as_uri()
 
 

@@ -82,7 +82,7 @@ def _tasks(
         tasks = []
         for row in rows:
             for path in (path for there, path in files[row.picture] if there == root):
-                place = quote(os.fsencode(os.path.join(os.path.basename(root), path)))
+                place = quote(os.fsencode(f"{os.path.basename(root)}/{path}"))
                 choice = {
                     "from_name": "group", "to_name": "image", "type": "choices", "value": {"choices": [row.name]},
                 }  # fmt: skip

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from promptccd import system
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
-from promptccd.data.file_names import display_name, system_reason, unsafe_reason
+from promptccd.data.file_names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
 from promptccd.errors import DataError
@@ -50,9 +51,7 @@ class ArchiveSource(ImageSource):
     def __init__(self, path: str | os.PathLike[str]):
         self.name = f"Archive {display_name(os.path.basename(path))!r}"
         try:
-            self._stream = _GuardedStream(
-                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), self.name
-            )
+            self._stream = _GuardedStream(system.open_file(path, os.O_RDONLY), self.name)
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
         found = os.fstat(self._stream.fileno())
@@ -219,7 +218,7 @@ def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:
         return "link, not followed"
     if kind not in (0, stat.S_IFREG):
         return "not a regular file"
-    if system := system_reason(name):
+    if system := system_reason(name, EITHER):
         return system
     if member.flag_bits & _ENCRYPTED:
         return "encrypted"

@@ -21,7 +21,7 @@ from promptccd.data.camera_raw import raw_beside, reason_of_raw
 from promptccd.data.capture_dates import seconds_of
 from promptccd.data.depths import Depths
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
-from promptccd.data.file_names import display_name
+from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Decoding, Status, Verdict
@@ -312,7 +312,10 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     if place.exists():
         return _uploaded([place])
     if name in BUILT_IN or (
-        isinstance(path, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))
+        isinstance(path, str)
+        and name.count("/") == 1
+        and not name.startswith((".", "/", "~"))
+        and not is_of_windows(name)
     ):
         return DatasetSource.load(name)
     raise DataError(

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from promptccd.data.duplicates import THUMBNAIL_SIDE, look_at
-from promptccd.data.file_names import display_name
+from promptccd.data.file_names import display_name, parts_of
 from promptccd.data.images import Decoding, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
@@ -75,8 +75,9 @@ class Photos:
 
     def _name(self, key: str) -> str:
         path, _ = self._files[key]
-        root = self._root_of(path) or os.path.dirname(path)
-        return display_name(path.removeprefix(f"{root}{os.sep}")) or key[:12]
+        root = self._root_of(path)
+        name = path[len(root) :].replace(os.sep, "/").lstrip("/") if root else parts_of(path)[-1]
+        return display_name(name) or key[:12]
 
     def _root_of(self, path: str) -> str:
         """The folder that a file was found in; empty where that is not there."""
@@ -150,7 +151,7 @@ class Photos:
             root = self._root_of(path)
             with contextlib.suppress(SkippedFileError):
                 if root and os.path.isfile(inside(path, self._roots)):
-                    found.append((root, os.path.relpath(path, root)))
+                    found.append((root, Path(os.path.relpath(path, root)).as_posix()))
         return found
 
     def file_of(self, key: str) -> Path | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptccd.data.file_names import parts_of
 from promptccd.discovery.project.folder import FILES
 from promptccd.storage import read_file
 
@@ -49,7 +50,10 @@ class Seen:
             path: the same as an absolute path.
         """
         is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.contents))
-        return is_hash or any(each == path or each.endswith(f"{os.sep}{name}") for each, _ in self.files)
+        end = "/" + "/".join(parts_of(name))
+        return is_hash or any(
+            each == path or ("/" + "/".join(parts_of(each))).endswith(end) for each, _ in self.files
+        )
 
     def chosen(self, there: Collection[str]) -> tuple[str, str]:
         """Path and content hash of the file to look at: one that is there, or else the first; no path for a row."""

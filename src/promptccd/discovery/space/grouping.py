@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from promptccd import system
 from promptccd.data.file_names import display_name
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.discovery.categories import registry_of
@@ -103,7 +104,7 @@ class Grouping:
                     raise DataError(f"No image came: {why}.")
                 visit.photos.mkdir(exist_ok=True)
                 for path in came:
-                    path.rename(visit.photos / path.name)
+                    system.rename(path, visit.photos / path.name)
             finally:
                 shutil.rmtree(arriving)
                 for upload in uploads:

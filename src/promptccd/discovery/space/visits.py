@@ -136,7 +136,7 @@ def _example(folder: Path) -> Path:
         shutil.copytree(EXAMPLE / "project", out / PROJECT)
         where = json.dumps(str(EXAMPLE / "photos"))[1:-1]
         for path in (out / PROJECT / "files.jsonl", out / PROJECT / "project.json"):
-            path.write_text(path.read_text(encoding="utf-8").replace(PHOTOS_HERE, where), encoding="utf-8")
+            path.write_bytes(path.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
     return out
 
 

@@ -7,12 +7,13 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from promptccd import system
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.routes import build_routes
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.storage import lock_folder, make_inside, make_private, open_to_change, read_file
+from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
 _WARMS_AFTER_S = 2.0
@@ -89,7 +90,7 @@ def _keep(path: Path, url: str) -> None:
     path.unlink(missing_ok=True)
     descriptor = open_to_change(path)
     try:
-        make_private(descriptor)
+        system.make_private(descriptor)
         os.write(descriptor, json.dumps({"url": url, "host": socket.gethostname()}).encode())
     finally:
         os.close(descriptor)

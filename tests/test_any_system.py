@@ -1,0 +1,124 @@
+"""What was written on one system is read on the others: paths of either, and projects that were moved."""
+
+import csv
+import json
+import os
+from pathlib import Path, PureWindowsPath
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.file_names import is_of_windows, parts_of, system_reason
+from promptccd.data.table_files import load_table
+from promptccd.discovery.exports.rows import joinable_path
+from promptccd.discovery.intake.intake import find_source
+from promptccd.errors import DataError
+from tests.discovery.conftest import write_pictures
+
+
+@pytest.mark.parametrize(
+    ("path", "is_windows", "parts"),
+    [
+        ("C:\\photos\\a.jpg", True, ["C:", "photos", "a.jpg"]),
+        ("c:/photos/a.jpg", True, ["c:", "photos", "a.jpg"]),
+        ("\\\\nas\\share\\a.jpg", True, ["", "", "nas", "share", "a.jpg"]),
+        ("photos\\a.jpg", True, ["photos", "a.jpg"]),
+        ("/home/me/a.jpg", False, ["", "home", "me", "a.jpg"]),
+        ("/home/me/a\\b.jpg", False, ["", "home", "me", "a\\b.jpg"]),
+        ("a.jpg", False, ["a.jpg"]),
+    ],
+)
+def test_paths_of_windows_are_told_from_others(path, is_windows, parts):
+    assert is_of_windows(path) == is_windows
+    assert parts_of(path) == parts
+
+
+def test_leftovers_in_lists_of_either_system_are_known():
+    for name in ("x\\._p.jpg", "a\\Thumbs.db", "__MACOSX\\p.jpg"):
+        assert system_reason(name, r"[/\\]") == "left there by an operating system", name
+        assert system_reason(name) == ""  # a file of Linux may be called so
+    assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
+
+
+@pytest.mark.parametrize(
+    "name", ["C:\\photos\\a.jpg", "\\\\nas\\share\\a.jpg", "img\\b.jpg", "C:/photos/a.jpg"]
+)
+def test_a_list_with_a_path_of_windows_names_the_line(name, tmp_path):
+    write_pictures(tmp_path / "img", [0], per_category=1)
+    (picture,) = (tmp_path / "img").iterdir()
+    listed = [["path", "label"], [f"img\\{picture.name}", "heron"], [name, "heron"]]
+    with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(listed)
+    with pytest.raises(DataError) as refused:
+        load_table(str(tmp_path / "list.csv"))
+    told = str(refused.value)
+    assert told.startswith(
+        f"Line 3 of 'list.csv' names {name!r}, a path of Windows, and there is no such file here:"
+    )
+    listed.pop()
+    with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(listed)
+    assert len(load_table(str(tmp_path / "list.csv")).splits["train"]) == 1
+
+
+@pytest.mark.parametrize("name", ["D:\\photos", "photos\\birds", "D:/birds"])
+def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="Nothing at"):
+        find_source(name)
+    assert main(["split", name, "--class_blocks", "1", "1"]) == 2
+    assert f"No folder at dataset {name!r}, which is a path of Windows." in capsys.readouterr().err
+
+
+def test_paths_in_tables_are_those_of_the_computer_that_grouped():
+    assert joinable_path("C:\\Users\\me\\a.jpg") == "C:\\Users\\me\\a.jpg"
+    assert joinable_path("a.jpg") == os.path.abspath("a.jpg")
+    assert joinable_path("/x/a\\b.jpg") == "/x/a\\b.jpg"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Groups, made by the small backbone that comes along."""
+    place = tmp_path_factory.mktemp("project")
+    write_pictures(place / "album", [0, 1], per_category=4)
+    (place / "album" / "deep").mkdir()
+    for path in sorted((place / "album").glob("1-*.png")):
+        path.rename(place / "album" / "deep" / path.name)
+    assert main(["discover", "photographs", str(place / "album"), "--out", str(place / "groups")]) == 0
+    return place
+
+
+def test_a_project_from_windows_is_opened_corrected_and_found_again(project, capsys):
+    """Its record holds the paths of that computer; the photographs are not here, or elsewhere."""
+    kept, there = project / "groups/.promptccd", PureWindowsPath("C:/Users/me/album")
+
+    def on_windows(path: str) -> str:
+        return str(there.joinpath(*Path(path).relative_to(project / "album").parts))
+
+    lines = []
+    for line in (kept / "files.jsonl").read_text().splitlines():
+        values = json.loads(line)
+        if "path" in values:
+            values["path"] = on_windows(values["path"])
+        lines.append(json.dumps(values, separators=(",", ":")) if "path" in values else line)
+    (kept / "files.jsonl").write_text("\n".join(lines) + "\n")
+    record = json.loads((kept / "project.json").read_text())
+    record["sources"] = [str(there)]
+    (kept / "project.json").write_text(json.dumps(record))
+    names = sorted(path.name for path in (project / "album").rglob("*.png"))
+    out = str(project / "groups")
+    assert main(["categories", out, "list"]) == 0
+    assert main(["categories", out, "rename", "0", "heron"]) == 0
+    for name in (
+        f"deep\\{names[-1]}",
+        f"deep/{names[-1]}",
+        f"C:\\Users\\me\\album\\deep\\{names[-1]}",
+        names[0],
+    ):
+        assert main(["categories", out, "confirm", name]) == 0, name
+    assert "heron" in capsys.readouterr().out
+    assert main(["discover", "photographs", str(project / "album"), "--out", out]) == 0
+    with (project / "groups/assignments.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert sorted(row["file"] for row in rows)[-1].startswith("deep/")
+    assert {row["path"] for row in rows} == {str(path) for path in (project / "album").rglob("*.png")}

@@ -1,0 +1,540 @@
+"""Windows, as far as Linux can pretend it: each rule by itself, and every command."""
+
+import http.cookiejar
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import TINY_BACKBONE
+from tests.discovery.conftest import write_pictures
+from tests.hub.server import Hub
+from tests.pretend_windows import LONG_PATHS, OURS, environment, refused
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is pretended on Linux")
+BEGIN = """
+import errno, os, stat, sys, time
+from pathlib import Path
+from promptccd import processes, storage, system
+from promptccd.errors import DiskError, RunError
+from promptccd.storage import *
+def refusal(act, kind=OSError):
+    try:
+        act()
+    except kind as error:
+        return error
+    raise AssertionError("not refused")
+here = Path(sys.argv[1])
+"""
+
+
+class Windows:
+    """Runs Python there, with a folder as its disk."""
+
+    def __init__(self, place: Path):
+        self.place, self.disk = place / "windows", place / "disk"
+        self.environment = environment(self.place)
+        self.disk.mkdir()
+
+    def run(self, code: str, **variables: str) -> str:
+        """What lines print, which may use the names of `BEGIN`."""
+        words = [sys.executable, str(self.script(code)), str(self.disk)]
+        done = subprocess.run(
+            words, env={**self.environment, **variables}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def script(self, code: str) -> Path:
+        """A script of these lines."""
+        (self.place / OURS).write_text(BEGIN + code, encoding="utf-8")
+        return self.place / OURS
+
+    def start(self, *words: str | Path, **options: object) -> "subprocess.Popen[str]":
+        """A command, in the folder."""
+        command = [sys.executable, "-m", "promptccd_command", *map(str, words)]
+        given = {"env": self.environment, "cwd": self.disk, "text": True, **options}
+        return subprocess.Popen(command, stderr=subprocess.STDOUT, **given)  # type: ignore[call-overload]
+
+    def command(self, *words: str | Path, code: int = 0, **variables: str) -> str:
+        """What a command says."""
+        process = self.start(*words, stdout=subprocess.PIPE, env={**self.environment, **variables})
+        said, _ = process.communicate(timeout=280)
+        assert process.returncode == code, said
+        return str(said)
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> Windows:
+    return Windows(tmp_path)
+
+
+def test_files_are_written_over_and_over_with_their_own_bytes(windows):
+    windows.run(
+        r"""
+write_file(here / "a.json", "one\n"); write_file(here / "a.json", "two\n")
+append_to(here / "log", 0, b"one\n"); append_to(here / "log", 4, b"two\n")
+assert read_lines(here / "log", 99) == ([b"one", b"two"], 8)
+descriptor = open_to_change(here / "log", os.O_APPEND)
+os.write(descriptor, b"three\n"); os.close(descriptor)
+def fill(folder):
+    (folder / "deep").mkdir()
+    write_json(folder / "deep" / "b.json", [1, 2])
+for _ in range(2):
+    write_directory(here / "stage0", fill, replace=True)
+assert trusted(here / "stage0")
+kept = Overflow(0, here); kept.add(3, b"far"); kept.add(4, b"away"); assert kept.get(3) == b"far"
+"""
+    )
+    assert (windows.disk / "a.json").read_bytes() == b"two\n"
+    assert (windows.disk / "log").read_bytes() == b"one\ntwo\nthree\n"
+    assert (windows.disk / "stage0/deep/b.json").read_bytes() == b"[\n 1,\n 2\n]"
+    assert sorted(json.loads((windows.disk / "stage0/checksums.json").read_text())) == [
+        "deep/b.json",
+        "format",
+    ]
+    assert refused(windows.place) == []
+
+
+def test_a_lock_names_its_owner_and_ends_with_it(windows):
+    hold = "lock_folder(here); print(os.getpid(), flush=True); time.sleep(60)"
+    words = [sys.executable, windows.script(hold), windows.disk]
+    with subprocess.Popen(words, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        number = owner.stdout.readline().strip()
+        told = windows.run("print(refusal(lambda: lock_folder(here), RunError))")
+        owner.kill()
+    assert told.startswith(f"Process {number} is writing to")
+    windows.run(
+        """
+held = lock_folder(here, wait_s=5)
+assert str(os.getpid()) in str(refusal(lambda: lock_folder(here), RunError))  # twice in a process, too
+os.close(held)
+os.close(lock_folder(here))
+"""
+    )
+
+
+def test_nothing_is_opened_through_links_and_junctions_but_placeholders_are(windows):
+    (windows.disk / "real").write_text("mine")
+    (windows.disk / "folder").mkdir()
+    (windows.disk / "placeholder.txt").write_text("from a cloud")
+    for name, leads in {"link": "real", "dangling": "none", "junction": "folder"}.items():
+        (windows.disk / name).symlink_to(windows.disk / leads)
+    windows.run(
+        """
+for name in ("link", "dangling", "junction"):
+    assert system.is_link(here / name), name
+    assert "holds a link" in str(refusal(lambda: read_file(here / name), RunError))
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+        assert refusal(lambda: system.open_file(here / name, flags)).errno == errno.ELOOP, name
+assert sorted(each.name for each in os.scandir(here) if system.is_link(each)) == ["dangling", "junction", "link"]
+assert links_in(here) == ["dangling", "junction", "link"]
+for name in ("real", "placeholder.txt", "folder", "none"):
+    assert not system.is_link(here / name), name
+assert read_file(here / "real") == b"mine"
+assert read_file(here / "placeholder.txt") == b"from a cloud"
+assert refusal(lambda: system.open_file(here / "folder", os.O_RDONLY)).errno == errno.EISDIR
+missing = refusal(lambda: system.open_file(here / "none", os.O_RDONLY), FileNotFoundError)
+assert missing.filename == str(here / "none")
+assert refusal(lambda: system.open_file(here / "real", os.O_WRONLY | os.O_CREAT | os.O_EXCL), FileExistsError)
+remove(here / "junction")
+assert not os.path.lexists(here / "junction") and (here / "folder").is_dir()
+"""
+    )
+    assert not (windows.disk / "none").exists()
+    assert (windows.disk / "real").read_text() == "mine"
+
+
+def test_a_name_is_taken_over_once_nobody_has_the_file_open(windows):
+    windows.run(
+        """
+import threading
+write_file(here / "a", "old")
+held = open(here / "a"); threading.Timer(0.3, held.close).start()
+begun = time.monotonic()
+write_file(here / "a", "new")
+assert 0.25 < time.monotonic() - begun < 0.9
+held = open(here / "a"); begun = time.monotonic()
+assert "The old one is untouched" in str(refusal(lambda: write_file(here / "a", "newer"), DiskError))
+assert 0.9 < time.monotonic() - begun < 2
+held.close()
+assert [each.name for each in here.iterdir()] == ["a"] and (here / "a").read_text() == "new"
+"""
+    )
+
+
+def test_what_is_denied_is_refused_at_once(windows):
+    windows.run(
+        """
+write_file(here / "a", "old")
+os.chmod(here / "a", stat.S_IREAD)
+(here / "b").mkdir(); (here / "c").mkdir()
+begun = time.monotonic()
+refusal(lambda: write_file(here / "a", "new"), DiskError)
+refusal(lambda: system.rename(here / "b", here / "c"), PermissionError)
+def denied(*given):
+    error = PermissionError(errno.EACCES, "Access is denied"); error.winerror = 5
+    raise error
+os.chmod(here / "a", stat.S_IWRITE | stat.S_IREAD)
+system.os.replace = system._winapi.CreateFile = denied  # as a folder of somebody else's
+refusal(lambda: system.rename(here / "b", here / "d"), PermissionError)
+assert time.monotonic() - begun < 0.5
+"""
+    )
+
+
+def test_a_read_only_photograph_is_copied_and_its_copy_can_go(windows):
+    windows.run(
+        """
+from promptccd.discovery.exports.kept_folder import link_or_copy
+for name in ("free", "kept"):
+    write_file(here / name, name)
+    os.utime(here / name, (10, 10))
+os.chmod(here / "kept", stat.S_IREAD)
+for name in ("free", "kept"):
+    link_or_copy(here / name, here / f"{name}.jpg")
+assert os.lstat(here / "free.jpg").st_nlink == 2
+assert os.lstat(here / "kept.jpg").st_nlink == 1 and os.lstat(here / "kept.jpg").st_mtime == 10
+system.flush(here / "kept.jpg")
+(here / "kept.jpg").unlink()
+"""
+    )
+
+
+def test_paths_are_measured_as_windows_does(windows):
+    code = """
+deep = here / ("d" * 40) / ("e" * 40)
+room = 259 - len(str(deep)) - 1
+assert not system.too_long(deep / ("f" * room))
+print(system.too_long(deep / ("f" * (room + 1))))
+owl = chr(0x1F989)  # two units of UTF-16
+assert not system.too_long(deep / (owl * (room // 2)))
+assert system.too_long(deep / (owl * (room // 2 + 1)))
+"""
+    assert windows.run(code) == "a path of 260 characters where the system takes 259"
+    allowed = {LONG_PATHS: "1"}
+    windows.run("assert not system.too_long(here.joinpath(*['deep'] * 200, 'n' * 255))", **allowed)
+    told = windows.run("print(system.too_long(here / ('n' * 256)))", **allowed)
+    assert told == "a name of 256 characters where the disk takes 255"
+
+
+def test_what_the_system_tells_of_itself(windows):
+    windows.run(
+        """
+assert 10**6 < system.peak_memory() < 10**11
+assert system.available_cores() == os.cpu_count()
+assert system.free_memory() > 10**6
+import socket
+sockets = [socket.socket() for _ in range(2)]
+options = []
+class Watched(socket.socket):
+    def setsockopt(self, level, option, value):
+        options.append(option); super().setsockopt(level, option, value)
+with Watched() as one:
+    system.bind_alone(one, ("127.0.0.1", 0)); one.listen()
+assert options == [socket.SO_KEEPALIVE]  # which stands for SO_EXCLUSIVEADDRUSE here
+storage.system.make_private(os.open(here / "x", os.O_CREAT | os.O_BINARY))
+"""
+    )
+
+
+def test_the_next_port_is_taken_where_the_system_keeps_one(monkeypatch):
+    from promptccd.discovery import site
+
+    kept, bound = site.FIRST_PORT, list[int]()
+
+    def bind(listening: object, address: tuple[str, int]) -> None:
+        bound.append(address[1])
+        if address[1] < kept + 2:
+            raise PermissionError(13, "reserved")
+
+    monkeypatch.setattr(site.system, "bind_alone", bind)
+    site.listen("127.0.0.1", None).close()
+    assert bound == [kept, kept + 1, kept + 2]
+
+
+PROCESSES = """
+import os, signal, sys, time
+from pathlib import Path
+from promptccd import processes
+
+def work(log, asks):
+    seen = []
+    def note(number, frame):
+        seen.append(number)
+    if asks:
+        processes.on_ending(note)
+    import multiprocessing
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    child.start()
+    Path(log).write_text(f"{os.getpid()} {child.pid}")
+    until = time.monotonic() + 50
+    while not seen and time.monotonic() < until:
+        time.sleep(0.01)
+    child.kill()
+    Path(log).write_text(f"asked by {seen}")
+
+def lines(log):
+    until = time.monotonic() + 50
+    while not (os.path.exists(log) and " " in Path(log).read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return [int(each) for each in Path(log).read_text().split()]
+
+def gone(number):
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            if open(f"/proc/{number}/stat").read().split()[2] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+if __name__ == "__main__":
+    how, log = sys.argv[1:]
+    process = processes.ProcessApart(work, (log, how == "stop"), [])
+    numbers = lines(log)
+    if how == "leave":
+        os._exit(0)
+    process.stop() if how == "stop" else process.kill()
+    code, killed = process.ended()
+    process.stop(); process.end_rest()  # too late, and of no consequence
+    print(code, killed, Path(log).read_text() if how == "stop" else all(map(gone, numbers)))
+"""
+
+
+@pytest.mark.parametrize("there", ["windows", "linux"])
+@pytest.mark.parametrize("how", ["stop", "kill", "leave"])
+def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows, tmp_path):
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(PROCESSES)
+    env = (
+        windows.environment if there == "windows" else {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    words = [sys.executable, str(script), how, str(log)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    if how == "stop":
+        assert done.stdout == f"0  asked by [{int(signal.SIGTERM)}]\n"
+    elif how == "kill":
+        assert done.stdout == "-9 killed by signal 9 (SIGKILL); out of memory? True\n"
+    else:
+        until = time.monotonic() + 20
+        while time.monotonic() < until and any(is_running(int(each)) for each in log.read_text().split()):
+            time.sleep(0.05)
+        assert not any(is_running(int(each)) for each in log.read_text().split())
+
+
+def is_running(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_signals_of_windows_end_a_command(windows):
+    windows.run(
+        """
+import signal
+from promptccd.cli.ends import ended_by_signals, end_of, Terminated
+assert processes._ENDING == (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
+for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGBREAK, 143)):
+    with ended_by_signals():
+        try:
+            processes.signal_myself(number); time.sleep(5)
+        except KeyboardInterrupt as ended:
+            assert end_of(ended).exit_code == code, number
+"""
+    )
+    told = windows.run(
+        """
+reading, writing = os.pipe()
+broken, other = OSError(errno.EINVAL, "Invalid argument"), OSError(errno.ENOSPC, "full")
+print(processes.reader_is_gone(broken, writing), processes.reader_is_gone(other, writing),
+      processes.reader_is_gone(broken, os.open(here / "file", os.O_CREAT | os.O_BINARY)))
+"""
+    )
+    assert told == "True False False"
+
+
+def test_a_system_without_locks_ends_in_a_sentence(tmp_path):
+    code = (
+        "import sys; sys.platform = 'emscripten'; sys.modules['fcntl'] = None; import promptccd_command; "
+        "sys.exit(promptccd_command.main(['--version']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "promptccd: promptccd runs on Linux, macOS and Windows; this is 'emscripten', which has no locks of files.\n"
+    )
+
+
+# Every command
+
+SMALL = (
+    "--backbone", "none", "--backbone_config", json.dumps({**TINY_BACKBONE, "image_size": 16}), "--image_size", "16",
+    "--resize_size", "16", "--projection_hidden_size", "16", "--projection_output_size", "16", "--batch_size", "8",
+)  # fmt: skip
+
+
+def write_album(place: Path, kinds: Sequence[int] = range(4), each: int = 8) -> Path:
+    """A folder of a sub-folder per kind."""
+    for kind in kinds:
+        for path in sorted(write_pictures(place / "made", [kind], per_category=each).iterdir()):
+            (place / "album" / f"kind {kind}").mkdir(parents=True, exist_ok=True)
+            path.rename(place / "album" / f"kind {kind}" / path.name)
+    (place / "made").rmdir()
+    return place / "album"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
+    album = write_album(windows.disk)
+    train = ["train", "album", "--class_blocks", "2", "1", "1", "--epochs", "3", *SMALL]
+    with windows.start(*train, "--output_dir", "run", "--num_workers", "1") as process:
+        until = time.monotonic() + 200
+        while not (windows.disk / "run/stage0").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        told = windows.command(*train, "--output_dir", "run", code=2)  # a second process is told of the first
+        assert f"Process {process.pid} is writing to" in told or (windows.disk / "run/stage2").exists(), told
+        process.kill()
+    windows.command(*train, "--output_dir", "run", "--num_workers", "1")
+    windows.command(*train, "--output_dir", "whole", "--num_workers", "0")
+    for stage in range(3):
+        same = [windows.disk / run / f"stage{stage}/model.safetensors" for run in ("run", "whole")]
+        assert same[0].read_bytes() == same[1].read_bytes()
+    assert "average" in windows.command("evaluate", "run")
+    windows.command("report", "run", "--out", "report")
+    assert "kind" in windows.command("predict", "run/stage2", album / "kind 1")
+    windows.command("verify", "run")
+    use_on_the_hub(windows)
+    discover(windows)
+    assert_only_known_refusals(windows)
+
+
+def use_on_the_hub(windows: Windows) -> None:
+    with Hub() as hub:
+        variables = hub.environment(windows.place / "home")
+        kept = {name: value for name, value in windows.environment.items() if not name.startswith("HF_")}
+        windows_online = {**kept, **variables}
+        before, windows.environment = windows.environment, windows_online
+        try:
+            windows.command("push", "run", "--namespace", "user")
+            windows.command("verify", "user/run-stage2")
+        finally:
+            windows.environment = before
+        assert hub.errors == []
+
+
+def discover(windows: Windows) -> None:
+    found = ["discover", "run/stage2", "album", "--out", "groups"]
+    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
+    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
+    windows.command("categories", "groups", "rename", "3", "night heron")
+    windows.command("categories", "groups", "undo")
+    assert "kind 0" in windows.command("categories", "groups", "list")
+    windows.command("export", "groups", "folders")
+    for text in windows.disk.glob("groups/**/*.csv"):
+        assert b"\r\r\n" not in text.read_bytes()
+
+
+def assert_only_known_refusals(windows: Windows) -> None:
+    assert refused(windows.place) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_page_is_served_found_and_closed(windows):
+    write_pictures(windows.disk / "photos", [0, 1, 2])
+    said = windows.disk / "said.txt"
+    words = ["open", "photos", "--out", "groups", "--model", "photographs", "--no-browser"]
+    with said.open("w") as out, windows.start(*words, stdout=out) as process:
+        until, found = time.monotonic() + 250, None
+        while found is None and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.1)
+            found = re.search(r"http://\S+", said.read_text())
+        assert found is not None, said.read_text()
+        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        with urllib.request.build_opener(cookies).open(found[0], timeout=60) as answer:
+            assert answer.status == 200
+        again = windows.command(*words)  # a second command finds the first one's page
+        assert found[0] in again
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, said.read_text()
+    assert_only_known_refusals(windows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_sweep_is_stopped_saved_and_finished(windows):
+    write_album(windows.disk)
+    recipe = {
+        "data": {"dataset": "album", "class_blocks": [2, 1, 1]},
+        "model": {"variant": "promptccd-gcd"},
+    }
+    (windows.disk / "tiny.yaml").write_text(yaml.safe_dump(recipe))
+    words = [
+        "sweep",
+        "--config",
+        "tiny.yaml",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        "--out",
+        "swept",
+        "--epochs",
+        "20",
+        *SMALL,
+    ]
+    with windows.start(*words, "--num_workers", "1", stdout=subprocess.PIPE) as process:
+        until = time.monotonic() + 250
+        while not list(windows.disk.glob("swept/*/history.jsonl")) and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "waiting until what is running (1) has saved" in said
+    (state,) = json.loads((windows.disk / "swept/sweep.json").read_text())["cells"].values()
+    assert state["status"] == "interrupted"
+    (log,) = windows.disk.glob("swept/*/train.log")
+    assert "Interrupted" in log.read_text() or "stopped" in log.read_text(), log.read_text()
+    windows.command(*words)
+    assert list(windows.disk.glob("swept/*/stage2"))
+    assert_only_known_refusals(windows)
+
+
+def test_long_paths_are_refused_before_the_work_and_left_out_of_exports(windows):
+    told = windows.run(
+        """
+from promptccd.discovery.exports.kept_folder import KeptFolder, text_item
+deep = here / ("d" * 100) / ("e" * 100)
+print(refusal(lambda: storage.require_space(deep, 1, "the training"), DiskError))
+storage.require_space(here / "short", 1, "the training")
+with KeptFolder.opened(here / "out") as folder:
+    long = "n" * 240 + ".txt"
+    placed = folder.put([text_item("a.txt", "a", "a photograph"), text_item(long, "b", "another")])
+    assert placed == {"a.txt": "a.txt"}, placed
+    print("|".join(folder.finish().lines()))
+"""
+    )
+    refusal, exported = told.split("\n")
+    assert re.fullmatch(
+        r"Files of the training would have a path of \d+ characters where the system takes 259, in .*e+\. "
+        "Give a folder with a shorter path.",
+        refusal,
+    )
+    assert "Not in it, 1: 'another': it would have a path of" in exported
+    assert [each.name for each in (windows.disk / "out").glob("*.txt")] == ["a.txt"]
