@@ -37,8 +37,12 @@ def whole_links(text: str, repository: str) -> str:
     """A page whose links and pictures of the repository can be followed from anywhere; as it was without an address."""
     if not repository:
         return text
-    text = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/HEAD/", text)
-    return re.sub(r"((?<!!)\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/blob/HEAD/", text)
+    kinds = {".jpg": "raw", ".png": "raw", ".svg": "raw"}
+    return re.sub(
+        r"\]\((?!\w+:|#)([^)]+)\)",
+        lambda link: f"]({repository}/{kinds.get(Path(link[1]).suffix, 'blob')}/HEAD/{link[1]})",
+        text,
+    )
 
 
 if __name__ == "__main__":
