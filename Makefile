@@ -30,7 +30,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench clean
+.PHONY: versions release-check hashes demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -92,6 +92,16 @@ lint: $(VENV)/.dev           ## ruff, and mypy for the three systems; nothing is
 	$(BIN)/mypy
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src train.py examples
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin src train.py examples
+	$(BIN)/python -c "import pathlib, yaml; [yaml.safe_load(each.read_text()) for each in pathlib.Path('.github/workflows').iterdir()]"
+
+versions: $(VENV)/.release    ## fast tests on other versions of what it needs, neighbours beside it; half an hour
+	$(BIN)/python -m tests.versions $(VERSIONS)
+
+release-check: $(VENV)/.release  ## what a release has to pass, step by step, in a clean clone; says what is missing
+	$(BIN)/python -m tests.release
+
+hashes: $(VENV)/.release      ## pin the files of what is installed, not only their versions
+	$(BIN)/python -m tests.release --hashes
 
 docs: $(VENV)/.dev           ## the site, into build/site, without a network; any warning is an error
 	$(BIN)/python -m mkdocs build --strict
@@ -119,6 +129,10 @@ $(VENV)/bin/pip:
 
 $(VENV)/.run: $(VENV)/bin/pip pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.release: $(VENV)/.dev
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[release]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml constraints.txt

@@ -1,13 +1,22 @@
-"""A real browser for pages: what they log, what they ask the network for, and how they look."""
+"""A real browser for pages: what they log, what they ask the network for, and how they look.
+
+What drives it is imported where a test asks for a browser: all others run without it.
+"""
+
+from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 LOOPBACK = {"127.0.0.1", "localhost"}
 
@@ -46,15 +55,30 @@ def watch(page: Page) -> Visit:
     return visit
 
 
+def driver(module: str) -> Any:
+    """A module that drives the browser; where it is not installed the tests that ask are skipped, but not in CI."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        skip_without(module.partition(".")[0])
+
+
+def skip_without(what: str) -> None:
+    """Skip what asks for a browser, because something is not installed."""
+    if os.environ.get("PROMPTCCD_BROWSER") == "required":
+        pytest.fail(
+            f"No {what} is installed, and PROMPTCCD_BROWSER=required asks for a browser.", pytrace=False
+        )
+    pytest.skip(f"no {what} is installed", allow_module_level=True)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium without a window; where there is none the test is skipped, but not in CI."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
-        if os.environ.get("PROMPTCCD_BROWSER") == "required":
-            pytest.fail("No chromium is installed, and PROMPTCCD_BROWSER=required asks for one.")
-        pytest.skip("no chromium is installed")
-    with sync_playwright() as playwright:
+        skip_without("chromium")
+    with driver("playwright.sync_api").sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield chromium
         chromium.close()

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from datasets import load_from_disk
-from transformers import pipeline
+from PIL import Image
+from transformers import AutoImageProcessor, pipeline
+from transformers.utils import is_torchvision_available
 
 import promptccd
 from promptccd.cli.main import main
@@ -40,6 +43,32 @@ def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Pa
                 [row["confidence"] for row in found], [row.confidence for row in predicted], atol=1e-5
             )
     assert discover(pictures[0]) == pytest.approx(discover(pictures)[0])
+
+
+def test_answers_beside_torchvision_are_those_without_it(trained_run: Path) -> None:
+    """transformers takes torchvision's processor where there is one; what answers here takes Pillow's."""
+    if not is_torchvision_available():
+        pytest.skip("no torchvision is installed that transformers would take")
+    stage, generator = trained_run / "stage3", np.random.default_rng(5)
+    images = [Image.fromarray(generator.integers(0, 256, (61, 47, 3), dtype=np.uint8)) for _ in range(12)]
+    pillows, other = (
+        AutoImageProcessor.from_pretrained(stage, **backend) for backend in ({"backend": "pil"}, {})
+    )
+    assert type(pillows) is not type(other)
+    discover = promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
+    assert type(discover.image_processor) is type(pillows)
+    model = promptccd.PromptCCDModel.from_pretrained(stage)
+    with torch.no_grad():
+        features = {
+            each: model(each(images, return_tensors="pt")["pixel_values"]).features
+            for each in (pillows, other)
+        }
+    assert [found["category_id"] for found in discover(images)] == model.assign(
+        features[pillows]
+    ).category_ids.tolist()
+    assert torch.cosine_similarity(features[pillows], features[other]).min() > 0.999
+    given = pipeline("category-discovery", model=model, image_processor=other)
+    assert given(images) == discover(images)
 
 
 @pytest.mark.parametrize("top_k", [2, 99])

@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import sync_playwright
 
 ALBUM = Path(__file__).parents[1] / "notebooks" / "album"
 PICTURES = Path(__file__).parents[1] / "pictures"
@@ -396,6 +395,8 @@ def main() -> None:
 
 def _photographed(drawing: Drawing, path: Path) -> None:
     """Keep a drawing as a JPEG: GitHub shows no photographs within an SVG."""
+    from playwright.sync_api import sync_playwright  # the drawings themselves need no browser
+
     width, height = drawing.size
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

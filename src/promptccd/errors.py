@@ -9,7 +9,7 @@ exit code  what ended the command
 =========  ============================================================================================
 0          nothing: all went well
 1          a bug of ours, with its traceback; `MismatchError`, `IncompleteSweepError`, which print a result
-2          what was typed or is in the data: every other class here
+2          what was typed, is in the data, or is installed beside it and broken: every other class here
 3          `DiskError`, and paths that the system refuses
 4          `DivergedError`: weights, features or a loss that are no numbers
 5          `HubError`

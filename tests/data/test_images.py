@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 from PIL import Image, ImageFile, ImageOps
 
@@ -103,6 +104,12 @@ PAGE = "HTML): save the picture itself instead of the page"
 STARTS = "not an image that can be read (starts like"
 SAVE = "save it as 8 or 16 bit without negative values"
 NOTHING = "{} million pixels in {} bytes, as no photograph has: nothing but one colour, or made to do harm"
+# Pillow 13 refuses more than twice its own limit by itself.
+BOMB_NOTE = (
+    NOTHING.format(268, 34)
+    if int(PIL.__version__.split(".")[0]) < 13
+    else "more pixels than Pillow opens of a WEBP file"
+)
 GOLDEN = {  # file name -> (content, status, note)
     "zero.jpg": (b"", SKIPPED, "empty file"),
     "page.jpg": (b"\n<!DOCTYPE html><title>404", SKIPPED, f"{STARTS} {PAGE}"),
@@ -189,8 +196,8 @@ GOLDEN = {  # file name -> (content, status, note)
         png(4, 4, chunk(b"zTXt", b"a\0\0" + zeros_compressed(2**26))), SKIPPED,
         "damaged, truncated or unsupported PNG file",
     ),
-    "one colour bomb.webp": (BOMB_WEBP, SKIPPED, NOTHING.format(268, 34)),
-    "frame bomb.gif": (gif([(60000, 60000)]), SKIPPED, "damaged, truncated or unsupported GIF file"),
+    "one colour bomb.webp": (BOMB_WEBP, SKIPPED, BOMB_NOTE),
+    "frame bomb.gif": (gif([(60000, 60000)]), SKIPPED, "more pixels than Pillow opens of a GIF file"),
     "n" * 251 + ".png": (PNG, USED, ""),
     os.fsdecode(b"caf\xe9.png"): (PNG, USED, ""),
     "=cmd()<b>\u202egnp.png": (PNG, USED, ""),
@@ -301,6 +308,26 @@ def test_limits_are_the_callers(tmp_path):
     path.write_bytes(path.read_bytes() + bytes(8 * 48 * 36))
     note = f"file of {path.stat().st_size} bytes exceeds the limit of {8 * 48 * 36}"
     assert decode_image(path, Decoding(48 * 36)).verdict == Verdict(SKIPPED, note)
+
+
+def test_plug_ins_of_other_versions_that_raise_are_understood(monkeypatch):
+    """Pillow 11 fails at a file of one byte, and Pillow 13 asks its own limit before a WebP file is open."""
+
+    def raised(error):
+        def raises(*_):
+            raise error
+
+        return raises
+
+    _, accepts = Image.OPEN["PPM"]
+    monkeypatch.setitem(Image.OPEN, "PPM", (raised(Image.DecompressionBombError("/a/path")), accepts))
+    note = "more pixels than Pillow opens of a PPM file"
+    assert decode_image(b"P6\n1 1\n255\n123").verdict == Verdict(SKIPPED, note)
+    monkeypatch.setitem(
+        Image.OPEN, "JPEG", (raised(AssertionError), raised(IndexError("index out of range")))
+    )
+    assert decode_image(b"P").verdict.status is SKIPPED
+    assert decode_image(PNG).image is not None
 
 
 @pytest.mark.filterwarnings("ignore:::PIL")

@@ -17,6 +17,7 @@ from promptccd.data.views import (
     EvaluationView,
     TrainingViews,
     ViewOptions,
+    _resized,
     _ResizedImage,
     _turned_crop,
     build_image_processor,
@@ -34,10 +35,15 @@ def picture(width, height):
     return Image.fromarray(coarse).resize((width, height), BICUBIC)
 
 
+def rows_first(image, size):
+    """As Pillow resized before version 13: every row, rounded, then every column."""
+    return image.resize((size[0], image.height), BICUBIC).resize(size, BICUBIC)
+
+
 def resize_then_crop(image, options, generator):
     """The recipe step by step: shorter side, random crop, flip."""
     scale = options.resize_size / min(image.size)
-    grid = image.resize([math.floor(side * scale + 1e-9) for side in image.size], BICUBIC)
+    grid = rows_first(image, [math.floor(side * scale + 1e-9) for side in image.size])
     size = options.image_size
     top = int(generator.integers(0, grid.height - size, endpoint=True))
     left = int(generator.integers(0, grid.width - size, endpoint=True))
@@ -49,7 +55,9 @@ def largest_difference(one, other):
     return np.abs(np.asarray(one).astype(int) - np.asarray(other).astype(int)).max()
 
 
-@pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (32, 32), (333, 251), (8, 8)])
+@pytest.mark.parametrize(
+    "size", [(500, 375), (375, 500), (256, 256), (32, 32), (333, 251), (8, 8), (300, 350)]
+)
 def test_default_views_are_resize_crop_flip_to_the_bit(size):
     image, generator = picture(*size), numpy_generator("test", *size)
     views = TrainingViews(ViewOptions())(image, numpy_generator("test", *size))
@@ -60,7 +68,7 @@ def test_default_views_are_resize_crop_flip_to_the_bit(size):
         assert np.array_equal(view.permute(1, 2, 0), resize_then_crop(image, ViewOptions(), generator))
 
 
-@pytest.mark.parametrize("size", [(900, 300), (131, 997), (333, 100), (60, 20)])
+@pytest.mark.parametrize("size", [(900, 300), (131, 997), (300, 900), (333, 100), (60, 20)])
 def test_views_of_long_images_agree_within_a_grey_level_or_two(size):
     options = ViewOptions(num_views=3)
     image, generator = picture(*size), numpy_generator("long", *size)
@@ -69,6 +77,21 @@ def test_views_of_long_images_agree_within_a_grey_level_or_two(size):
         expected = resize_then_crop(image, options, generator)
         assert largest_difference(view.permute(1, 2, 0), expected) <= 2
         assert np.mean(view.permute(1, 2, 0).numpy() != expected) < 0.01
+
+
+@pytest.mark.parametrize("resample", [Image.Resampling.LANCZOS, BICUBIC, Image.Resampling.BILINEAR])
+@pytest.mark.parametrize("scale", [4, 0.5])
+def test_a_box_is_resized_as_the_whole_is(resample, scale):
+    """What lies around the box is looked at, however far the filter looks, and up to the borders."""
+    image = picture(300, 600)
+    size = (int(300 / scale), int(600 / scale))
+    whole = image.resize((size[0], 600), resample).resize(size, resample)
+    assert np.array_equal(_resized(image, size, resample), whole)
+    side = size[0] // 5
+    for corner in ((side, side), (0, 0), (size[0] - side, size[1] - side)):
+        ends = (*corner, corner[0] + side, corner[1] + side)
+        part = _resized(image, (side, side), resample, tuple(end * scale for end in ends))
+        assert np.array_equal(part, whole.crop(ends))
 
 
 def test_every_crop_position_and_both_directions_come_up_evenly():

@@ -1,5 +1,7 @@
 """The site as it is built and read, the notebooks as they are run, and the first page as it is typed."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex
@@ -7,16 +9,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser
 
 from docs.building.run_notebooks import FOLDER, executed
 from promptccd.cli.main import main
 from tests.browsing import watch
 from tests.contributing import blocks
 from tests.docs.pages import DOCS, NOTEBOOKS, ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 # Every attempt to reach anybody is written down, by the interpreter itself.

@@ -1,15 +1,21 @@
 """The page of the metric in a real browser: paste, upload, mistakes, a phone, and nothing asked of the network."""
 
+from __future__ import annotations
+
 import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Page, expect
 
-from tests.browsing import Visit, watch
+from tests.browsing import Visit, driver, watch
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+expect = driver("playwright.sync_api").expect
 SPACE = Path(__file__).parents[2] / "spaces" / "cacc"
 # Brightness, 0 to 765, of the text of a matrix and of what lies behind it.
 INK_AND_PAPER = """() => {

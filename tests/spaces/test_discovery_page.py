@@ -1,21 +1,27 @@
 """The page in a real browser: the first click names a group, and the rest is as it was promised."""
 
+from __future__ import annotations
+
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browsing import Visit, watch
+from tests.browsing import Visit, driver, watch
 from tests.conftest import coloured_images
 from tests.spaces.conftest import Server, serving
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
+Axe = driver("axe_playwright_python.sync_playwright").Axe
+expect = driver("playwright.sync_api").expect
 
 PATIENCE = 60_000
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -1,4 +1,6 @@
-"""The command ``promptccd``."""
+"""The command ``promptccd``. Whatever imports a neighbour waits for `main`, which knows what to say of a broken one."""
+
+from __future__ import annotations
 
 import logging
 import sys
@@ -7,12 +9,14 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptccd import __version__
 from promptccd.cli.ends import end_of, ended_by_signals, ignore_signals, let_go_of_stdout, make_printable, say
-from promptccd.cli.parsing import Parser, add_common_options
 from promptccd.on_demand import after_import
+
+if TYPE_CHECKING:
+    from promptccd.cli.parsing import Parser
 
 # What every command does, by the module beside this one that declares it. Only the typed command's module is imported,
 # and what the command needs only after its words have been read: help waits for no torch.
@@ -96,6 +100,8 @@ def parse(words: Sequence[str]) -> Any:
     name = words[0] if words else ""
     if (typed := command_parser(name)) is not None:
         return typed.parse_args(words[1:])
+    from promptccd.cli.parsing import Parser
+
     parser = Parser(prog="promptccd", description="Continual category discovery with prompt pools.")
     parser.add_argument("--version", action="version", version=f"promptccd {__version__}")
     listed = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -109,6 +115,8 @@ def parse(words: Sequence[str]) -> Any:
 
 def command_parser(name: str) -> Parser | None:
     """The parser of a command, whose module is imported; none if there is no such command."""
+    from promptccd.cli.parsing import Parser, add_common_options
+
     for module, commands in COMMANDS.items():
         if name in commands:
             parser = Parser(prog=f"promptccd {name}", description=commands[name])

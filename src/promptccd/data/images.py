@@ -294,14 +294,14 @@ def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
     Image.init()
     for name in FORMATS:
         plugin, accepts = Image.OPEN[name]
-        if accepts is not None and not _accepted(accepts(head[:16])):
-            continue
         try:
+            if accepts is not None and not _accepted(accepts(head[:16])):
+                continue
             stream.seek(0)
             return _at_full_size(plugin(stream, ""))
-        except (
-            Exception
-        ):  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
+        except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
+            raise _RefusedError(f"more pixels than Pillow opens of a {name} file") from error
+        except Exception:  # of a dozen kinds, on hostile headers and too few bytes; messages may hold paths
             continue
     kind = picture_kind(head)
     advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""

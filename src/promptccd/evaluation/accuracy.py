@@ -86,7 +86,8 @@ def _checked_pair(
         raise DataError(f"Expected y_true and y_pred of one length, got {len(true)} and {len(pred)}.")
     if len(true) == 0:
         raise DataError("Expected at least one image to score, got none.")
-    return true, pred, np.isin(true, _checked_old(old_classes, true))
+    # By sorting: NumPy 2.0's table of values overflows at labels beyond 2^63.
+    return true, pred, np.isin(true, _checked_old(old_classes, true), kind="sort")
 
 
 def _checked_old(old_classes: Iterable, true: np.ndarray) -> np.ndarray:

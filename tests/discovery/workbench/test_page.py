@@ -1,17 +1,22 @@
 """The page in a browser: the jobs of people who sort photographs, by mouse and by keyboard, and what they cost."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Route
 
 from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Route
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,172 @@
+"""Whether a release may go out: ``python -m tests.release``, in a clean clone; exit code 1 if a step refuses.
+
+Every step is tried, so that one walk says all that is missing. What is built takes its libraries from here.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HASHES = ROOT / "constraints.hashes.txt"
+HEADER = """\
+# Made by `make hashes` of pyproject.toml and constraints.txt: the files of every package, for all systems.
+# Those of torch are the package index's; on Linux that build brings CUDA. A build for CPUs alone has another hash.
+"""
+
+
+class MissingError(Exception):
+    """What a release still needs."""
+
+
+def require(found: object, missing: str) -> None:
+    """Refuse unless something is there."""
+    if not found:
+        raise MissingError(missing)
+
+
+def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> str:
+    """What a command prints; refuses if it fails."""
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    last = "; ".join(line for line in done.stdout.splitlines()[-4:] if line.strip())
+    require(done.returncode == 0, f"{' '.join(map(str, words[:6]))} ended with {done.returncode}: {last}")
+    return done.stdout
+
+
+def clean() -> None:
+    """Nothing lies here that is not committed."""
+    require(
+        not (changed := run("git", "status", "--porcelain")), f"commit or remove first: {changed.split()[:4]}"
+    )
+
+
+def address() -> None:
+    """The one place where the address of the repository is filled in."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["promptccd"]
+    require(
+        settings["repository"].startswith("https://"),
+        "fill in `repository` at [tool.promptccd] of pyproject.toml",
+    )
+
+
+def notes() -> None:
+    """The changelog has a section of this version."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    require(
+        f"\n## [{version}]" in changelog,
+        f"name a section of CHANGELOG.md [{version}] instead of [Unreleased]",
+    )
+
+
+def links() -> None:
+    """What README links to and shows is there."""
+    targets = re.findall(r"\]\((?!\w+:|#)([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    lost = [each for each in targets if not (ROOT / each).is_file()]
+    require(targets and not lost, f"README.md links to what is not there: {lost}")
+
+
+def pinned() -> None:
+    """The hashes belong to the pinned versions."""
+    require(HASHES.is_file(), "make hashes")
+    pins = set(re.findall(r"^([\w.-]+==[\w.]+)", HASHES.read_text(encoding="utf-8").lower(), re.MULTILINE))
+    names = {pin.partition("==")[0] for pin in pins}
+    wanted = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "constraints.txt").read_text().lower(), re.MULTILINE)
+    stale = [pin for pin in wanted if pin.partition("==")[0] in names and pin not in pins]
+    require(not stale, f"make hashes: constraints.txt has {stale} by now")
+
+
+def built() -> None:
+    """The wheel and what is built of the sdist, each in an empty environment, with two commands."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder)
+        files = sorted(Path(folder).iterdir())
+        require(len(files) == 2, f"expected a wheel and an sdist, got {files}")
+        run(sys.executable, "-m", "twine", "check", "--strict", *files)
+        for file in files:
+            place = Path(folder, f"of-{file.suffix[1:]}")
+            run(sys.executable, "-m", "venv", place)
+            python = next(
+                each for each in (place / "bin/python", place / "Scripts/python.exe") if each.exists()
+            )
+            run(python, "-m", "pip", "install", "--quiet", "--no-deps", file)
+            shared = {
+                "PYTHONPATH": sysconfig.get_path("purelib")
+            }  # after what was installed: it is asked by its path
+            start = f"import sys; sys.path.insert(0, {str(next(place.glob('**/site-packages')))!r}); "
+            command = [python, "-c", start + "import promptccd_command as p; sys.exit(p.main(sys.argv[1:]))"]
+            run(*command, "recipes", cwd=place, **shared)
+            album = ROOT / "docs/notebooks/album"
+            run(*command, "discover", "photographs", album, "--out", "groups", cwd=place, **shared)
+            require((place / "groups/discovery.html").is_file(), f"{file.name} wrote no page")
+
+
+STEPS: dict[str, Callable[[], object]] = {
+    "clean": clean,
+    "address": address,
+    "notes": notes,
+    "links": links,
+    "hashes": pinned,
+    "lint": lambda: run("make", "lint"),
+    "docs": lambda: run("make", "docs"),
+    "build": built,
+    "versions": lambda: run("make", "versions"),
+}
+
+
+def write_hashes() -> None:
+    """Pin the files of every package."""
+    uv = Path(sys.executable).with_name("uv")
+    how = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header"]
+    text = run(
+        uv,
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-emit-index-url",
+        *how,
+        "-c",
+        "constraints.txt",
+        "pyproject.toml",
+    )
+    HASHES.write_text(HEADER + text, encoding="utf-8", newline="\n")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Walk the steps; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__.splitlines()[0])
+    parser.add_argument("--hashes", action="store_true", help="write constraints.hashes.txt instead")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="these alone")
+    options = parser.parse_args(words)
+    if options.hashes:
+        write_hashes()
+        return 0
+    refused = []
+    for name in options.steps:
+        try:
+            STEPS[name]()
+        except MissingError as missing:
+            refused.append(name)
+            print(f"{name:10} refused  {missing}", flush=True)
+        else:
+            print(f"{name:10} ok", flush=True)
+    print(f"{len(options.steps) - len(refused)} ok, {len(refused)} refused")
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
