@@ -107,7 +107,7 @@ GOLDEN = {  # file name -> (content, status, note)
     "zero.jpg": (b"", SKIPPED, "empty file"),
     "page.jpg": (b"\n<!DOCTYPE html><title>404", SKIPPED, f"{STARTS} {PAGE}"),
     "page2.png": (b"\xef\xbb\xbf<html>", SKIPPED, f"{STARTS} {PAGE}"),
-    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): a list of images as CSV is for promptccd train"),
+    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): give a table of path,label itself to promptccd train"),
     "drawing.svg": (b"<svg xmlns=''/>", SKIPPED, f"{STARTS} SVG): save it as JPEG or PNG"),
     "drawing2.svg": (b"<?xml?><svg/>", SKIPPED, f"{STARTS} XML or SVG)"),
     "paper.pdf": (b"%PDF-1.7\n", SKIPPED, f"{STARTS} PDF): save its pages as JPEG or PNG"),

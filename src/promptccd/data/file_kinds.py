@@ -1,5 +1,7 @@
 """What a file is that shows no picture, by its first bytes, and what to do with it."""
 
+import codecs
+
 FIRST_BYTES = 512  # of a file, which tell what it is
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
@@ -81,6 +83,7 @@ _OFFICE = (
     b"xl/",
     b"ppt/",
     b"docProps/",
+    b"Index/",  # of Apple's
     b"mimetypeapplication/vnd.oasis",
 )
 _CAMERA_RAW = (
@@ -130,12 +133,12 @@ def is_picture(head: bytes) -> bool:
 
 def why_no_picture(head: bytes) -> str:
     """Why a file is skipped that begins like no picture that is read: what it is, and what to do with it."""
-    kind, advice = _named(head)
+    kind, advice = kind_of(head)
     return f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
 
 
-def _named(head: bytes) -> tuple[str, str]:
-    """What a file is, and what to do with it."""
+def kind_of(head: bytes) -> tuple[str, str]:
+    """What a file is that is no picture, by its first bytes, and what to do with it."""
     if raw := camera_raw_kind(head):
         return f"camera RAW ({raw})", DEVELOP
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
@@ -144,8 +147,8 @@ def _named(head: bytes) -> tuple[str, str]:
         return found
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
-    if _is_text(head):
-        return "text", "a list of images as CSV is for promptccd train"
+    if is_text(head):
+        return "text", "give a table of path,label itself to promptccd train"
     return "no known format", "give JPEG, PNG or WebP"
 
 
@@ -165,10 +168,11 @@ def _by_place(head: bytes) -> tuple[str, str] | None:
     return ("DICOM", _CONVERT) if head[128:132] == b"DICM" else None
 
 
-def _is_text(head: bytes) -> bool:
-    """Whether the first bytes are words, in UTF-8 but for a letter that is cut at the end."""
+def is_text(head: bytes) -> bool:
+    """Whether the first bytes are words, in UTF-8 or with a mark of UTF-16, but for a letter that is cut at the end."""
+    encoding = "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        words = head[:-3].decode() if len(head) == FIRST_BYTES else head.decode()
+        words = codecs.getincrementaldecoder(encoding)().decode(head, final=len(head) < FIRST_BYTES)
     except UnicodeDecodeError:
         return False
     return all(letter.isprintable() or letter in "\r\n\t\ufeff" for letter in words)
