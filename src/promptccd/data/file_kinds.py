@@ -2,6 +2,8 @@
 
 import codecs
 
+from promptccd.data.heif import INSTALL, heif_plugin, is_heif
+
 FIRST_BYTES = 512  # of a file, which tell what it is
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
@@ -10,8 +12,8 @@ _FRAMES = "save some of its frames as JPEG to have them grouped"
 _PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
 _HEIC = (
-    "convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, Settings, Camera, Formats, Most "
-    "Compatible lets new ones be JPEG"
+    f"{INSTALL} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
+    "Settings, Camera, Formats, Most Compatible lets new ones be JPEG"
 )
 
 _STARTS = (  # after leading blanks, in lower case
@@ -34,6 +36,7 @@ _STARTS = (  # after leading blanks, in lower case
     (b"\xfd7zxz\x00", "an xz archive", _UNPACK),
     (b"(\xb5/\xfd", "a Zstandard archive", _UNPACK),
     (b"version https://git-lfs", "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
+    (b"/annex/objects/", "a git-annex pointer, not downloaded", "git annex get downloads it"),
     (
         b"bplist0",
         "a property list of macOS",
@@ -70,10 +73,6 @@ _BRANDS = (  # of the boxes that MP4 and HEIF share
     (b"3g", "a video (3GP)", _FRAMES),
     (b"m4a", "sound (M4A)", ""),
     (b"m4b", "sound (M4B)", ""),
-    (b"hei", "HEIC", _HEIC),
-    (b"hev", "HEIC", _HEIC),
-    (b"mif1", "HEIC", _HEIC),
-    (b"msf1", "HEIC", _HEIC),
 )
 _RIFF = {b"AVI ": ("a video (AVI)", _FRAMES), b"WAVE": ("sound (WAV)", "")}
 _OFFICE = (
@@ -123,6 +122,8 @@ def picture_kind(head: bytes) -> str:
         return "WEBP"
     if head[4:8] == b"ftyp" and b"avi" in (head[8:11], *(head[at : at + 3] for at in range(16, 64, 4))):
         return "AVIF"
+    if is_heif(head) and heif_plugin():
+        return "HEIC"
     return next((kind for start, kind in _READ if head.startswith(start)), "")
 
 
@@ -154,6 +155,8 @@ def kind_of(head: bytes) -> tuple[str, str]:
 
 def _by_place(head: bytes) -> tuple[str, str] | None:
     """The same of files whose name stands behind their beginning."""
+    if is_heif(head):
+        return "HEIC", _HEIC
     if head[4:8] == b"ftyp":
         brand = head[8:12].lower()
         return next((each[1:] for each in _BRANDS if brand.startswith(each[0])), ("a video (MP4)", _FRAMES))
