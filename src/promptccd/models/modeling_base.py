@@ -483,7 +483,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {
             "features": F.normalize(features.float(), dim=-1),  # mutant without dim=: features are (B, D)
-            "prototypes": self.prototypes.float(),
+            "prototypes": self.prototypes.float().to(features.device),  # features may be on the CPU already
             "ids": self.config.category_ids,
             "temperature": self.config.confidence_temperature,
             "spread": self.spread,
