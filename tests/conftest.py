@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,6 +100,17 @@ def seeded(request: pytest.FixtureRequest) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is the point
     torch.manual_seed(seed)
+
+
+@pytest.fixture
+def without_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installation without the extra that reads HEIC."""
+    from promptccd.data.heif import heif_plugin
+
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    heif_plugin.cache_clear()
+    yield
+    heif_plugin.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from PIL import Image
 
 from promptccd import system
 from promptccd.data import images
-from promptccd.data.camera_raw import raw_beside
 from promptccd.data.clean_images import clean_image
 from promptccd.data.images import Decoding, Status, Verdict, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
@@ -98,20 +97,6 @@ def test_a_small_picture_that_a_scanner_puts_in_front_is_not_the_page() -> None:
     assert decode_image(content).size == (48, 36)  # all of them are small ones
 
 
-def test_a_raw_and_its_developed_picture_are_one_photograph() -> None:
-    names = [
-        "a/IMG_1.CR2",
-        "a/img_1.jpg",
-        "a/IMG_2.NEF",
-        "b/IMG_2.jpg",
-        "IMG.3.dng",
-        "IMG.3.JPEG",
-        "x.raf",
-        "x.txt",
-    ]
-    assert raw_beside(names) == {"a/IMG_1.CR2": "img_1.jpg", "IMG.3.dng": "IMG.3.JPEG"}
-
-
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 30}], ids=str)
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_jpeg_that_lacks_its_end_alone_is_used(mode: str, options: dict[str, object]) -> None:
@@ -150,9 +135,6 @@ NO_PICTURES = {
     b"\x1aE\xdf\xa3\1": "a video (Matroska or WebM)",
     b"\0\0\1\xba": "a video (MPEG)",
     b"\x30\x26\xb2\x75\x8e\x66": "a video (WMV)",
-    b"\0\0\0\x18ftypheic": "HEIC",
-    b"\0\0\0\x18ftypheix": "HEIC",
-    b"\0\0\0\x18ftypmif1": "HEIC",
     b"\xff\x0a": "JPEG XL",
     b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
     b"photo.jpg" + bytes(248) + b"ustar\0": "a tar archive",

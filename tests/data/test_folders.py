@@ -137,7 +137,7 @@ NO_IMAGES: dict[str, tuple[bytes, str]] = {
     "notes.txt": (b"a heron\n", "starts like text"),
     "labels.csv": (b"path,label\n", "starts like text"),
     "clip.mp4": (b"\x00\x00\x00\x18ftypmp42", "a video"),
-    "photo.heic": (b"\x00\x00\x00\x18ftypheic", "HEIC"),
+    "photo.jxl": (b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
     "side.xmp": (b"<x:xmpmeta>", "XMP"),
     "pack.zip": (b"PK\x03\x04", "ZIP archive"),
     "nothing": (b"", "empty file"),
@@ -298,7 +298,7 @@ def test_metadata_without_labels_leaves_the_folders_to_say_it(tmp_path: Path) ->
     assert len(load_images(str(tmp_path))) == 9
 
 
-def test_a_list_of_windows_and_one_with_other_marks(tmp_path: Path) -> None:
+def test_a_list_of_windows(tmp_path: Path) -> None:
     categories(tmp_path / "photos", each=4)
     listed = tmp_path / "list.csv"
     lines = [f"photos\\{kind}\\{number}.png, {kind}" for kind in KINDS for number in range(4)]
@@ -306,9 +306,6 @@ def test_a_list_of_windows_and_one_with_other_marks(tmp_path: Path) -> None:
     stages = StageStream.from_dataset(str(listed), class_blocks=[2, 1])
     assert all(stage.decode(row).image is not None for stage in stages for row in range(len(stage)))
     assert stages[0].name_of(0).startswith("photos/boat/")
-    listed.write_text("path;label\na.png;cat\n")
-    with pytest.raises(DataError, match="divided by ';': save it with commas"):
-        load_images(str(listed))
 
 
 def test_an_archive_is_told_to_be_unpacked(tmp_path: Path) -> None:
@@ -349,14 +346,14 @@ def test_tables_of_the_hub_are_read_and_not_the_pictures_of_their_card(tmp_path:
     assert load_images(str(tmp_path / "set"))["label"][:] == ["a", "b"] * 2
 
 
-@pytest.mark.parametrize("names", [("photos.zip",), ("a.heic", "foreign.csv"), ("clip.mp4",)])
+@pytest.mark.parametrize("names", [("photos.zip",), ("a.jxl", "foreign.csv"), ("clip.mp4",)])
 def test_a_folder_without_images_is_refused_and_says_what_it_holds(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:
     for name in names:
         start = {
             ".zip": b"PK\x03\x04",
-            ".heic": b"\x00\x00\x00\x18ftypheic",
+            ".jxl": b"\x00\x00\x00\x0cJXL ",
             ".mp4": b"\x00\x00\x00\x18ftypmp42",
         }
         (tmp_path / name).write_bytes(start.get(Path(name).suffix, b"a,b\n1,2\n"))

@@ -114,15 +114,13 @@ GOLDEN = {  # file name -> (content, status, note)
     "zero.jpg": (b"", SKIPPED, "empty file"),
     "page.jpg": (b"\n<!DOCTYPE html><title>404", SKIPPED, f"{STARTS} {PAGE}"),
     "page2.png": (b"\xef\xbb\xbf<html>", SKIPPED, f"{STARTS} {PAGE}"),
-    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): a list of images as CSV is for promptccd train"),
+    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): give a table of path,label itself to promptccd train"),
     "drawing.svg": (b"<svg xmlns=''/>", SKIPPED, f"{STARTS} SVG): save it as JPEG or PNG"),
     "drawing2.svg": (b"<?xml?><svg/>", SKIPPED, f"{STARTS} XML or SVG)"),
     "paper.pdf": (b"%PDF-1.7\n", SKIPPED, f"{STARTS} PDF): save its pages as JPEG or PNG"),
     "layers.psd": (b"8BPS\0\1" + bytes(60), SKIPPED, f"{STARTS} PSD): save it as JPEG or PNG"),
     "phone.heic": (
-        b"\0\0\0\x18ftypheic" + bytes(40), SKIPPED,
-        f"{STARTS} HEIC): convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
-        "Settings, Camera, Formats, Most Compatible lets new ones be JPEG",
+        b"\0\0\0\x18ftypheic" + bytes(40), SKIPPED, "damaged, truncated or unsupported HEIC file",
     ),
     "album.zip": (b"PK\3\4" + bytes(9), SKIPPED, f"{STARTS} a ZIP archive): give it by itself, or unpack it"),
     "lfs.png": (

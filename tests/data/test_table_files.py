@@ -273,7 +273,7 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
         (b"path,label\na.png,\n", "Line 2 of 'photos.csv' has no label"),
         (b"path,label\n,,\n\na.png,cat\nb.png, \n", "Line 5 of 'photos.csv' has no label"),
         (b"file,label\na.png,cat\n,dog\n", "Line 3 of 'photos.csv' has no file: name the image"),
-        (b"path,label\n\xff\xfe,x\n", "no CSV file in UTF-8"),
+        (b"path,label\n\xff\xfe,x\n", "Line 2 of 'photos.csv' is not UTF-8"),
     ],
 )
 def test_a_list_that_is_none_is_told_what_to_mend(content: bytes, said: str, tmp_path: Path) -> None:

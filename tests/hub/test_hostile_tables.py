@@ -169,7 +169,10 @@ def test_the_row_and_the_path_are_named(way: str, places: Places, backbone_folde
         lambda places: {
             "README.md": "configs:\n- config_name: default\n  data_files: hf://datasets/user/own/*\n"
         },
-        lambda places: {"README.md": CARD, "train.csv": f"image,label\n{places.image},0\n"},
+        lambda places: {
+            "README.md": CARD,
+            "train.jsonl": json.dumps({"image": {"path": places.image}, "label": 0}) + "\n",
+        },
     ],
     ids=["row", "card", "address", "other repository", "column"],
 )
@@ -183,7 +186,7 @@ def test_a_repository_names_nothing_but_its_own(
         for name, text in files(places).items()
         if not name.endswith(".parquet")
     }
-    table = {} if "train.csv" in texts else {"train.parquet": (tmp_path / "t.parquet").read_bytes()}
+    table = {} if "train.jsonl" in texts else {"train.parquet": (tmp_path / "t.parquet").read_bytes()}
     hub.add("user/foreign", {**table, **texts}, kind="dataset")
     recipe = tmp_path / "recipe.json"
     values = quick_recipe(places.data, backbone_folder, tmp_path / "run")

@@ -22,7 +22,8 @@ from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, load_model, predict_folder, prediction, train_run
 from promptccd.runs.models import TrainingSpace
 from promptccd.runs.prediction import Prediction
-from promptccd.training.devices import device_named, device_problem, in_smaller_batches
+from promptccd.training.devices import device_problem, in_smaller_batches
+from promptccd.training.gpus import device_named
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe

@@ -54,10 +54,10 @@ def explain_command(options: argparse.Namespace) -> None:
 
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    from promptccd.training.devices import device_named
+    from promptccd.training.gpus import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
-    model = runs.load_model(place, options.max_model_bytes).to(device)
+    model = placed(runs.load_model(place, options.max_model_bytes), runs.load_view(place), device)
     found = runs.predict_folder(
         model,
         place,

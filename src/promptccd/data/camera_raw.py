@@ -5,7 +5,7 @@ Whoever opens such a file as the TIFF that it mostly is gets a thumbnail of 160 
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -34,7 +34,6 @@ RAW_SUFFIXES = (
     ),
     *(".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f"),
 )
-_JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".heic", ".heif", ".avif", ".png", ".tif", ".tiff", ".webp")
 _FULL = 0.9  # of the sides of the photograph that a JPEG of full size has; developing cuts the edges
 _LARGE = 1000  # pixels a side that are enough where nobody says how large the photograph is
 _DIRECTORIES, _CANDIDATES = 32, 64  # of a file that are looked at; cameras write a handful
@@ -85,24 +84,6 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
         b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:])) if size >= wanted else b""
     )
     return CameraRaw(kind or "TIFF", jpeg, orientation)
-
-
-def raw_beside(names: Iterable[str]) -> dict[str, str]:
-    """For every camera RAW, by its name, the developed picture of the same photograph: same folder, same stem.
-
-    Args:
-        names: paths with ``/`` between their parts.
-    """
-    places: dict[tuple[str, str], str] = {}
-    raws = []
-    for name in names:
-        path = PurePosixPath(name)
-        place = str(path.parent), path.stem.casefold()
-        if path.suffix.lower() in RAW_SUFFIXES:
-            raws.append((name, place))
-        elif path.suffix.lower() in _JPEG_SUFFIXES:
-            places.setdefault(place, path.name)
-    return {name: places[place] for name, place in raws if place in places}
 
 
 def reason_of_raw(name: str) -> str:

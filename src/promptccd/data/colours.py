@@ -15,6 +15,8 @@ SRGB = "sRGB"
 _LIKE = 1  # grey level of 255 by which a profile may differ from a standard one
 _STEPS = 9  # per channel, at which profiles are compared
 _REMEMBERED = 8  # profiles; a source has a few
+_P3 = 12  # the number of its primaries in HEIF
+_HDR = {16: "PQ", 18: "HLG"}  # numbers of curves for screens brighter than others
 _MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # of pictures, by the colours of profiles
 
 
@@ -28,7 +30,11 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str]:
     A profile that is damaged, or meant for other pictures, is left aside with a note.
     """
     plain = image.convert("RGBA") if image.has_transparency_data else image
-    profile, note = _profile_of(image), ""
+    curve = _HDR.get(image.info.get("nclx_profile", {}).get("transfer_characteristics"), "")
+    profile, note = (
+        _profile_of(image),
+        f"colours of a screen of high range ({curve}) as they are" if curve else "",
+    )
     if profile:
         try:
             plain = _converted(image, plain, profile)
@@ -50,6 +56,10 @@ def _profile_of(image: Image.Image) -> bytes:
     profile = image.info.get("icc_profile")
     if isinstance(profile, bytes) and profile:
         return profile
+    if (
+        image.info.get("nclx_profile", {}).get("color_primaries") == _P3
+    ):  # numbers that HEIF has instead of a profile
+        return STANDARD["Display P3"]
     if "exif" not in image.info:
         return b""
     try:

@@ -1,5 +1,9 @@
 """What a file is that shows no picture, by its first bytes, and what to do with it."""
 
+import codecs
+
+from promptccd.data.heif import INSTALL, heif_plugin, is_heif
+
 FIRST_BYTES = 512  # of a file, which tell what it is
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
@@ -8,8 +12,8 @@ _FRAMES = "save some of its frames as JPEG to have them grouped"
 _PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
 _HEIC = (
-    "convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, Settings, Camera, Formats, Most "
-    "Compatible lets new ones be JPEG"
+    f"{INSTALL} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
+    "Settings, Camera, Formats, Most Compatible lets new ones be JPEG"
 )
 
 _STARTS = (  # after leading blanks, in lower case
@@ -32,6 +36,7 @@ _STARTS = (  # after leading blanks, in lower case
     (b"\xfd7zxz\x00", "an xz archive", _UNPACK),
     (b"(\xb5/\xfd", "a Zstandard archive", _UNPACK),
     (b"version https://git-lfs", "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
+    (b"/annex/objects/", "a git-annex pointer, not downloaded", "git annex get downloads it"),
     (
         b"bplist0",
         "a property list of macOS",
@@ -68,10 +73,6 @@ _BRANDS = (  # of the boxes that MP4 and HEIF share
     (b"3g", "a video (3GP)", _FRAMES),
     (b"m4a", "sound (M4A)", ""),
     (b"m4b", "sound (M4B)", ""),
-    (b"hei", "HEIC", _HEIC),
-    (b"hev", "HEIC", _HEIC),
-    (b"mif1", "HEIC", _HEIC),
-    (b"msf1", "HEIC", _HEIC),
 )
 _RIFF = {b"AVI ": ("a video (AVI)", _FRAMES), b"WAVE": ("sound (WAV)", "")}
 _OFFICE = (
@@ -81,6 +82,7 @@ _OFFICE = (
     b"xl/",
     b"ppt/",
     b"docProps/",
+    b"Index/",  # of Apple's
     b"mimetypeapplication/vnd.oasis",
 )
 _CAMERA_RAW = (
@@ -120,6 +122,8 @@ def picture_kind(head: bytes) -> str:
         return "WEBP"
     if head[4:8] == b"ftyp" and b"avi" in (head[8:11], *(head[at : at + 3] for at in range(16, 64, 4))):
         return "AVIF"
+    if is_heif(head) and heif_plugin():
+        return "HEIC"
     return next((kind for start, kind in _READ if head.startswith(start)), "")
 
 
@@ -130,12 +134,12 @@ def is_picture(head: bytes) -> bool:
 
 def why_no_picture(head: bytes) -> str:
     """Why a file is skipped that begins like no picture that is read: what it is, and what to do with it."""
-    kind, advice = _named(head)
+    kind, advice = kind_of(head)
     return f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
 
 
-def _named(head: bytes) -> tuple[str, str]:
-    """What a file is, and what to do with it."""
+def kind_of(head: bytes) -> tuple[str, str]:
+    """What a file is that is no picture, by its first bytes, and what to do with it."""
     if raw := camera_raw_kind(head):
         return f"camera RAW ({raw})", DEVELOP
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
@@ -144,13 +148,15 @@ def _named(head: bytes) -> tuple[str, str]:
         return found
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
-    if _is_text(head):
-        return "text", "a list of images as CSV is for promptccd train"
+    if is_text(head):
+        return "text", "give a table of path,label itself to promptccd train"
     return "no known format", "give JPEG, PNG or WebP"
 
 
 def _by_place(head: bytes) -> tuple[str, str] | None:
     """The same of files whose name stands behind their beginning."""
+    if is_heif(head):
+        return "HEIC", _HEIC
     if head[4:8] == b"ftyp":
         brand = head[8:12].lower()
         return next((each[1:] for each in _BRANDS if brand.startswith(each[0])), ("a video (MP4)", _FRAMES))
@@ -165,10 +171,11 @@ def _by_place(head: bytes) -> tuple[str, str] | None:
     return ("DICOM", _CONVERT) if head[128:132] == b"DICM" else None
 
 
-def _is_text(head: bytes) -> bool:
-    """Whether the first bytes are words, in UTF-8 but for a letter that is cut at the end."""
+def is_text(head: bytes) -> bool:
+    """Whether the first bytes are words, in UTF-8 or with a mark of UTF-16, but for a letter that is cut at the end."""
+    encoding = "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        words = head[:-3].decode() if len(head) == FIRST_BYTES else head.decode()
+        words = codecs.getincrementaldecoder(encoding)().decode(head, final=len(head) < FIRST_BYTES)
     except UnicodeDecodeError:
         return False
     return all(letter.isprintable() or letter in "\r\n\t\ufeff" for letter in words)

@@ -1,5 +1,7 @@
 """Names of files that strangers chose: shown as inert text, and judged before anything is read."""
 
+import itertools
+import posixpath
 import re
 import unicodedata
 
@@ -12,6 +14,34 @@ _SYSTEM_FOLDERS = frozenset(
     }
     | {f"found.{number:03d}" for number in range(1000)}
 )  # fmt: skip
+# Folders in which programs keep photographs, by the whole name or how it ends, and where in them the photographs lie as
+# they were taken. The rest are small copies and faces of them, which would be grouped beside them.
+_PROGRAMS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
+    ((".photoslibrary",), "Photos", ("originals", "masters")),  # the first since macOS 10.15
+    ((".photolibrary", ".migratedphotolibrary", "iphoto library"), "iPhoto", ("masters", "originals")),
+    ((".aplibrary", ".migratedaplibrary"), "Aperture", ("masters",)),
+    (("photo booth library",), "Photo Booth", ("pictures",)),
+    ((".cocatalog",), "Capture One", ("originals",)),
+    (("captureone",), "Capture One", ()),  # beside the photographs of a session
+    ((".lrdata", ".lrcat-data"), "Lightroom", ()),
+    (("generated images.bundle",), "Mylio", ()),
+    ((".imovielibrary",), "iMovie", ()),
+    ((".fcpbundle",), "Final Cut", ()),
+    ((".app",), "a program", ()),
+)
+_SIDE_FILES = {  # by suffix: files that hold no photograph, or a small copy of one
+    ".aae": "left there by Photos: what was edited",
+    ".thm": "left there by a camera: a small picture of a film",
+    ".icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
+    ".nextcloud": "not downloaded from Nextcloud: make it available on this computer, and give the folder again",
+    ".owncloud": "not downloaded from ownCloud: make it available on this computer, and give the folder again",
+    ".cloud": "not downloaded by odrive: open it once, and give the folder again",
+    ".cloudf": "not downloaded by odrive: open it once, and give the folder again",
+    **dict.fromkeys(
+        (".gdoc", ".gsheet", ".gslides", ".gdraw", ".gform"),
+        "a link to a document of Google Drive, and no picture",
+    ),
+}
 _DRIVE = re.compile(r"[A-Za-z]:")
 EITHER = r"[/\\]"  # between the parts of a path, on Linux and on Windows
 # Cc: control characters; Cf: invisible ones, such as the right-to-left override; Cs: bytes that are not UTF-8;
@@ -39,17 +69,42 @@ def system_reason(name: str, between: str = "/") -> str:
         name: a path inside the source.
         between: pattern of what stands between its parts; a list or an archive may be written on any system.
     """
-    *folders, last = re.split(between, name.lower())
+    parts = re.split(between, name.lower())
+    *folders, last = parts
     if last in _SYSTEM_FILES or last.startswith("._") or _SYSTEM_FOLDERS.intersection(folders):
         return "left there by an operating system"
+    if side := _SIDE_FILES.get(posixpath.splitext(last)[1]):
+        return side
     if last.startswith("."):
         return "hidden file"
-    return "in a hidden folder" if any(folder.startswith(".") for folder in folders) else ""
+    if any(folder.startswith(".") for folder in folders):
+        return "in a hidden folder"
+    return next(filter(None, itertools.starmap(library_reason, itertools.pairwise(parts))), "")
 
 
-def is_system_folder(name: str) -> bool:
-    """Whether a folder of this name is not searched: hidden, or an operating system's own."""
-    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
+def library_reason(folder: str, name: str) -> str:
+    """Why an item of a folder is skipped that a program put there; empty for photographs, and in all other folders."""
+    program, kept = _program_of(folder)
+    return f"left there by {program}" if program and name.lower() not in kept else ""
+
+
+def folder_reason(name: str) -> str:
+    """Why a folder of this name is not searched: hidden, an operating system's or a program's; empty for others."""
+    program, kept = _program_of(name)
+    if name.startswith("."):
+        return "hidden folder, not searched"
+    if name.lower() in _SYSTEM_FOLDERS:
+        return "folder of an operating system, not searched"
+    return f"folder of {program}, not searched" if program and not kept else ""
+
+
+def _program_of(folder: str) -> tuple[str, tuple[str, ...]]:
+    """The program that made a folder, and the folders in it that hold photographs; an empty name for other folders."""
+    name = folder.lower()
+    for marks, program, kept in _PROGRAMS:
+        if any(name.endswith(mark) if mark.startswith(".") else name == mark for mark in marks):
+            return program, kept
+    return "", ()
 
 
 def is_of_windows(path: str) -> bool:

@@ -13,9 +13,9 @@ from pathlib import Path
 from unicodedata import normalize
 
 from promptccd import system
-from promptccd.data.camera_raw import raw_beside
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
-from promptccd.data.file_names import display_name, is_system_folder, system_reason
+from promptccd.data.file_names import display_name, folder_reason, library_reason, system_reason
+from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import OUTSIDE, Entry, ImageSource, Stamp, first_bytes, inside, read_regular_file
 from promptccd.errors import DataError
@@ -115,6 +115,7 @@ class FolderSource(ImageSource):
     def _judged(self, item: os.DirEntry[str], path: str, above: tuple[str, ...]) -> tuple[str, str]:
         """Where a folder lies that is searched, or empty; and why an item is left out, or empty."""
         target, is_link = item.path, system.is_link(item)
+        left = library_reason(os.path.basename(above[-1]), item.name)
         if is_link:
             try:
                 target = inside(item.path, self._roots)
@@ -126,13 +127,11 @@ class FolderSource(ImageSource):
                 self._has_linked_folders = True
         is_folder = os.path.isdir(target) if is_link else item.is_dir(follow_symlinks=False)
         if is_folder:
-            if is_system_folder(item.name):
-                kind = "hidden folder" if item.name.startswith(".") else "folder of an operating system"
-                return "", f"{kind}, not searched"
-            return os.path.realpath(target), ""
+            reason = folder_reason(item.name) or left
+            return ("", reason) if reason else (os.path.realpath(target), "")
         if not (os.path.isfile(target) if is_link else item.is_file(follow_symlinks=False)):
             return "", "not a regular file"
-        return "", system_reason(path)
+        return "", system_reason(item.name) or left
 
 
 @dataclass
@@ -184,11 +183,9 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
     """Tell images of a folder from its other files: by what they hold, where their names do not say image already."""
     found = Sorted()
     entries = source.entries(limits)
-    beside = raw_beside(entry.name for entry in entries if not entry.reason)
+    beside = leftovers(entry.name for entry in entries if not entry.reason)
     for entry in entries:
-        reason = entry.reason
-        if not reason and entry.name in beside:
-            reason = f"camera RAW beside {beside[entry.name]}, which is used"
+        reason = entry.reason or beside.get(entry.name, "")
         if not reason and not entry.key.lower().endswith(IMAGE_SUFFIXES):
             try:
                 head = source.first_bytes(entry)

@@ -8,7 +8,7 @@ import io
 import os
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -31,6 +31,7 @@ from promptccd.data.depths import (
     may_be_deep,
 )
 from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
+from promptccd.data.heif import heif_plugin, is_heif
 from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
 
 MAX_PIXELS = 300_000_000
@@ -291,12 +292,8 @@ def _turned(found: DecodedImage, orientation: int | None) -> DecodedImage:
 
 def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
     """The image, by the plug-in of its format; so Pillow's limit, which is one for the whole process, is not asked."""
-    Image.init()
-    for name in FORMATS:
-        plugin, accepts = Image.OPEN[name]
+    for name, plugin in _plugins(head):
         try:
-            if accepts is not None and not _accepted(accepts(head[:16])):
-                continue
             stream.seek(0)
             return _at_full_size(plugin(stream, ""))
         except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
@@ -306,8 +303,20 @@ def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
     kind = picture_kind(head)
     advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""
     raise _RefusedError(
-        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head)
+        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head),
+        is_passing=is_heif(head) and not kind,  # what reads it may be installed later
     )
+
+
+def _plugins(head: bytes) -> Iterator[tuple[str, Any]]:
+    """Name and reader of each format that a file may be of, by its first bytes."""
+    Image.init()
+    for name in FORMATS:
+        plugin, accepts = Image.OPEN[name]
+        if accepts is None or _accepted(accepts, head[:16]):
+            yield name, plugin
+    if is_heif(head) and (plugin := heif_plugin()):
+        yield "HEIF", plugin
 
 
 def _at_full_size(image: Image.Image) -> Image.Image:
@@ -322,8 +331,12 @@ def _at_full_size(image: Image.Image) -> Image.Image:
     return image
 
 
-def _accepted(answer: bool | str) -> bool:
+def _accepted(accepts: Callable[[bytes], bool | str], head: bytes) -> bool:
     """Whether a plug-in takes a file; a text says why it does not."""
+    try:
+        answer = accepts(head)
+    except Exception:  # of Pillow 11, where there are too few bytes
+        return False
     return answer if isinstance(answer, bool) else not answer
 
 
@@ -461,7 +474,8 @@ _Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Depth | None]
 def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
     """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its depth."""
     try:
-        cut = "16-bit colours of which 8 bits can be read" if is_deep(image) else ""
+        bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
+        cut = f"{bits}-bit colours of which 8 bits can be read" if bits > 8 else ""
         deep = deep_values(image)
         if deep is not None:
             return _deep_to_rgb(image, deep, depths)

@@ -2,11 +2,10 @@
 
 `datasets` believes what a folder or a repository says of itself. A card may name data files anywhere on the machine or
 the network, a saved data set may call any file a part of it, and a file may be a link. So every name is checked before
-the file is opened. Folders of images are read by `promptccd.data.folders`, and a CSV file of paths and labels here:
-`datasets` takes words in the names of files and folders for splits.
+the file is opened. Folders of images are read by `promptccd.data.folders`, and tables that people write by
+`promptccd.data.spreadsheets`: `datasets` takes words in the names of files and folders for splits.
 """
 
-import csv
 import glob
 import json
 import os
@@ -28,19 +27,23 @@ from huggingface_hub.errors import (
 
 from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
+from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
-KINDS = ("arrow", "cache", "csv", "imagefolder", "json", "parquet", "webdataset")
-_LIST, _PARQUET = ".csv", ".parquet"
-ONE_FILE = (_LIST, _PARQUET)  # suffixes of a data set in one file
+KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
+_PARQUET = ".parquet"
+ONE_FILE = (*LISTS, *WORKBOOKS, _PARQUET)  # suffixes of a data set in one file, and of what is taken for one
 _CARDS = ("README.md", ".huggingface.yaml")
 _SAYS_WHERE = ("data_files", "data_dir")
 TABLE_KINDS = tuple(kind for kind in KINDS if kind != "imagefolder")  # folders of images are read here
 _TABLES = (".parquet", ".arrow")
-_MAY_BE_READ = (*_TABLES, ".csv", ".json", ".jsonl", ".tar")
+_MAY_BE_READ = (*_TABLES, ".json", ".jsonl", ".tar")
 _NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?")
+_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+")
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datasets` says of its images
+_METADATA_PATHS = ("file_name",)
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
 _LABELS = ("label", "category", "class", "name")
 
@@ -66,7 +69,7 @@ def load_table(
     """Load a data set that names no file but its own.
 
     Args:
-        place: a local folder, a CSV file of paths and labels, a parquet file, or the id of a data set on the Hub.
+        place: a local folder, a table of paths and labels, a parquet file, or the id of a data set on the Hub.
         config: config of the repository; by default the only or the default one.
         revision: branch, tag or commit of the repository; by default the newest.
         roots: further folders that links in a folder of images may lead into.
@@ -76,16 +79,17 @@ def load_table(
         Exception: whatever `datasets` raises.
     """
     folder = Path(os.path.expanduser(place))
-    if folder.is_file() and folder.suffix.lower() == _LIST:
-        return Loaded(_listed_table(folder))
-    if folder.is_file() and folder.suffix.lower() == _PARQUET:
+    suffix = folder.suffix.lower()
+    if folder.is_file() and suffix == _PARQUET:
         return Loaded(
             _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
         )
+    if (folder.is_file() and suffix in ONE_FILE) or (folder.is_dir() and suffix == PACKAGE):
+        return _listed_table(folder)
     if folder.is_file():
         raise DataError(
-            f"{display_name(place)!r} is one file: give a folder of a sub-folder per category, a CSV file of "
-            "path,label, or a parquet file. Unpack an archive first."
+            f"{display_name(place)!r} is one file: give a folder of a sub-folder per category, a table of "
+            "path,label (.csv, .tsv or .txt), or a parquet file. Unpack an archive first."
         )
     return _from_folder(folder, roots) if folder.exists() else Loaded(_from_hub(place, config, revision))
 
@@ -97,7 +101,7 @@ def image_roots(place: str) -> tuple[str, ...]:
         return (os.path.join(cache, f"datasets--{place.replace('/', '--')}"),)
     if is_below(folder, cache):  # a downloaded repository, whose files are links to its blobs
         return (os.path.join(cache, os.path.relpath(folder, cache).split(os.sep)[0]),)
-    return (os.path.dirname(folder) if folder.lower().endswith(ONE_FILE) else folder,)
+    return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
 
 
 def is_below(path: str, root: str) -> bool:
@@ -190,18 +194,17 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
     splits = {
         SPLITS[each.name.casefold()]: each for each in _listed(folder) if each.name.casefold() in SPLITS
     }
-    tables, named, left_out = DatasetDict(), set[str](), dict(found.left_out)
+    tables, named, left_out, notes = DatasetDict(), set[str](), dict(found.left_out), list[str]()
     for split, place in {"train": folder, **splits}.items():
-        for file in (place / name for name in _METADATA if (place / name).is_file()):
+        for file in sorted(each for each in _listed(place) if each.name.casefold() in _METADATA):
             own.require(file)
-            try:
-                table = (Dataset.from_csv if file.suffix == ".csv" else Dataset.from_json)(str(file))
-            except Exception:  # a file of that name that another program wrote
-                continue
+            table, note = _metadata(file)
             if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
                 continue
             paths = [own.path_of(place, str(name)) for name in table["file_name"]]
-            left_out.pop(display_name(os.path.relpath(file, folder)), None)
+            said_of = display_name(os.path.relpath(file, folder))
+            left_out.pop(said_of, None)
+            notes += [f"{said_of}: {note}"] * bool(note)
             named.update(os.path.relpath(path, folder) for path in paths)
             tables[split] = table.add_column("image", paths).cast_column("image", Image())
     if not tables:
@@ -209,7 +212,37 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
     images = [path for rows in found.splits.values() for path, _ in rows] + list(found.unlabelled)
     strangers = {display_name(path): "in no metadata file" for path in images if path not in named}
     said = f"{len(named)} images that metadata files name; {len(strangers)} others are left out"
-    return Loaded(tables, {**left_out, **strangers}, said)
+    return Loaded(tables, {**left_out, **strangers}, "; ".join([said, *notes]))
+
+
+def _metadata(file: Path) -> tuple[Dataset, str]:
+    """What a metadata file says, and how it is written; nothing for one of that name that another program wrote."""
+    if file.suffix.lower() != ".csv":
+        try:
+            return Dataset.from_json(str(file)), ""
+        except Exception:  # it raises many kinds
+            return Dataset.from_dict({}), ""
+    try:
+        sheet = read_sheet(file, _METADATA_PATHS, _LABELS)
+    except ForeignTableError:
+        return Dataset.from_dict({}), ""
+    place, label = sheet.chosen
+    for row in sheet.rows:
+        if not row.cells[place]:
+            raise DataError(
+                f"Line {row.line} of {display_name(file.name)!r} has no {place}: name the image, or remove the line."
+            )
+    columns = {name: [row.cells[name] for row in sheet.rows] for name in sheet.columns if name}
+    called = {place: "file_name", label: label.casefold()}
+    return Dataset.from_dict(
+        {called.get(name, name): _numbers(cells) for name, cells in columns.items()}
+    ), sheet.said
+
+
+def _numbers(cells: Sequence[str]) -> list[Any]:
+    """Whole numbers, if a column holds nothing else, or else texts; `None` for empty cells."""
+    are_whole = all(_WHOLE.fullmatch(cell) for cell in cells if cell)
+    return [None if not cell else int(cell) if are_whole else cell for cell in cells]
 
 
 def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
@@ -239,7 +272,7 @@ def _built(builder: Any, name: str, kinds: Sequence[str] = KINDS) -> Any:
     if kind not in kinds:
         raise DataError(
             f"The data set {display_name(name)!r} is kept as {kind!r}, which is not read. Give a folder of parquet, "
-            "arrow, csv or json files or of a sub-folder per category."
+            "arrow or json files or of a sub-folder per category, or a table of path,label itself."
         )
     builder.download_and_prepare()
     return builder.as_dataset()
@@ -266,9 +299,7 @@ class _OwnFiles:
         """The path of a file that a list names from its own folder on, also as Windows writes it."""
         if "://" in name or "::" in name or "\0" in name:  # an address, of which joining would make a path
             self.refuse(name)
-        path = os.path.normpath(folder / name)
-        if "\\" in name and not os.path.exists(path):
-            path = os.path.normpath(folder / name.replace("\\", "/"))
+        path = os.path.normpath(_as_written(folder, name))
         self.require(path)
         return path
 
@@ -305,61 +336,57 @@ def _places(value: Any, named: bool = False) -> Iterator[str]:
         yield value
 
 
-def _listed_table(file: Path) -> DatasetDict:
-    """The images that a CSV file lists, with their categories; paths are relative to its folder."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            rows = _listed_rows(stream, file)
-    except (UnicodeDecodeError, csv.Error) as error:
+def _listed_table(file: Path) -> Loaded:
+    """The images that a table lists, with their categories; paths are relative to its folder."""
+    called, sheet = display_name(file.name), read_sheet(file, _PATHS, _LABELS)
+    if not sheet.rows:
+        raise DataError(f"{called!r} lists no image: give a line of path,label for each.")
+    rows, missing = [], []
+    for row in sheet.rows:
+        place, name = (row.cells[column] for column in sheet.chosen)
+        if not place or not name:
+            raise DataError(
+                f"Line {row.line} of {called!r} has no {sheet.chosen[1 if place else 0]}: name "
+                f"{'its category' if place else 'the image'}, or remove the line."
+            )
+        path = _as_written(file.parent, place)
+        if not os.path.lexists(path):
+            _require_place_here(place, f"Line {row.line} of {called!r}")
+            missing.append(f"line {row.line}: {display_name(place)!r}")
+        rows.append((path, normalize("NFC", name)))
+    gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
+    table = _table(rows, in_order({name for _, name in rows}))
+    return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, gone])))
+
+
+def _require_place_here(place: str, where: str) -> None:
+    """Refuse what is not there and could not be on this computer."""
+    is_address, is_windows = "://" in place, os.sep == "/" and is_of_windows(place)
+    if is_address or is_windows:
         raise DataError(
-            f"{file.name!r} is no CSV file in UTF-8: {error}. Save it as one, with the columns path,label."
-        ) from error
-    if not rows:
-        raise DataError(f"{file.name!r} lists no image: give a line of path,label for each.")
-    return DatasetDict({"train": _table(rows, in_order({name for _, name in rows}))})
+            f"{where} names {display_name(place)!r}, "
+            f"{'an address' if is_address else 'a path of Windows, and there is no such file here'}: copy the image to "
+            "this computer, and give its path from the folder of the list on."
+        )
+
+
+def _as_written(folder: Path, name: str) -> Path:
+    """The file that a table means, which may have the separators and the form of accents of another system."""
+    names = dict.fromkeys([name, name.replace("\\", "/")])
+    names |= dict.fromkeys(normalize(form, each) for form in ("NFC", "NFD") for each in [*names])
+    return next((folder / each for each in names if os.path.lexists(folder / each)), folder / name)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of categories in the order of their ids: numbers by their value, or else all by their letters."""
+    """Names of categories in the order of their ids: numbers by their value, or else all by their letters.
+
+    A comma divides the fraction of a decimal number where one of them can mean nothing else: 1,000 may be a thousand.
+    """
     listed = sorted(names)
-    return sorted(listed, key=float) if all(map(_NUMBER.fullmatch, listed)) else listed
-
-
-def _listed_rows(stream: Iterable[str], file: Path) -> list[tuple[Path, str]]:
-    lines = csv.DictReader(stream)
-    columns = [name.strip() for name in lines.fieldnames or ()]
-    lines.fieldnames = columns
-    path, label = (
-        next((name for name in columns if name.lower() in names), None) for names in (_PATHS, _LABELS)
-    )
-    if path is None or label is None:
-        other = next((mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]), "")
-        raise DataError(
-            f"The first line of {file.name!r} names the columns {columns}: expected one of {', '.join(_PATHS)} "
-            f"and one of {', '.join(_LABELS)}, such as path,label."
-            + f" Its columns are divided by {other!r}: save it with commas."
-            * bool(other)
-        )
-    rows = []
-    for line in lines:
-        place, name = (line[path] or "").strip(), normalize("NFC", (line[label] or "").strip())
-        if not place and not name:  # spreadsheets leave lines of commas
-            continue
-        if not place or not name:
-            raise DataError(
-                f"Line {lines.line_num} of {file.name!r} has no {label if place else path}: name "
-                f"{'its category' if place else 'the image'}, or remove the line."
-            )
-        listed = file.parent / place
-        if ("\\" in place or is_of_windows(place)) and not listed.exists():
-            listed = file.parent / place.replace("\\", "/")
-            if os.sep == "/" and not listed.exists():
-                raise DataError(
-                    f"Line {lines.line_num} of {file.name!r} names {display_name(place)!r}, a path of Windows, and "
-                    "there is no such file here: write it from the folder of the list on, or as it is on this computer."
-                )
-        rows.append((listed, name))
-    return rows
+    is_decimal = any("," in name and not _THOUSANDS.fullmatch(name) for name in listed)
+    values = {name: name.replace(",", ".") if is_decimal else name for name in listed}
+    are_numbers = all(map(_NUMBER.fullmatch, values.values())) and not (is_decimal and "." in "".join(listed))
+    return sorted(listed, key=lambda name: float(values[name])) if are_numbers else listed
 
 
 def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str]) -> Dataset:

@@ -36,6 +36,7 @@ from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.prediction import load_model
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
+from promptccd.training.gpus import exact_device, why_on_the_cpu
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest
 from promptccd.training.trainer import StageTrainer
@@ -91,7 +92,10 @@ def adapt(
     require_head(session)
     require_enough_images(session)
     found, before = session.assignment(), (session.model, session.features)
-    student = copy.deepcopy(session.model)
+    device = session.model.device
+    student = copy.deepcopy(session.model).to(exact_device(device))
+    if student.device != device:
+        logger.info(why_on_the_cpu(device.type))
     try:
         _train(student, session, len(found.ids), options, stop or StopRequest())
     except InterruptedRunError as error:  # its message is that of a run, which keeps states
@@ -102,7 +106,7 @@ def adapt(
     except OutOfMemoryError as error:  # the same
         raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
     try:
-        session.model = student.eval()
+        session.model = student.to(device).eval()
         # Training changed how known categories spread, and their images are not here to measure it.
         session.model.set_spread(None)
         features = session.embed(None if stop is None else stop.progress, precision)
@@ -125,7 +129,7 @@ def _train(
     if options.replay_samples:
         replay = model.replay(options.replay_samples, torch_generator("replay", session.seed, stage.stage))
     # The model of stage 0 is not here, so the newest one stands in for it.
-    model.begin_discovery(lambda: copy.deepcopy(session.model))
+    model.begin_discovery(lambda: copy.deepcopy(session.model).to(model.device))
     arguments = TrainingArguments(
         seed=session.seed,
         epochs=options.epochs,

@@ -197,7 +197,7 @@ def embed_images(
 
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
-    values = normalise(pixels.to(model.device, non_blocking=True), view.mean, view.std)
+    values = normalise(pixels.to(model.device, non_blocking=model.device.type == "cuda"), view.mean, view.std)
     lowered = (
         torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     )

@@ -28,7 +28,7 @@ from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, StageChange, StageGroups
 from promptccd.registry.tables import default_name
-from promptccd.training.devices import device_named
+from promptccd.training.gpus import device_named, placed
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class DiscoverySession:
         """
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
-        model.to(chosen).eval()
+        model = placed(model, view, chosen).eval()
         if registry is None:
             registry = registry_of(model, place)
         return cls(

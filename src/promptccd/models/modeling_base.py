@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -448,9 +448,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return CategorySpread(self.whitener.float(), self.spreads.float(), **self.config.spread)
 
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
-        """The same for these categories; one that the model does not know gets the spread of a new category."""
+        """The same for these categories, on the CPU; one that the model does not know gets that of a new category."""
         rows = {category: row for row, category in enumerate(self.config.category_ids)}
-        return None if self.spread is None else self.spread.of([rows.get(each) for each in ids])
+        if self.spread is None:
+            return None
+        here = replace(self.spread, whitener=self.spread.whitener.cpu(), spreads=self.spread.spreads.cpu())
+        return here.of([rows.get(each) for each in ids])
 
     @torch.no_grad()
     def assign(self, features: Tensor) -> Assignment:
@@ -483,7 +486,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {
             "features": F.normalize(features.float(), dim=-1),  # mutant without dim=: features are (B, D)
-            "prototypes": self.prototypes.float(),
+            "prototypes": self.prototypes.float().to(features.device),  # features may be on the CPU already
             "ids": self.config.category_ids,
             "temperature": self.config.confidence_temperature,
             "spread": self.spread,

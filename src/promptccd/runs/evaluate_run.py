@@ -27,8 +27,8 @@ from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import cut_given, cut_named, ids_in_run, require_unseen
-from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
+from promptccd.training.gpus import device_named, exact_device, placed
 from promptccd.training.objectives import method_named
 from promptccd.training.progress import progress_bar
 
@@ -106,9 +106,9 @@ class RunEvaluation:
         rows = []
         for images in self.images[1:]:
             stage = images.stage.index
-            model = self.load_stage(stage).to(self.device).eval()
-            assert model.part_labeller is not None
             view = load_view(self.run.stage(stage))
+            model = placed(self.load_stage(stage), view, self.device).eval()
+            assert model.part_labeller is not None
             share = routing_agreement(
                 model, images, view, self.recipe.training.feature_batch_size, self.num_workers
             )
@@ -144,7 +144,7 @@ class RunEvaluation:
 
         def show(images: StageImages) -> Tensor:
             shown = [pixels(images[index]).flatten() for index in range(len(images))]
-            return torch.stack(shown).to(self.device) / 255
+            return torch.stack(shown).to(exact_device(self.device)) / 255
 
         return self._score(protocol, _of_no_stage(show), options)
 
@@ -157,8 +157,8 @@ class RunEvaluation:
         self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
-        model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
         view = evaluation_view(self.recipe, self.run)
+        model = placed(initial_model(self.recipe, backbone_of(self.recipe, self.run)), view, self.device)
 
         def features(images: StageImages) -> Tensor:
             return self._features(model, view, [images], prompted=False)[0]
@@ -229,7 +229,8 @@ class RunEvaluation:
         """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
         found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
         if missing := [each for each in images if each not in found]:
-            model, view = self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
+            view = load_view(self.run.stage(stage))
+            model = placed(self.load_stage(stage), view, self.device)
             found |= zip(missing, self._features(model, view, missing), strict=True)
         if self._keep_features:
             self._kept |= {(stage, each): values for each, values in found.items()}
@@ -255,13 +256,13 @@ class RunEvaluation:
                 model,
                 each,
                 view,
-                device=self.device,
+                device=model.device,
                 batch_size=self.recipe.training.feature_batch_size,
                 num_workers=self.num_workers,
                 progress=progress_bar,
                 label=f"features of stage {each.stage.index}",
                 prompted=prompted,
-            )
+            ).to(exact_device(model.device))
             for each in images
         ]
 

@@ -25,6 +25,7 @@ from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import load_view, require_whole
 from promptccd.training.devices import in_smaller_batches
+from promptccd.training.gpus import exact_device
 from promptccd.training.progress import progress_bar
 
 _Viewed = tuple[torch.Tensor | None, Verdict]
@@ -280,7 +281,7 @@ def _assigned(
     def embed(batch: torch.Tensor) -> torch.Tensor:
         return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
 
-    features = in_smaller_batches(embed, torch.stack(pixels))
+    features = in_smaller_batches(embed, torch.stack(pixels)).to(exact_device(model.device))
     require_finite(features, files)
     found = model.assign(features)
     require_finite(torch.stack([found.confidences, found.distances], dim=1), files)

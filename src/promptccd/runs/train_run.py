@@ -62,6 +62,7 @@ from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, R
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
+from promptccd.training.gpus import reported_gpu, why_on_the_cpu
 from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.objectives import StageContext, method_named
@@ -172,7 +173,7 @@ def train_run(
     accelerator = accelerator or accelerator_for(arguments)
     space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
     if accelerator.device.type == "cpu" and accelerator.is_main_process:
-        logger.info("No GPU was found: training on the CPU.")
+        logger.info(why_on_the_cpu(reported_gpu()))
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     run = RunDirectory(arguments.output_dir)

@@ -11,9 +11,6 @@ import torch.distributed as dist
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
-from promptccd.errors import ConfigurationError
-from promptccd.models.untrusted import one_line
-
 logger = logging.getLogger(__name__)
 
 _LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
@@ -42,22 +39,6 @@ def place_among_processes() -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
-
-
-def device_named(name: str | None) -> torch.device:
-    """A device of this machine; without a name a GPU if there is one.
-
-    Raises:
-        ConfigurationError: there is no such device.
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty((), device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # depends on the build of torch
-        raise ConfigurationError(
-            f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another device, such as cpu or cuda:0."
-        ) from error
-    return device
 
 
 class _GatherWithGradient(torch.autograd.Function):

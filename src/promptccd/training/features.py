@@ -61,7 +61,7 @@ def extract_features(
     parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
 
     def embed(pixels: Tensor) -> Tensor:
-        pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
+        pixel_values = normalise(pixels.to(device, non_blocking=device.type == "cuda"), view.mean, view.std)
         return model.features_of(pixel_values, prompted)
 
     for pixels in progress(loader, len(loader), label):

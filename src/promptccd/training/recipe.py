@@ -62,7 +62,7 @@ def read_yaml_file(path: Path) -> Any:
         problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
         if path.suffix not in SUFFIXES:
             problem += (
-                ". If it lists images: give their folder, or a CSV file of path,label whose name ends in .csv"
+                ". If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
             )
         raise ConfigurationError(problem) from error
 

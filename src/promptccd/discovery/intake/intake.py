@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.data.camera_raw import raw_beside, reason_of_raw
+from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.capture_dates import seconds_of
 from promptccd.data.depths import Depths
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
@@ -25,6 +25,7 @@ from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Decoding, Status, Verdict
+from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
@@ -357,7 +358,7 @@ def read_intake(
     limits = limits or IntakeLimits()
     opened = source if isinstance(source, ImageSource) else find_source(source)
     try:
-        entries = _without_paired_raw(opened.entries(limits))
+        entries = _without_leftovers(opened.entries(limits))
         reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(overflow, seen))
         stamped = [(entry, reader.stamp(entry)) for entry in entries]
         unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
@@ -567,15 +568,10 @@ class _Reader:
         return known
 
 
-def _without_paired_raw(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, of which camera RAWs are not read that lie beside the developed picture of the same photograph."""
-    beside = raw_beside(entry.name for entry in entries if not entry.reason)
-    return [
-        replace(entry, reason=f"camera RAW beside {beside[entry.name]}, which is used")
-        if not entry.reason and entry.name in beside
-        else entry
-        for entry in entries
-    ]
+def _without_leftovers(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries, of which those are not read that show a photograph of which another file is used."""
+    beside = leftovers(entry.name for entry in entries if not entry.reason)
+    return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
 
 
 def _joined(decoded: Verdict, listed: Verdict) -> Verdict:

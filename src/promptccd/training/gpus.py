@@ -1,0 +1,94 @@
+"""Which device computes what: features on a GPU that gives the CPU's answers, groups where there is float64."""
+
+import copy
+import logging
+
+import torch
+
+from promptccd.data.randomness import torch_generator
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.errors import ConfigurationError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.untrusted import one_line
+
+logger = logging.getLogger(__name__)
+
+_GPUS = ("cuda", "xpu", "mps")  # kinds that are used without being named
+_EXACT = ("cpu", "cuda")  # kinds that compute float64, whatever the model of the GPU
+_ALIKE = (
+    0.9999  # cosine of features: another device rounds the seventh digit, a wrong kernel changes the first
+)
+
+
+def reported_gpu() -> str:
+    """The kind of GPU that torch finds on this machine, such as ``"cuda"`` or ``"mps"``; empty for none."""
+    if not torch.accelerator.is_available():
+        return ""
+    found = torch.accelerator.current_accelerator()
+    return "" if found is None else found.type
+
+
+def usual_device(gpu: str) -> str:
+    """The device that features are computed on unless another one is named; `gpu` is what `reported_gpu` says."""
+    return gpu if gpu in _GPUS else "cpu"
+
+
+def exact_device(device: torch.device) -> torch.device:
+    """The device that groups are found on, and models are trained on, where features are computed on this one.
+
+    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them.
+    """
+    return device if device.type in _EXACT else torch.device("cpu")
+
+
+def why_on_the_cpu(gpu: str) -> str:
+    """Why a training is on the CPU, in a line; `gpu` is what `reported_gpu` says."""
+    if not gpu:
+        return "No GPU was found: training on the CPU."
+    return (
+        f"Training on the CPU: k-means and mixtures need float64, which not every GPU of the kind {gpu} has. discover, "
+        "predict and evaluate compute features on it."
+    )
+
+
+def placed(
+    model: CategoryDiscoveryModel, view: EvaluationView, device: torch.device
+) -> CategoryDiscoveryModel:
+    """The model on a device; on the CPU where the device does not give the CPU's features of two pictures of noise.
+
+    CUDA is what all is run on, and is not asked. What is chosen is logged for the others.
+    """
+    if device.type in _EXACT:
+        return model.to(device)
+    size = view.processor.crop_size
+    noise = torch.rand(2, 3, size["height"], size["width"], generator=torch_generator("placed"))
+    there, problem = copy.deepcopy(model).to(device), ""
+    with torch.no_grad():
+        wanted = model.eval().features_of(normalise((noise * 255).byte(), view.mean, view.std))
+        try:
+            pixels = normalise((noise * 255).byte().to(device), view.mean, view.std)
+            alike = float((there.eval().features_of(pixels).cpu() * wanted).sum(1).min())
+            problem = "" if alike >= _ALIKE else f"it gives other features than the CPU (cosine {alike:.4f})"
+        except (RuntimeError, TypeError) as error:  # an operator that it has not
+            problem = one_line(error)[:200]
+    if problem:
+        logger.warning("Features are computed on the CPU and not on %s: %s", device, problem)
+        return model
+    logger.info("Features are computed on %s, and groups are found on the CPU, in float64.", device)
+    return there
+
+
+def device_named(name: str | None) -> torch.device:
+    """A device of this machine; without a name a GPU if there is one.
+
+    Raises:
+        ConfigurationError: there is no such device.
+    """
+    try:
+        device = torch.device(name or usual_device(reported_gpu()))
+        torch.empty((), device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # depends on the build of torch
+        raise ConfigurationError(
+            f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another device, such as cpu or cuda:0."
+        ) from error
+    return device

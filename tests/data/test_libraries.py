@@ -1,0 +1,171 @@
+"""Folders in which programs keep photographs: each photograph once, as it was taken, and the rest is counted."""
+
+import io
+import plistlib
+import zipfile
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd.data.folders import FolderSource, images_in, labelled_folder
+from promptccd.data.limits import IntakeLimits
+from promptccd.discovery.intake.intake import read_intake
+
+PHOTOS = "left there by Photos"
+LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are
+    "Photos": (
+        "Photos Library.photoslibrary", ["originals/A/1.jpeg", "originals/B/2.jpeg"],
+        ["resources/derivatives/A/1_1_105_c.jpeg", "resources/renders/B/2.jpeg", "scopes/cloudsharing/x.jpeg", "x.png",
+         "database/search/y.png"], "Photos",
+    ),
+    "Photos of older systems": (
+        "Mine.PhotosLibrary", ["Masters/2015/05/01/1.jpg"],
+        ["Thumbnails/2015/1.jpg", "resources/proxies/2.jpg", "Previews/1.jpg"], "Photos",
+    ),
+    "iPhoto": ("iPhoto.photolibrary", ["Masters/1.jpg"], ["Thumbnails/1.jpg", "Previews/1.jpg"], "iPhoto"),
+    "old iPhoto": ("iPhoto Library", ["Originals/2007/1.jpg"], ["Data/1.jpg", "Modified/2007/1.jpg"], "iPhoto"),
+    "Aperture": ("A.aplibrary", ["Masters/1.jpg"], ["Previews/1.jpg", "Thumbnails/1.jpg"], "Aperture"),
+    "Capture One": ("2024.cocatalog", ["Originals/1.jpg"], ["Cache/Thumbnails/1.jpg"], "Capture One"),
+    "Photo Booth": ("Photo Booth Library", ["Pictures/1.jpg"], ["Originals/1.jpg"], "Photo Booth"),
+}  # fmt: skip
+NOT_SEARCHED = {
+    "Catalog Previews.lrdata": "Lightroom", "Smart Previews.lrdata": "Lightroom", "CaptureOne": "Capture One",
+    "Generated Images.bundle": "Mylio", "Film.imovielibrary": "iMovie", "Film.fcpbundle": "Final Cut",
+    "Viewer.app": "a program",
+}  # fmt: skip
+
+
+def photograph(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(zlib.crc32(str(path).encode())).integers(
+        0, 256, (24, 24, 3), dtype=np.uint8
+    )
+    Image.fromarray(noise).save(path, "JPEG")
+
+
+@pytest.mark.parametrize("kind", LIBRARIES)
+@pytest.mark.parametrize("below", ["", "Pictures/mine"])
+def test_a_library_gives_its_originals_alone(below: str, kind: str, tmp_path: Path) -> None:
+    name, originals, copies, program = LIBRARIES[kind]
+    for each in [*originals, *copies]:
+        photograph(tmp_path / below / name / each)
+    place = tmp_path if below else tmp_path / name  # the library itself may be given
+    inside = f"{below}/{name}/" if below else ""
+    found = images_in(FolderSource(place), IntakeLimits())
+    assert found.images == [inside + each for each in originals]
+    tops = {inside + each.split("/")[0] for each in copies}
+    assert found.left_out == dict.fromkeys(tops, f"left there by {program}")
+    intake = read_intake(place)
+    assert [file.name for file in intake.used] == [inside + each for each in originals]
+
+
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_a_library_in_an_archive_gives_its_originals_alone(kind: str, tmp_path: Path) -> None:
+    name, originals, copies, program = LIBRARIES[kind]
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        for each in [*originals, *copies]:
+            stream = io.BytesIO()
+            Image.new("RGB", (24, 24), (len(each), 9, 9)).save(stream, "JPEG")
+            packed.writestr(f"a/{name}/{each}", stream.getvalue())
+    with read_intake(tmp_path / "all.zip") as intake:
+        assert [file.name for file in intake.files if file.image_size] == [
+            f"a/{name}/{each}" for each in originals
+        ]
+        assert intake.report().skipped_reasons == {f"left there by {program}": len(copies)}
+
+
+@pytest.mark.parametrize("name", NOT_SEARCHED)
+def test_a_folder_of_small_copies_is_not_searched(name: str, tmp_path: Path) -> None:
+    photograph(tmp_path / "2024" / "1.jpg")
+    photograph(tmp_path / "2024" / name / "deep" / "1.jpg")
+    found = images_in(FolderSource(tmp_path), IntakeLimits())
+    assert found.images == ["2024/1.jpg"]
+    assert found.left_out == {f"2024/{name}": f"folder of {NOT_SEARCHED[name]}, not searched"}
+    assert not images_in(FolderSource(tmp_path / "2024" / name), IntakeLimits()).images
+
+
+@pytest.mark.parametrize(
+    "name", ["photoslibrary", "app", "Photos Library", "My CaptureOne", "x.lrdata.old", "iphoto"]
+)
+def test_a_folder_that_is_called_alike_is_any_folder(name: str, tmp_path: Path) -> None:
+    photograph(tmp_path / name / "resources" / "1.jpg")
+    photograph(tmp_path / name / "2.jpg")
+    assert len(images_in(FolderSource(tmp_path), IntakeLimits()).images) == 2
+
+
+SIDE_FILES = {
+    ".IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
+    "IMG_8.jpg.nextcloud": "not downloaded from Nextcloud: make it available",
+    "IMG_8.jpg.owncloud": "not downloaded from ownCloud: make it available",
+    "IMG_9.jpg.cloud": "not downloaded by odrive: open it once",
+    "2023.cloudf": "not downloaded by odrive: open it once",
+    "Notes.gdoc": "a link to a document of Google Drive",
+    "IMG_1.AAE": "left there by Photos: what was edited",
+    "MVI_1.THM": "left there by a camera: a small picture of a film",
+    ".hidden.jpg": "hidden file",
+    "._IMG_1.jpg": "left there by an operating system",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_path: Path) -> None:
+    photograph(tmp_path / "set" / "a" / "IMG_1.jpg")
+    for name in SIDE_FILES:
+        photograph(tmp_path / "set" / "a" / name)
+    place = tmp_path / "set"
+    if packed:
+        with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+            for file in sorted(place.rglob("*.*")):
+                archive.write(file, file.relative_to(place))
+        place = tmp_path / "set.zip"
+    with read_intake(place) as intake:
+        assert [file.name for file in intake.used] == ["a/IMG_1.jpg"]
+        told = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
+    assert told.keys() == SIDE_FILES.keys()
+    for name, said in SIDE_FILES.items():
+        assert told[name].startswith(said), name
+
+
+def test_a_mac_as_it_comes(tmp_path: Path) -> None:
+    """What a person with a Mac drags here: an album, a library, pictures that are in the cloud alone, live photos."""
+    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
+    album = tmp_path / "Album"
+    for number in range(4):
+        photograph(album / f"IMG_000{number}.JPG")
+        photograph(tmp_path / "P.photoslibrary" / "originals" / "A" / f"{number}.jpeg")
+        photograph(
+            tmp_path / "P.photoslibrary" / "resources" / "derivatives" / "A" / f"{number}_1_105_c.jpeg"
+        )
+    for number in (4, 5):
+        pillow_heif.from_pillow(Image.new("RGB", (40, 40), (number, 9, 200))).save(
+            album / f"IMG_000{number}.HEIC"
+        )
+        (album / f"IMG_000{number}.MOV").write_bytes(b"\0\0\0\x14ftypqt  " + bytes(99))
+    photograph(album / "IMG_E0005.JPG")
+    (album / "IMG_0005.AAE").write_bytes(plistlib.dumps({"adjustmentBaseVersion": 0}))
+    (album / ".IMG_7.heic.icloud").write_bytes(
+        plistlib.dumps({"NSURLNameKey": "IMG_7.heic"}, fmt=plistlib.FMT_BINARY)
+    )
+    (album / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+    with read_intake(tmp_path) as intake:
+        assert len(intake.used) == 4 + 4 + 1 + 1
+        reasons = Counter(file.verdict.note.split(":")[0] for file in intake.files if not file.is_used)
+    assert reasons == {
+        PHOTOS: 2,  # its folder, and the AAE
+        "not downloaded from iCloud": 1,
+        "the film of the live photo IMG_0004.HEIC": 1,
+        "the film of the live photo IMG_0005.HEIC": 1,
+        "taken before the edit IMG_E0005.JPG, which is used": 1,
+        "left there by an operating system": 1,
+    }
+
+
+def test_a_library_in_the_folder_of_a_category_is_of_that_category(tmp_path: Path) -> None:
+    photograph(tmp_path / "herons" / "P.photoslibrary" / "originals" / "1.jpeg")
+    photograph(tmp_path / "herons" / "P.photoslibrary" / "resources" / "1.jpeg")
+    photograph(tmp_path / "tits" / "1.jpeg")
+    assert [name for _, name in labelled_folder(tmp_path).splits["train"]] == ["herons", "tits"]

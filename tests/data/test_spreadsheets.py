@@ -1,0 +1,311 @@
+"""Tables as spreadsheets write them are read right, or refused in a line that names file, line and what to do."""
+
+import codecs
+import logging
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image as Pillow
+
+from promptccd.data import StageStream
+from promptccd.data.loading import load_images, open_images, read_categories
+from promptccd.data.spreadsheets import ForeignTableError, read_sheet
+from promptccd.data.table_files import in_order
+from promptccd.errors import DataError
+
+NAMES = ("a.png", "b.png", "c.png", "Möwe, 日本.png")
+LABELS = ("heron", "Möwe", "heron", "鷺; | 'x'")
+PLAIN = "path,label\na.png,heron\nb.png,Möwe\nc.png,heron\n\"Möwe, 日本.png\",鷺; | 'x'\n"
+
+
+def divided(by: str, head: str = "path,label", behind: str = "") -> str:
+    """The same table with other marks; texts that hold one are in quotes."""
+    lines = [head.replace(",", by)]
+    for cells in zip(NAMES, LABELS, strict=True):
+        lines.append(by.join(f'"{cell}"' if by in cell else cell for cell in cells) + behind)
+    return "\n".join(lines) + "\n"
+
+
+def ended(text: str, end: str) -> str:
+    return text.replace("\n", end)
+
+
+RIGHT: dict[str, bytes] = {
+    "commas": PLAIN.encode(),
+    "semicolons, as Excel writes them in half of Europe": ended(divided(";"), "\r\n").encode("utf-8-sig"),
+    "tabs": divided("\t").encode(),
+    "bars": divided("|").encode(),
+    "sep=; in front": b"sep=;\r\n" + ended(divided(";"), "\r\n").encode(),
+    "sep=, in quotes and with a mark": codecs.BOM_UTF8 + b'"sep=,"\r\n' + ended(PLAIN, "\r\n").encode(),
+    "sep= of a sign that nobody else uses": b"SEP=~\n" + divided("~").encode(),
+    "sep=; and more columns": b"sep=;;;\n" + divided(";", behind=";;").encode(),
+    "a mark of UTF-8": PLAIN.encode("utf-8-sig"),
+    "Unicode text of Excel": ended(divided("\t"), "\r\n").encode("utf-16"),
+    "UTF-16, the large end first": codecs.BOM_UTF16_BE + divided(";").encode("utf-16-be"),
+    "UTF-32": PLAIN.encode("utf-32"),
+    "lines of Windows": ended(PLAIN, "\r\n").encode(),
+    "lines of an old Mac": ended(PLAIN, "\r").encode(),
+    "no end at the end": PLAIN.rstrip("\n").encode(),
+    "large letters": divided(";", "PATH,LABEL").encode(),
+    "blanks around names": divided(";", " path , Label ").encode(),
+    "a blank of a printer": divided(";", "path\u00a0,\u00a0label").encode(),
+    "names in quotes": divided(",", '"Path","Label"').encode(),
+    "other names": divided("\t", "File Name,Category").encode(),
+    "the columns the other way round, and one between": (
+        "label;seen at;path\n" + "\n".join(
+            f'"{label}";"noon; or\nlater";{name}' for name, label in zip(NAMES, LABELS, strict=True)
+        )
+    ).encode(),
+    "empty lines behind and between": divided(";").replace("\nc", "\n\n;\n;;;\n\nc").encode() + b";\n;;;\n\n\n",
+    "empty columns behind": divided(";", "path,label;;;", ";;;").encode(),
+    "empty columns behind the rows alone": divided("\t", behind="\t\t").encode(),
+    "empty lines in front": b"\n;;\n" + divided(";").encode(),
+    "a column of numbers without a name, as pandas writes": (
+        ",path,label\n" + "\n".join(f"{row},{line}" for row, line in enumerate(PLAIN.splitlines()[1:]))
+    ).encode(),
+    "blanks behind the marks": PLAIN.replace(",", ", ").replace("Möwe,  日本", "Möwe, 日本").encode(),
+    "everything in quotes": (
+        '"path";"label"\r\n'
+        + "\r\n".join(f'"{name}";"{label}"' for name, label in zip(NAMES, LABELS, strict=True))
+    ).encode("utf-8-sig"),
+    "a line break inside of a text": divided(";", "path,label;note").replace(
+        "heron\n", 'heron;"first\r\nsecond\n\nfourth"\n'
+    ).encode(),
+    "paths of Windows": PLAIN.replace("a.png", ".\\a.png").replace("b.png", ".\\.\\b.png").encode(),
+    "letters with accents apart, as a Mac writes them": PLAIN.replace("ö", "o\u0308").encode(),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for shade, name in enumerate(NAMES):
+        Pillow.new("RGB", (9, 9), (shade, 7, 7)).save(tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("suffix", ["csv", "txt"])
+def test_a_table_is_read_right(name: str, suffix: str, folder: Path) -> None:
+    listed = folder / f"list.{suffix}"
+    listed.write_bytes(RIGHT[name])
+    table = load_images(str(listed))
+    assert read_categories(table, "label")[1] == tuple(sorted(set(LABELS)))
+    names = table.features["label"].names
+    assert tuple(names[row] for row in table["label"]) == LABELS
+    assert [image.getpixel((0, 0))[0] for image in table["image"]] == [0, 1, 2, 3]
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "cp1252": (
+        ended("path;label\na.png;Reiher\nb.png;Möwe\n", "\r\n").encode("cp1252"),
+        r"Line 3 of 'list.csv' is not UTF-8 \(byte 0xf6\): .*older code page.*'CSV UTF-8' in the spreadsheet",
+    ),
+    "cp932": ("path,label\na.png,鷺\n".encode("cp932"), r"Line 2 of 'list.csv' is not UTF-8 .*CSV UTF-8"),
+    "the code page of a Mac": (
+        ended("path,label\na.png,x\nb.png,y\nc.png,Möwe\n", "\r").encode("mac-roman"),
+        r"Line 4 of 'list.csv' is not UTF-8 \(byte 0x9a\).*Numbers: Export To CSV",
+    ),
+    "a code page in the first line": ("Übersicht;path;label\n".encode("cp1252"), "Line 1 of 'list.csv' is not UTF-8"),
+    "UTF-16 cut in a letter": (
+        "path;label\na.png;x\n".encode("utf-16")[:-1], r"Line 2 of 'list.csv' is not UTF-16 .*the table is damaged",
+    ),
+    "UTF-16 without its mark": (PLAIN.encode("utf-16-le"), r"no table of text \(starts like no known format\)"),
+    "a workbook": (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml", "spreadsheet program's own file.*CSV UTF-8"),
+    "an old workbook": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "spreadsheet program's own file"),
+    "a page": (b"<html><table><tr><td>path</td></tr></table>", r"no table of text \(starts like HTML\)"),
+    "JSON": (b'{"path": "a.png"}', r"no table of text \(starts like JSON\)"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(50), r"no table of text \(starts like an image\)"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", r"starts like a Git LFS pointer"),
+    "zeros": (bytes(600), "no table of text"),
+    "a comma in a path": (b"path,label\na.png,heron\nb, c.png,tit\n", "Line 3 of 'list.csv' has 3 columns, .* names 2"),
+    "a comma in the last text": (b"path,label,\na.png,heron, grey\n", "Line 2 of 'list.csv' has 3 columns"),
+    "an open quote": (b'path,label\na.png,x\nb.png,"y\nc.png,z\n', r"Line 3 of 'list.csv' is no row \(unexpected end"),
+    "a quote in a text in quotes": (b'path,label\n"a "x" b.png",y\n', "Line 2 of 'list.csv' is no row"),
+    "an open quote behind breaks": (
+        b'sep=,\npath,note,label\na.png,"1\n2\n3",x\nb.png,",y\n' + b"c.png,,z\n" * 40_000,
+        r"Line 6 of 'list.csv' is no row",
+    ),
+    "no label": (b"path;label\na.png;x\n\nb.png;\n", "Line 4 of 'list.csv' has no label: name its category"),
+    "no path": (b"sep=;\nPfad;Path;Label\n;;x\n", "Line 3 of 'list.csv' has no Path: name the image"),
+    "a lost letter": ("path,label\na.png,M\ufffdwe\n".encode(), r"Line 2 of 'list.csv' holds '.ufffd', .*lost on"),
+    "a control character": (b"path,label\na.png,\x1b$Bheron\n", r"Line 2 of 'list.csv' holds '.x1b'"),
+    "one column twice": (b"path,label,Label\na.png,x,y\n", "names 2 columns 'label': leave one"),
+    "nothing": (b"", r"names the columns \[\]: expected one of path, .* and one of label, .*such as path,label"),
+    "marks alone": (b";;;\n;;\n", "names the columns"),
+    "no rows": (b"path;label\r\n;\r\n", "'list.csv' lists no image"),
+    "no heading": (b"a.png;heron\n", r"names the columns \['a.png', 'heron'\]"),
+    "a drive": (b"path;label\nC:\\Users\\me\\a.png;x\n", r"Line 2 of 'list.csv' names 'C:.*of Windows, .*: copy"),
+    "a share": (b"path;label\na.png;y\n\\\\nas\\p\\a.png;x\n", r"Line 3 of 'list.csv' names .*a path of Windows"),
+    "an address": (b"path,label\nhttps://x.org/a.png,x\n", "Line 2 of 'list.csv' names .*an address: copy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_table_that_cannot_be_read_is_told_line_and_remedy(name: str, folder: Path) -> None:
+    content, said = REFUSED[name]
+    (folder / "list.csv").write_bytes(content)
+    with pytest.raises(DataError, match=said) as told:
+        load_images(str(folder / "list.csv"))
+    assert "\n" not in str(told.value)
+    assert "list.csv" in str(told.value)
+
+
+def workbook(file: Path, first: str) -> Path:
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr(first, "x")
+    return file
+
+
+@pytest.mark.parametrize("first", ["[Content_Types].xml", "mimetype", "Index/Document.iwa", "Data/x.jpg"])
+@pytest.mark.parametrize("suffix", ["xlsx", "ods", "numbers"])
+def test_a_spreadsheets_own_file_is_named(suffix: str, first: str, folder: Path) -> None:
+    file = workbook(folder / f"photos.{suffix}", first)
+    with pytest.raises(
+        DataError, match=rf"'photos.{suffix}' is a spreadsheet program's own file.*'CSV UTF-8'"
+    ):
+        load_images(str(file))
+
+
+def test_a_table_of_numbers_that_is_a_folder_is_named(folder: Path) -> None:
+    package = folder / "photos.numbers"
+    package.mkdir()
+    Pillow.new("RGB", (9, 9)).save(package / "preview.jpg")
+    with pytest.raises(DataError, match=r"'photos.numbers' is a spreadsheet program's own file"):
+        load_images(str(package))
+    with pytest.raises(DataError, match=r"'sheet.gsheet' is a spreadsheet program's own file"):
+        (folder / "sheet.gsheet").write_text('{"url": "https://docs.google.com/open?id=1"}')
+        load_images(str(folder / "sheet.gsheet"))
+
+
+def test_text_with_the_name_of_a_workbook_is_read(folder: Path) -> None:
+    (folder / "list.xls").write_bytes(divided("\t").encode())  # as many instruments write it
+    assert len(load_images(str(folder / "list.xls"))) == 4
+
+
+def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    listed = folder / "list.csv"
+    listed.write_bytes("name;path;label;image\nx;a.png;heron;gone.png\ny;b.png;tit;\n".encode("utf-16"))
+    assert load_images(str(listed)).features["label"].names == ["heron", "tit"]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "UTF-16; divided by semicolons; column 'path' is read and not 'image'; column 'label'" in said
+    listed.write_bytes(b"path,label\na.png,heron\nb.png,tit\nd.png,tit\ne.png,tit\n")
+    caplog.clear()
+    load_images(str(listed))
+    assert caplog.messages == [f"{listed}: 2 of 4 files are not there, the first in line 4: 'd.png'."]
+    listed.write_text("path,label\na.png,heron\n")
+    caplog.clear()
+    load_images(str(listed))
+    assert not caplog.messages  # what is as it is documented needs no word
+
+
+def test_lines_are_counted_as_a_person_counts_them(folder: Path) -> None:
+    (folder / "list.csv").write_bytes(b'sep=;\r\n\r\npath;label;note\r\na.png;x;"1\r\n2"\r\n\r\nb.png;y;\r\n')
+    sheet = read_sheet(folder / "list.csv", ["path"], ["label"])
+    assert [row.line for row in sheet.rows] == [4, 7]
+    assert sheet.rows[0].cells == {"path": "a.png", "label": "x", "note": "1\r\n2"}
+    assert sheet.rows[1].cells == {"path": "b.png", "label": "y", "note": ""}
+
+
+def test_the_divider_is_the_one_that_gives_the_columns(folder: Path) -> None:
+    listed = folder / "list.csv"
+    listed.write_text('"path";"a,b,c,d,e";"label"\na.png;1,5;x\n')
+    sheet = read_sheet(listed, ["path"], ["label"])
+    assert sheet.columns == ("path", "a,b,c,d,e", "label")
+    assert sheet.rows[0].cells["a,b,c,d,e"] == "1,5"
+    with pytest.raises(ForeignTableError):
+        read_sheet(listed, ["path"], ["category"])
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["10", "9", "0,5", "2,25"], ["0,5", "2,25", "9", "10"]),
+        (["-1,5", "-10,5", "3"], ["-10,5", "-1,5", "3"]),
+        (["1,000", "500", "20"], ["1,000", "20", "500"]),  # a thousand, or one: by letters, as ever
+        (["1,000", "0,5"], ["0,5", "1,000"]),
+        (["1,5", "1.25", "10"], ["1,5", "1.25", "10"]),  # both marks: nobody knows
+        (["1,5", "x", "10"], ["1,5", "10", "x"]),
+        (["1.5", "10", "9"], ["1.5", "9", "10"]),
+    ],
+)
+def test_decimal_commas_go_by_their_value(names: list[str], wanted: list[str], folder: Path) -> None:
+    assert in_order(names) == wanted
+    lines = [f"a.png;{name}" for name in names]
+    (folder / "list.csv").write_text("\n".join(["path;label", *lines]))
+    assert load_images(str(folder / "list.csv")).features["label"].names == wanted
+
+
+def described(folder: Path, content: bytes, name: str = "metadata.csv") -> Path:
+    place = folder / "set"
+    place.mkdir()
+    for file in NAMES:
+        (folder / file).rename(place / file)
+    (place / name).write_bytes(content)
+    return place
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("by", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ["metadata.csv", "Metadata.CSV"])
+def test_metadata_is_read_as_lists_are(name: str, by: str, encoding: str, folder: Path) -> None:
+    head = f"Size{by}File Name{by}Label"
+    lines = [f'"1,5"{by}"{file}"{by}"{label}"' for file, label in zip(NAMES, LABELS, strict=True)]
+    place = described(folder, ended("\n".join([head, *lines, by * 4, ""]), "\r\n").encode(encoding), name)
+    opened = open_images(str(place))
+    assert tuple(opened.table["label"]) == LABELS
+    assert opened.table.column_names == ["Size", "file_name", "label", "image"]
+    assert not opened.left_out
+    assert len(StageStream.from_dataset(str(place), class_blocks=[2, 1])) == 2
+
+
+def test_whole_numbers_of_metadata_are_numbers(folder: Path) -> None:
+    place = described(folder, b"file_name;label;code;share\na.png;10;007;0,5\nb.png;9;1;\nc.png;2;2;1\n")
+    table = load_images(str(place))
+    assert table["label"][:] == [10, 9, 2]
+    assert read_categories(table, "label")[1] == ("2", "9", "10")
+    assert table["code"][:] == ["007", "1", "2"]
+    assert read_categories(table, "code")[1] == ("1", "2", "007")
+    assert table["share"][:] == ["0,5", None, "1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("file_name;label\na.png;Möwe\n".encode("cp1252"), "Line 2 of 'metadata.csv' is not UTF-8"),
+        (b"file_name;label\na.png;x\n;y\n", "Line 3 of 'metadata.csv' has no file_name"),
+        (b"file_name,label\na.png,x,y\n", "Line 2 of 'metadata.csv' has 3 columns"),
+    ],
+)
+def test_metadata_that_cannot_be_read_is_told(content: bytes, said: str, folder: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        load_images(str(described(folder, content)))
+
+
+@pytest.mark.parametrize(
+    "content", ["Größe;Datei\n1;2\n".encode("cp1252"), b"\x00\x01\x02", b"when,where\n1,2\n"]
+)
+def test_metadata_of_another_program_says_nothing(content: bytes, folder: Path) -> None:
+    place = described(folder, content)
+    for name in NAMES:
+        (place / name[0]).mkdir()
+        (place / name).rename(place / name[0] / name)
+    opened = open_images(str(place))
+    assert len(opened.table) == 4
+    assert list(opened.left_out) == ["metadata.csv"]
+
+
+def test_text_of_unicode_is_called_text_elsewhere(folder: Path) -> None:
+    (folder / "heron").mkdir()
+    (folder / "a.png").rename(folder / "heron" / "a.png")
+    (folder / "heron" / "list.txt").write_bytes(divided("\t").encode("utf-16"))
+    said = open_images(str(folder)).left_out["heron/list.txt"]
+    assert "starts like text" in said
+
+
+def test_a_table_in_a_folder_of_its_own_is_told_to_be_given_itself(folder: Path) -> None:
+    (folder / "tables").mkdir()
+    (folder / "tables" / "list.csv").write_text(PLAIN)
+    with pytest.raises(DataError, match="give a table of path,label itself to promptccd train"):
+        load_images(str(folder / "tables"))

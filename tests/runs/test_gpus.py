@@ -1,0 +1,151 @@
+"""Which device computes what: features on a GPU that gives the CPU's answers, and nothing in float64 there."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from promptccd.cli.main import main
+from promptccd.runs import load_model
+from promptccd.runs.stage_checkpoint import load_view
+from promptccd.training import gpus
+from promptccd.training.gpus import (
+    device_named,
+    exact_device,
+    placed,
+    reported_gpu,
+    usual_device,
+    why_on_the_cpu,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "features", "groups"),
+    [
+        ("cuda", "cuda", "cuda"),
+        ("mps", "mps", "cpu"),
+        ("xpu", "xpu", "cpu"),
+        ("", "cpu", "cpu"),
+        ("mtia", "cpu", "cpu"),
+    ],
+)
+def test_what_a_machine_reports_says_where_is_computed(gpu: str, features: str, groups: str) -> None:
+    assert usual_device(gpu) == features
+    assert exact_device(torch.device(features)) == torch.device(groups)
+
+
+def test_an_index_stays() -> None:
+    assert exact_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+
+
+def test_without_a_name_it_is_what_the_machine_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "reported_gpu", lambda: "")
+    assert device_named(None) == CPU
+    monkeypatch.setattr(gpus, "_GPUS", ("meta",))
+    monkeypatch.setattr(gpus, "reported_gpu", lambda: "meta")
+    assert device_named(None) == torch.device("meta")
+    assert device_named("cpu") == CPU
+
+
+def test_this_machine_reports_what_torch_finds() -> None:
+    assert reported_gpu() == ("cuda" if torch.cuda.is_available() else "")
+
+
+def test_a_line_says_why_a_training_is_on_the_cpu() -> None:
+    assert why_on_the_cpu("") == "No GPU was found: training on the CPU."
+    assert "need float64, which not every GPU of the kind mps has" in why_on_the_cpu("mps")
+
+
+def test_a_device_that_computes_nothing_is_left_with_a_line(trained_run: Path, caplog) -> None:
+    model, view = load_model(trained_run / "stage1"), load_view(trained_run / "stage1")
+    kept = placed(model, view, torch.device("meta"))
+    assert kept is model and model.device == CPU
+    (said,) = caplog.messages
+    assert said.startswith("Features are computed on the CPU and not on meta: ")
+    assert "\n" not in said and len(said) < 300
+    caplog.clear()
+    assert placed(model, view, CPU) is model
+    assert not caplog.messages
+
+
+def pictures(folder: Path) -> Path:
+    for number in range(24):
+        pixels = np.random.default_rng(number).integers(0, 60, (24, 24, 3)).astype(np.uint8)
+        pixels[8 * (number % 3) : 8 * (number % 3) + 8] = np.eye(3)[number % 3] * 200
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
+
+
+def on_a_pretended_gpu(what: str, *commands: list[str]) -> tuple[list[list[int]], str]:
+    """Exit code and number of layers computed there for every command, and all that was said."""
+    words = [sys.executable, "-m", "tests.pretended_gpu", what, json.dumps(commands)]
+    path = os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return json.loads(ended.stdout.splitlines()[-1]), ended.stdout + ended.stderr
+
+
+def test_groups_and_predictions_are_those_of_the_cpu(trained_run: Path, tmp_path: Path, capsys) -> None:
+    photos = pictures(tmp_path / "photos")
+    stage = str(trained_run / "stage1")
+
+    def commands(name: str, device: list[str]) -> list[list[str]]:
+        return [
+            ["discover", stage, str(photos), "--out", str(tmp_path / name), "--precision", "fp32", *device],
+            ["predict", stage, str(photos), "--top_k", "2", *device],
+        ]
+
+    ended, said = on_a_pretended_gpu("right", *commands("there", ["--device", "pretended"]))
+    assert [code for code, _ in ended] == [0, 0]
+    assert all(layers >= 10 for _, layers in ended)  # two of noise, and then the photographs
+    assert said.count("Features are computed on pretended, and groups are found on the CPU, in float64.") == 2
+    for words in commands("here", ["--device", "cpu"]):
+        capsys.readouterr()
+        assert main(words) == 0
+    assert capsys.readouterr().out.strip() in said
+    tables = [
+        list(csv.DictReader((tmp_path / name / "assignments.csv").open(encoding="utf-8", newline="")))
+        for name in ("here", "there")
+    ]
+    for here, there in zip(*tables, strict=True):
+        for column, value in here.items():
+            if column in ("confidence", "distance"):
+                assert float(there[column]) == pytest.approx(float(value), abs=1e-4)
+            else:
+                assert there[column] == value
+
+
+@pytest.mark.slow
+def test_figures_are_those_of_the_cpu(trained_run: Path, capsys) -> None:
+    words = ["evaluate", str(trained_run), "--json"]
+    ((code, layers),), said = on_a_pretended_gpu("right", words)
+    assert code == 0 and layers >= 20
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().out.strip() in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("wrong", "it gives other features than the CPU (cosine 0."), ("lacking", "The operator aten.")],
+)
+def test_a_gpu_that_gives_other_answers_is_left(
+    what: str, why: str, trained_run: Path, tmp_path: Path
+) -> None:
+    photos = pictures(tmp_path / "photos")
+    words = ["predict", str(trained_run / "stage1"), str(photos)]
+    ((code, layers),), said = on_a_pretended_gpu(what, words)  # which is the usual device there
+    assert code == 0
+    assert f"Features are computed on the CPU and not on pretended: {why}" in said
+    assert layers <= 5  # of the two pictures of noise
