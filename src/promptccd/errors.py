@@ -21,13 +21,34 @@ exit code  what ended the command
 """
 
 import difflib
+import os
 from collections.abc import Iterable
+from pathlib import Path
+
+MOST_LISTED = 8  # names of a folder in a message
 
 
 def did_you_mean(typed: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The sentence that suggests the most similar known name, after a space; empty if none is similar."""
     close = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def nothing_at(path: str | os.PathLike[str]) -> str:
+    """The sentence that says that nothing is at a path, with what is there of similar names or at all."""
+    wanted = Path(os.path.expanduser(path))
+    text = f"Nothing is at {os.fspath(path)!r}"
+    try:
+        above = next(each for each in wanted.parents if each.is_dir())
+        names = sorted(each.name for each in above.iterdir() if not each.name.startswith("."))
+    except (OSError, StopIteration, ValueError):  # nobody may look there, or it is no path
+        return f"{text}."
+    missing = wanted.parts[len(above.parts)]
+    if close := difflib.get_close_matches(missing, names, n=3, cutoff=0.7):
+        return f"{text}. Did you mean {' or '.join(repr(str(above / each)) for each in close)}?"
+    held = ", ".join(names[:MOST_LISTED]) + ", ..." * (len(names) > MOST_LISTED)
+    place = "the folder you are in" if above == Path() else repr(str(above))
+    return f"{text}; {place} holds {held or 'nothing'}."
 
 
 class PromptCCDError(Exception):

@@ -291,7 +291,7 @@ def test_a_list_of_images_that_is_taken_for_a_recipe_is_told_how_to_end(tmp_path
             Recipe.from_yaml(tmp_path / name)
         assert (
             str(error.value).endswith(
-                "give their folder, or a CSV file of path,label whose name ends in .csv"
+                "give their folder, or a table of path,label called .csv, .tsv or .txt"
             )
             == told
         )

@@ -212,7 +212,7 @@ def test_a_stream_without_a_length_is_refused_at_the_start(tmp_path: Path) -> No
 
 
 def test_missing_folders_and_splits_say_what_to_do(image_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="to a folder that exists"):
+    with pytest.raises(DataError, match="Nothing is at"):
         StageStream.from_dataset("./nowhere", class_blocks=[1, 1])
     coloured_images(2, 4).to_parquet(tmp_path / "p" / "train.parquet")
     with pytest.raises(DataError, match="has no split 'test'; it has .'train'."):
@@ -231,7 +231,7 @@ def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:
         ([1, 2], r"Expected a datasets\.Dataset or a name, got list\.$"),
         (table, r"cast_column\(NAME, datasets\.Image\(\)\)"),
         (table.cast_column("image", Image()).select([]), "has no row"),
-        ("no_such_folder/", "No folder at dataset 'no_such_folder/'"),
+        ("no_such_folder/", "Nothing is at 'no_such_folder/'"),
     ]
     for dataset, said in given:
         with pytest.raises(DataError, match=said):

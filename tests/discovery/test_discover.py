@@ -342,7 +342,7 @@ def test_a_folder_that_is_mistyped_is_said_to_be_missing(stage0, tmp_path, capsy
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert run(stage0, "phots/cats", tmp_path / "out") == 2
     error = capsys.readouterr().err
-    assert "there is no such folder" in error
+    assert "Nothing is at" in error
     assert "--dataset" not in error
 
 

@@ -250,7 +250,7 @@ def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> 
 
 
 def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is not a run"):
+    with pytest.raises(RunError, match="Nothing is at"):
         write_report([tmp_path / "nothing"], tmp_path / "out")
     other = tmp_path / "other"
     shutil.copytree(runs[0], other)

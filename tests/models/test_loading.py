@@ -149,7 +149,7 @@ def test_a_reason_of_the_hub_that_is_not_known_is_cut_short(monkeypatch: pytest.
         raise OSError("x" * 200)
 
     monkeypatch.setattr("promptccd.models.loading.cached_file", fail)
-    with pytest.raises(OSError, match=r"I tried team/model \(x{120}\)\. Write it"):
+    with pytest.raises(OSError, match=r"I tried team/model \(x{120}\)\. Mend"):
         find_model("team/model")
 
 

@@ -23,7 +23,7 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
     categories.add_argument("model", metavar="MODEL", help="folder of a finished stage or of a discovery")
     categories.add_argument("action", choices=list(_ACTIONS), metavar="ACTION", help=" | ".join(_ACTIONS))
     categories.add_argument(
-        "arguments", nargs="*", metavar="ARGUMENT",
+        "arguments", nargs="*", default=[], metavar="ARGUMENT",
         help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... | "
         "split ID IMAGE ... | dissolve ID | confirm IMAGE ... | answer IMAGE IMAGE same|different | forget [IMAGE ...] "
         "(those that are not where they were); an image is its file, its picture or sha256 as assignments.csv has them "
@@ -141,7 +141,8 @@ def _category(project: Project, text: str) -> int:
     ]
     if not named:
         raise RegistryError(
-            f"Expected the number or the name of a category, got {text[:50]!r}: the list shows them."
+            f"Expected the number or the name of a category, got {text[:50]!r}: `promptccd categories "
+            f"{project.folder} list` shows them."
         )
     return named[0]
 

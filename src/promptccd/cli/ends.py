@@ -9,10 +9,11 @@ import contextlib
 import errno
 import io
 import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TextIO
 
@@ -68,6 +69,13 @@ def end_of(error: BaseException) -> End | None:
         )
         return End(one_line(text), DeviceError.exit_code)
     return None
+
+
+def with_next(end: End, words: Sequence[str]) -> str:
+    """The line of an end; where it blames what was typed and names no command and no option, what tells more."""
+    if end.exit_code != 2 or not words or re.search(r"promptccd [a-z]|--\w|ommand again|`", end.line):
+        return end.line
+    return f"{end.line} `promptccd {words[0]} --help` says what it takes."
 
 
 def one_line(text: str) -> str:

@@ -12,11 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from promptccd import __version__
-from promptccd.cli.ends import end_of, ended_by_signals, ignore_signals, let_go_of_stdout, make_printable, say
+from promptccd.cli.ends import (
+    end_of,
+    ended_by_signals,
+    ignore_signals,
+    let_go_of_stdout,
+    make_printable,
+    say,
+    with_next,
+)
 from promptccd.on_demand import after_import
 
 if TYPE_CHECKING:
     from promptccd.cli.parsing import Parser
+
+logger = logging.getLogger(__name__)
 
 # What every command does, by the module beside this one that declares it. Only the typed command's module is imported,
 # and what the command needs only after its words have been read: help waits for no torch.
@@ -80,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         let_go_of_stdout()
         if "--debug" in words:
             traceback.print_exception(error)
-        say(end.line)
+        say(with_next(end, words))
         return end.exit_code
     return 0
 
@@ -126,7 +136,22 @@ def command_parser(name: str) -> Parser | None:
     return None
 
 
+class _HubIsSilent(logging.Handler):
+    """Says once that the Hub is asked again and again; its client says so at every try, and twice."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it, and hear no more."""
+        self.setLevel(logging.CRITICAL)
+        logger.warning(
+            "The Hub does not answer, and is asked again for half a minute. With HF_HUB_OFFLINE=1 before the command, "
+            "what was downloaded is used at once."
+        )
+
+
 def _quieten_libraries() -> None:
+    asking = logging.getLogger("huggingface_hub.utils._http")
+    asking.propagate, asking.handlers = False, [_HubIsSilent()]
+    asking.setLevel(logging.WARNING)  # whatever the library sets for its own loggers when it is imported
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)

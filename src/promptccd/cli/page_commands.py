@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from promptccd import runs
 from promptccd.cli.parsing import add_decoding, limits_of, whole_number
 from promptccd.discovery import workbench
-from promptccd.errors import ConfigurationError, RunError
+from promptccd.errors import ConfigurationError, RunError, nothing_at
 from promptccd.models.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def open_command(options: argparse.Namespace) -> None:
 def _place_beside(folder: Path, out: str | None) -> Path:
     """Where the groups of a folder of photographs are kept; refuses a folder that holds none."""
     if not folder.is_dir():
+        missing = nothing_at(folder) if not folder.exists() else f"{str(folder)!r} is a file."
         raise ConfigurationError(
-            f"There is no folder {str(folder)!r}: give one of photographs, or a discovery's --out."
+            f"{missing} Give a folder of photographs, or the --out of promptccd discover, which also takes archives."
         )
     if runs.RunDirectory(folder).begun or (folder / "config.json").exists():
         raise ConfigurationError(
@@ -170,7 +171,10 @@ def _model_of_page(asked: str | None) -> str:
                 "along.", DEFAULT_MODEL, COMES_ALONG,
             )  # fmt: skip
             return COMES_ALONG
-        raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
+        raise RunError(
+            f"Cannot load a model from {name!r}: {one_line(error)} Without one, `promptccd demo {COMES_ALONG}` works "
+            "with a small backbone that comes along."
+        ) from error
     return name
 
 

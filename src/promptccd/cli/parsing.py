@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -46,7 +47,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong with the typed words as a `ConfigurationError`."""
         ended = message if message.endswith((".", "?")) else f"{message}."
+        if "required" in message:
+            ended = f"{ended[0].upper()}{ended[1:]} It is: {self._form()}."
         raise ConfigurationError(f"{ended} `{self.prog} --help` lists what there is.")
+
+    def _form(self) -> str:
+        """The command with all that it must have."""
+        needed = [[*each.option_strings[:1], str(each.metavar)] for each in self._actions if each.required]
+        return " ".join([self.prog, *itertools.chain(*needed)])
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The options that were typed; of an unknown one, the error names the likeliest that was meant."""

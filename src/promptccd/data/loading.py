@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from promptccd.data.creatures import creatures_dataset
 from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.table_files import in_order, load_table
-from promptccd.errors import DataError
+from promptccd.errors import DataError, nothing_at
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,12 @@ BUILT_IN = {
 }
 
 
+_GIVE = (
+    "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
+    "namespace/name; without a network, `promptccd train --config promptccd-digits` has images that come along."
+)
+
+
 @dataclass(frozen=True)
 class OpenedImages:
     """One split of an image data set.
@@ -107,21 +113,16 @@ def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
     is_path = is_path or is_of_windows(dataset)
     if is_path and not path.exists():
-        said = ", which is a path of Windows" if is_of_windows(dataset) and os.sep == "/" else ""
-        raise DataError(
-            f"No folder at dataset {dataset!r}{said}. Set --dataset to a folder that exists, or to a Hub id."
-        )
+        said = " It is a path of Windows." if is_of_windows(dataset) and os.sep == "/" else ""
+        raise DataError(f"{nothing_at(dataset)}{said} {_GIVE}")
     try:
         loaded = load_table(dataset, roots=roots)
     except DataError:
         raise
     except Exception as error:  # datasets raises many kinds here; a person needs one line
         first_line = display_name(str(_first_cause(error)).strip().split("\n")[0].rstrip("."))
-        missing = "" if path.exists() else ", and there is no such folder"
-        raise DataError(
-            f"Could not load dataset {dataset!r}{missing}: {first_line}. "
-            "Give a Hub id you can reach, a parquet file, or a folder of such files or of a sub-folder per category."
-        ) from error
+        missing = "" if path.exists() else f" {nothing_at(dataset)}"
+        raise DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}") from error
     if loaded.said:
         logger.info("%s: %s.", dataset, loaded.said)
     return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out)

@@ -250,9 +250,17 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
     if sum(blocks) != num_categories:
         raise DataError(
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
-            f"({_listed(categories)}): let the blocks sum to {num_categories}."
+            f"({_listed(categories)}): let the blocks sum to {num_categories}, such as --class_blocks "
+            f"{' '.join(map(str, _fitting(num_categories, len(blocks))))}."
         )
     return blocks
+
+
+def _fitting(num_categories: int, num_blocks: int) -> list[int]:
+    """Blocks that sum to a number of categories: half of them known, and the others in equal parts."""
+    later = min(num_blocks, num_categories) - 1
+    each = max(1, num_categories // (2 * later))
+    return [num_categories - later * each, *[each] * later]
 
 
 def _listed(names: Sequence[str]) -> str:

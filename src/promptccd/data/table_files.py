@@ -152,7 +152,10 @@ def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str]) -> Loaded |
         return Loaded(DatasetDict({"train": _images(folder, found.unlabelled)}), found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
-    raise DataError(f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}.")
+    raise DataError(
+        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. Put the images of "
+        "each category into a sub-folder of it, or give another folder."
+    )
 
 
 def _is_published(folder: Path) -> bool:
@@ -247,11 +250,23 @@ def _numbers(cells: Sequence[str]) -> list[Any]:
 
 def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
     own = _OwnFiles(name, ())
+    is_silent = False
     for card in _CARDS:
         try:
-            path = Path(hf_hub_download(name, card, repo_type="dataset", revision=revision))
-        except (EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError, OfflineModeIsEnabled):
-            continue  # there is no card; or no network, and then only earlier downloads are read
+            path = Path(
+                hf_hub_download(
+                    name, card, repo_type="dataset", revision=revision, local_files_only=is_silent
+                )
+            )
+        except (
+            EntryNotFoundError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+            OfflineModeIsEnabled,
+        ) as error:
+            # There is no card; or no network, and then only earlier downloads are read, and nobody is asked again.
+            is_silent = is_silent or isinstance(error, LocalEntryNotFoundError)
+            continue
         own.require_plain(path)
         revision = path.parent.name  # from here on the very commit whose card was checked
     builder = load_dataset_builder(name, config, revision=revision)

@@ -366,6 +366,10 @@ def _target(source: str | Path, out: str | Path) -> Path:
     folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
     if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
         raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
+    if RunDirectory(folder).begun:
+        raise ConfigurationError(
+            f"{str(out)!r} is a run of promptccd train: give another --out for the results."
+        )
     if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
         raise ConfigurationError(
             f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "

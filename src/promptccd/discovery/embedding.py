@@ -107,7 +107,10 @@ def load_embedder(
             ).eval()  # fmt: skip
             return model, _backbone_view(place, model)
     except (OSError, ValueError) as error:
-        raise RunError(f"Cannot load a {what} from {str(path)!r}: {one_line(error)}") from error
+        raise RunError(
+            f"Cannot load a {what} from {str(path)!r}: {one_line(error)} Or give photographs, a small "
+            "backbone that comes along and needs no network."
+        ) from error
     return load_model(path, max_model_bytes), load_view(path)
 
 

@@ -78,7 +78,14 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, d
     _refuse_run(wanted, hub_options.get("subfolder"))
     for place in _places(wanted):
         try:
-            return place, read_json(_configuration_of(place, hub_options), f"{CONFIGURATION} of {place}")
+            values = read_json(_configuration_of(place, hub_options), f"{CONFIGURATION} of {place}")
+            if "architecture" in values and "model_type" not in values:
+                raise CheckpointError(
+                    f"{place} is a model as timm keeps it ({shown(values['architecture'])}), and only those of "
+                    "transformers are read: take the same model from the Hub as transformers has it, such as "
+                    "facebook/dinov2-base, or convert its weights with transformers' convert_dinov2_to_hf.py."
+                )
+            return place, values
         except OSError as error:
             if os.path.isdir(place):
                 hidden = " It hides the backbone of that name: rename it." if wanted in BACKBONES else ""
@@ -92,9 +99,12 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, d
     )
     hint = f" Did you mean {near[0]!r}, which comes along?" if near else ""
     where = "; ".join(tried) if tried else "nothing, for no namespace is known"
+    written = (
+        f"Write it as namespace/name, set ${NAMESPACE_VARIABLE}," if "/" not in wanted else "Mend the name,"
+    )
     raise OSError(
-        f"No model {wanted!r}: no such folder, and on the Hub and in its cache I tried {where}.{hint} Write it as "
-        f"namespace/name, set ${NAMESPACE_VARIABLE}, or log in with `hf auth login`."
+        f"No model {wanted!r}: no such folder, and on the Hub and in its cache I tried {where}.{hint} {written} or log "
+        "in with `hf auth login`."
     )
 
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .loading import HUB_OPTIONS, find_model
 from .modeling_base import CategoryDiscoveryModel
-from .stored_files import BACKBONE_CONFIGS, CODE, backbone_values
+from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, CODE, backbone_values
 from .untrusted import CheckpointError, shown
 
 # Every variant by its name in configurations, recipes and checkpoints.
@@ -81,7 +81,7 @@ def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscov
     """
     hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
     place, raw = find_model(name, **hub_options)
-    model: CategoryDiscoveryModel = _variant_of(place, raw).from_pretrained(place, **options)
+    model: CategoryDiscoveryModel = _variant_of(name, raw).from_pretrained(place, **options)
     return model
 
 
@@ -92,8 +92,8 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
         OSError: there is no such model.
         CheckpointError: it is none of ours, or refused.
     """
-    place, raw = find_model(name)
-    config: CategoryDiscoveryConfig = _variant_of(place, raw).config_class.from_dict(raw)
+    _, raw = find_model(name)
+    config: CategoryDiscoveryConfig = _variant_of(name, raw).config_class.from_dict(raw)
     return config
 
 
@@ -109,8 +109,13 @@ def backbone_configuration(name: str | os.PathLike[str]) -> Any:
     return BACKBONE_CONFIGS[values.get("model_type", "dinov2")].from_dict(values)
 
 
-def _variant_of(place: str, raw: dict[str, Any]) -> type[CategoryDiscoveryModel]:
-    kind = raw.get("model_type")
+def _variant_of(name: str | os.PathLike[str], raw: dict[str, Any]) -> type[CategoryDiscoveryModel]:
+    kind, place = raw.get("model_type"), os.fspath(name)
+    if kind in BACKBONE_TYPES:
+        raise CheckpointError(
+            f"{place} is a bare backbone, which knows no categories: give a stage that training finished, or group "
+            f"images with it: promptccd discover {place} IMAGES --out groups/"
+        )
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(
             f"{place} holds a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "

@@ -15,7 +15,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
-from promptccd.errors import RunError
+from promptccd.errors import DataError, RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
@@ -69,7 +69,7 @@ class RunEvaluation:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
         seed = self.recipe.training.seed
-        self.stages = stage_stream(self.recipe.data, seed) if stages is None else stages
+        self.stages = self._stages_again(seed) if stages is None else stages
         self._cut_unseen = (
             partial(cut_named, self.recipe.data, seed)
             if stages is None
@@ -84,6 +84,15 @@ class RunEvaluation:
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
+
+    def _stages_again(self, seed: int) -> StageStream:
+        """The stages of the run, cut from where its images lie now."""
+        try:
+            return stage_stream(self.recipe.data, seed)
+        except DataError as error:
+            raise DataError(
+                f"{error} If the images of {self.run.path} have moved, --dataset names their place."
+            ) from error
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.

@@ -19,7 +19,7 @@ from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError, DivergedError, RunError
+from promptccd.errors import DataError, DivergedError, RunError, nothing_at
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import RunDirectory
@@ -109,10 +109,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
     Raises:
         RunError: the folder is damaged, holds no model of this package, or one that is refused.
     """
-    folder = Path(path)
-    if not folder.exists() and folder.parent != Path() and folder.parent.exists():  # no Hub id, then
-        raise RunError(f"No folder {str(path)!r}. {folder.parent.name} holds: {_contents(folder.parent)}.")
-    require_whole(folder)
+    require_whole(path)
     try:
         model = stored_model(path, max_model_bytes=max_model_bytes)
     except (OSError, ValueError) as error:
@@ -172,7 +169,9 @@ def predict_folder(
     if place.is_dir():
         found = images_in(FolderSource(place), IntakeLimits.of_person(max_pixels=max_pixels))
         root, files, skipped = place, found.images, found.left_out
-    if not place.exists() or not (files or skipped):
+    if not place.exists():
+        raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
+    if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     reader = _Reader(root, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
@@ -300,8 +299,3 @@ def _assigned(
         )
         for file, first, strange, distance, note, others in zip(*columns, strict=True)
     ]
-
-
-def _contents(folder: Path) -> str:
-    names = sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
-    return ", ".join(names) or "no folders"

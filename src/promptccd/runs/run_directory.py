@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
-from promptccd.errors import RunError, SplitMismatchError
+from promptccd.errors import MOST_LISTED, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.storage import (
     lock_folder,
@@ -129,9 +129,7 @@ class RunDirectory:
         """
         manifest = self._manifest()
         if manifest is None:
-            raise RunError(
-                f"{self.path} is not a run: it has no manifest.json. Give the --output_dir of a training."
-            )
+            raise RunError(_no_run(self.path))
         absent = [name for name, kind in _RECORDED.items() if not isinstance(manifest.get(name), kind)]
         odd = [name for name in _BY_STAGE if not _is_by_stage(manifest.get(name, {}))]
         colours = manifest.get(NORMALISATION, {"mean": [0.0] * 3, "std": [0.0] * 3})
@@ -410,6 +408,21 @@ def _read_state(folder: Path) -> tuple[TrainingState, float]:
     return state, position["seconds"]
 
 
+def _no_run(path: Path) -> str:
+    """Why a folder is no run, and which one may be meant."""
+    if not path.exists():
+        return f"{nothing_at(path)} Give the folder of a run, the --output_dir of promptccd train."
+    above, below = (
+        RunDirectory(path.parent),
+        sorted(each.parent.name for each in path.glob("*/manifest.json")),
+    )
+    meant = f"It belongs to the run {above.path}: give that." if above.begun else ""
+    meant = f"It holds the runs {', '.join(below[:MOST_LISTED])}: give one of them." if below else meant
+    return f"{path} is not a run: it has no manifest.json. " + (
+        meant or "Give the --output_dir of promptccd train."
+    )
+
+
 def _name_of(folder: Path) -> str:
     """The name of a folder, also of ``.`` and ``..``."""
     return Path(os.path.abspath(folder)).name
@@ -458,5 +471,5 @@ def _require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> No
     if changed:
         raise RunError(
             f"The run in {path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
-            "--output_dir."
+            f"folder, such as --output_dir {path}-2"
         )

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.data.views import EvaluationView
-from promptccd.errors import RunError
+from promptccd.errors import RunError, nothing_at
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.loading import find_model
@@ -70,7 +70,7 @@ def save_stage(
 
 
 def require_whole(path: str | Path) -> None:
-    """Refuse a checkpoint of promptccd that does not hold what was written.
+    """Refuse a path where nothing is, and a checkpoint of promptccd that does not hold what was written.
 
     A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
     checked. Neither is a name on the Hub.
@@ -79,6 +79,9 @@ def require_whole(path: str | Path) -> None:
         RunError: a file was altered, is missing, or does not belong there; all are named.
     """
     folder = Path(path)
+    is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
+    if is_path and not folder.exists():
+        raise RunError(f"{nothing_at(path)} Give the folder of a model, such as the last stage of a run.")
     ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, REGISTRY))
     if ours and (problems := problems_of(folder)):
         raise RunError(

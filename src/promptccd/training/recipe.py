@@ -23,6 +23,7 @@ from promptccd.training.methods import METHODS, Method, words_of_methods
 MOST_BYTES = 2**20
 MOST_VALUES = 10_000
 MOST_SHOWN = 300  # characters of a parser's message
+LISTED = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
 FOLDER = "hub_configs"
 SUFFIXES = (".yaml", ".yml")
 
@@ -61,9 +62,7 @@ def read_yaml_file(path: Path) -> Any:
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
         if path.suffix not in SUFFIXES:
-            problem += (
-                ". If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
-            )
+            problem += f". {LISTED}"
         raise ConfigurationError(problem) from error
 
 
@@ -377,6 +376,7 @@ def sections_of(path: Path, pair: str | None = None) -> Mapping[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
             f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
+            + f" {LISTED}." * (path.suffix not in SUFFIXES)
         )
     return values
 

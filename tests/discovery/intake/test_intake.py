@@ -291,11 +291,11 @@ def test_visitors_get_less():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("no/such/folder", "Nothing at 'no/such/folder'"),
-        ("./nowhere", "Nothing at"),
+        ("no/such/folder", "Nothing is at 'no/such/folder'"),
+        ("./nowhere", "Nothing is at"),
         ("http://127.0.0.1/a.zip", "Addresses such as"),
         ("file:///etc/passwd", "Addresses such as"),
-        ("null\0byte", "Nothing at"),
+        ("null\0byte", "Nothing is at"),
     ],
 )
 def test_what_is_nowhere_is_said(source, message):

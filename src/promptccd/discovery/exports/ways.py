@@ -13,7 +13,7 @@ from promptccd.discovery.exports.sidecars import export_sidecars
 from promptccd.discovery.options import EXPORT_NAMES
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import categories_in, read_record
-from promptccd.errors import RunError
+from promptccd.errors import RunError, nothing_at
 
 # Takes `Originals`, rows, a folder, what is called for each photograph, and a name of the project.
 Way = Callable[..., Export]
@@ -41,7 +41,8 @@ def export_project(
     folder = Path(project).expanduser()
     registry = categories_in(folder)
     if registry is None:
-        raise RunError(f"{str(project)!r} holds no groups: give the --out of promptccd discover or open.")
+        none = f"{str(project)!r} holds no groups." if Path(project).exists() else nothing_at(project)
+        raise RunError(f"{none} Give the --out of promptccd discover or open.")
     record = read_record(folder)
     photos = Photos(folder, registry.images, record["sources"], record["decoding"])
     rows = project_rows(registry, photos)

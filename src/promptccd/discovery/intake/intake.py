@@ -37,7 +37,7 @@ from promptccd.discovery.intake.archives import (
     UploadSource,
     is_archive,
 )
-from promptccd.errors import DataError
+from promptccd.errors import DataError, nothing_at
 from promptccd.storage import Overflow
 
 
@@ -320,8 +320,7 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     ):
         return DatasetSource.load(name)
     raise DataError(
-        f"Nothing at {display_name(name)!r}: give a folder of images, a zip archive, or a data set of the Hub as "
-        "namespace/name."
+        f"{nothing_at(name)} Give a folder of images, a zip archive, or a data set of the Hub as namespace/name."
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.stage import Checkpoint
-from promptccd.errors import RegistryError
+from promptccd.errors import RegistryError, nothing_at
 from promptccd.registry import (
     LONGEST_JOURNAL,
     CategoryRegistry,
@@ -377,9 +377,15 @@ def _opened(folder: Path) -> Journal | Checkpoint:
     for kept in (folder / PROJECT, folder):
         if has_registry(kept):
             return Journal(kept)
+    none = f"{str(folder)!r} holds no registry of categories." if folder.exists() else nothing_at(folder)
+    stages = sorted(each for each in folder.glob("stage*") if has_registry(each))
+    if stages:
+        raise RegistryError(
+            f"{none} It is a run, and its stages have one each: give {str(stages[-1])!r}, the last."
+        )
     raise RegistryError(
-        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
-        "promptccd discover."
+        f"{none} Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd "
+        "discover photographs IMAGES --out groups/"
     )
 
 
