@@ -112,24 +112,27 @@ def test_groups_and_predictions_are_those_of_the_cpu(trained_run: Path, tmp_path
     for words in commands("here", ["--device", "cpu"]):
         capsys.readouterr()
         assert main(words) == 0
-    assert capsys.readouterr().out.strip() in said
+    assert len(_decided(said)) == 2 * 24
+    assert _decided(said) == _decided(capsys.readouterr().out)
     tables = [
-        list(csv.DictReader((tmp_path / name / "assignments.csv").open(encoding="utf-8", newline="")))
-        for name in ("here", "there")
+        list(csv.DictReader((tmp_path / name / "assignments.csv").open())) for name in ("there", "here")
     ]
-    for here, there in zip(*tables, strict=True):
-        for column, value in here.items():
-            if column in ("confidence", "distance"):
-                assert float(there[column]) == pytest.approx(float(value), abs=1e-4)
-            else:
-                assert there[column] == value
+    assert [[row["file"], row["category"], row["name"]] for row in tables[0]] == [
+        [row["file"], row["category"], row["name"]] for row in tables[1]
+    ]
+
+
+def _decided(said: str) -> list[list[str]]:
+    """File, category and kind of every line of predictions."""
+    return [line.split("\t")[:3] for line in said.splitlines() if line.count("\t") == 3]
 
 
 @pytest.mark.slow
 def test_figures_are_those_of_the_cpu(trained_run: Path, capsys) -> None:
     words = ["evaluate", str(trained_run), "--json"]
     ((code, layers),), said = on_a_pretended_gpu("right", words)
-    assert code == 0 and layers >= 20
+    assert code == 0
+    assert layers >= 20
     capsys.readouterr()
     assert main(words) == 0
     assert capsys.readouterr().out.strip() in said

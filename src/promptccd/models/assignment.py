@@ -48,6 +48,10 @@ class CategorySpread:
         """Whether images of unknown categories can be told from others; without training on the images they cannot."""
         return self.separation >= SEPARATED
 
+    def cpu(self) -> "CategorySpread":
+        """The same on the CPU, where groups are found in float64."""
+        return replace(self, whitener=self.whitener.cpu(), spreads=self.spreads.cpu())
+
     def of(self, rows: Sequence[int | None]) -> "CategorySpread":
         """The same for these rows of `spreads`; `None` stands for a category that was not measured."""
         unmeasured = NEWCOMERS * self.typical

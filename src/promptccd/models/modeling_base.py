@@ -448,12 +448,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return CategorySpread(self.whitener.float(), self.spreads.float(), **self.config.spread)
 
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
-        """The same for these categories, on the CPU; one that the model does not know gets that of a new category."""
+        """The same for these categories, on the CPU; one that is not known gets the spread of a new category."""
         rows = {category: row for row, category in enumerate(self.config.category_ids)}
-        if self.spread is None:
-            return None
-        here = replace(self.spread, whitener=self.spread.whitener.cpu(), spreads=self.spread.spreads.cpu())
-        return here.of([rows.get(each) for each in ids])
+        return None if self.spread is None else self.spread.cpu().of([rows.get(each) for each in ids])
 
     @torch.no_grad()
     def assign(self, features: Tensor) -> Assignment:
