@@ -192,11 +192,11 @@ MISTAKES = [
     Mistake(TRAIN_MINE, "promptccd train texts/ --class_blocks 2 1 1 --backbone photographs", "texts", "sub-folder"),
     Mistake(
         TRAIN_MINE, "promptccd train notes.txt --class_blocks 2 1 1 --backbone photographs",
-        "notes.txt", "CSV file",
+        "notes.txt", "path,label",
     ),
     Mistake(
         TRAIN_MINE, "promptccd train photos.zip --class_blocks 2 1 1 --backbone photographs",
-        "photos.zip", "CSV file",
+        "photos.zip", "path,label",
     ),
     Mistake(TRAIN_MINE, "promptccd train my_photos --class_blocks 2 1 1 --method prompccd", "prompccd", "promptccd"),
     Mistake(TRAIN_PAPER, "promptccd train --config promptccd-cifar10", "promptccd-cifar10", "promptccd recipes"),

@@ -39,6 +39,8 @@ MORE = {  # tests of an area beside those that are called after it
     "__main__.py": "cli/test_first_hour.py",
     "errors.py": "cli/test_mistakes.py cli/test_values.py",
     "storage.py": "test_planted_links.py",
+    "processes.py": "test_pretended_windows.py cli/test_ends.py",
+    "system.py": "test_pretended_windows.py test_any_system.py test_disks.py",
     "trainer.py": "test_category_trainer.py",
 }
 

@@ -73,7 +73,11 @@ def end_of(error: BaseException) -> End | None:
 
 def with_next(end: End, words: Sequence[str]) -> str:
     """The line of an end; where it blames what was typed and names no command and no option, what tells more."""
-    if end.exit_code != 2 or not words or re.search(r"promptccd [a-z]|--\w|ommand again|`", end.line):
+    if (
+        end.exit_code != 2
+        or not words
+        or re.search(r"promptccd [a-z]|pip install|--\w|ommand again|`", end.line)
+    ):
         return end.line
     return f"{end.line} `promptccd {words[0]} --help` says what it takes."
 

@@ -62,7 +62,7 @@ def read_yaml_file(path: Path) -> Any:
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
         if path.suffix not in SUFFIXES:
-            problem += f". {LISTED}"
+            problem += f". {LISTED}."
         raise ConfigurationError(problem) from error
 
 
