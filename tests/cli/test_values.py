@@ -290,7 +290,9 @@ def test_a_list_of_images_that_is_taken_for_a_recipe_is_told_how_to_end(tmp_path
         with pytest.raises(ConfigurationError, match="is not YAML") as error:
             Recipe.from_yaml(tmp_path / name)
         assert (
-            str(error.value).endswith("give their folder, or a table of path,label called .csv, .tsv or .txt")
+            str(error.value).endswith(
+                "give their folder, or a table of path,label called .csv, .tsv or .txt."
+            )
             == told
         )
 

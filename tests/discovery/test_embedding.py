@@ -395,7 +395,7 @@ def test_view_beside_a_backbone_is_used(backbone_folder, tmp_path):
 
 
 def test_no_model_is_said(tmp_path):
-    with pytest.raises(RunError, match="Cannot load a model from"):
+    with pytest.raises(RunError, match="Nothing is at .*nowhere"):
         load_embedder(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "dinov2", "hidden_size": 32}')
     with pytest.raises(RunError, match="Cannot load a backbone from"):

@@ -366,7 +366,7 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
     assert main(["export", str(other), "folders", "--to", str(elsewhere)]) == 2
     assert "was exported from another project" in capsys.readouterr().err
     assert main(["export", str(here / "card A"), "folders"]) == 2
-    assert "give the --out of promptccd discover" in capsys.readouterr().err
+    assert "Give the --out of promptccd discover or open." in capsys.readouterr().err
     with pytest.raises(RunError, match="holds no groups"):
         export_project(here / "card B", ["folders"])
 
