@@ -306,14 +306,33 @@ def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monk
     assert searched == [17, 18]
 
 
+def test_moments_are_found_again_where_pictures_were_taken_at_another_time(run, album, monkeypatch):
+    searched = []
+    find = session.find_moments
+    monkeypatch.setattr(session, "find_moments", lambda *given: searched.append(given[3]) or find(*given))
+    first = sorted(album.glob("*.png"))[0]
+    with Image.open(first) as image:
+        image.load()
+    image.save(first.with_suffix(".tif"))
+    first.unlink()
+    run(album)
+    exif = Image.Exif()
+    exif[0x0132] = "2024:05:06 07:08:09"
+    image.save(first.with_suffix(".tif"), exif=exif)
+    run(album)
+    assert len(searched) == 2 and np.isnan(searched[0]).all() and not np.isnan(searched[1]).all()
+
+
 def test_moments_that_fit_no_pictures_are_found_again(tmp_path):
     kept = FeatureCache(tmp_path)
-    for wrong in ([0, 0, 3, 3], [0, 2, 2, 0], [0, 0, 1, 1], [0, 0, 2]):
-        kept.store_moments("ab" * 32, np.array(wrong))
-        assert kept.moments("ab" * 32, 4) is None
+    for number, wrong in enumerate(([0, 0, 3, 3], [0, 2, 2, 0], [0, 0, 1, 1], [0, 0, 2])):
+        kept.store_moments(f"{number:064x}", np.array(wrong))
+        assert kept.moments(f"{number:064x}", 4) is None
+    assert kept.moments(f"{3:064x}", 3).tolist() == [0, 0, 2]
     kept.store_moments("cd" * 32, np.array([0, 0, 2, 0]))
     assert kept.moments("cd" * 32, 4).tolist() == [0, 0, 2, 0]
-    assert kept.moments("cd" * 32, 3) is None and kept.moments("ab" * 32, 4) is None
+    assert kept.moments("cd" * 32, 3) is None
+    assert kept.moments(f"{3:064x}", 3) is None, "only the newest are kept"
 
 
 def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):

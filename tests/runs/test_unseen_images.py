@@ -8,7 +8,7 @@ import pytest
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import DataError
-from promptccd.runs.unseen_images import require_unseen
+from promptccd.runs.unseen_images import cut_named, require_unseen
 from promptccd.training.arguments import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.discovery.conftest import write_pictures
@@ -61,3 +61,15 @@ def test_a_test_set_of_copies_is_refused(own):
             shutil.copy(path, place)
     with pytest.raises(DataError, match="30 of 30 images of split 'test'.*none of unseen images"):
         check(own)
+
+
+def test_a_test_split_without_a_category_is_told_and_no_other_blocks(own):
+    data = DataArguments(dataset=str(own), class_blocks=[2, 1])
+    assert cut_named(data, 1, "test", None).categories == ("kind 0", "kind 1", "kind 2")
+    shutil.rmtree(own / "test" / "kind 2")
+    with pytest.raises(
+        DataError, match=r"Split 'test' of .*sum to 3, but .* 2 categories .*kind 0, kind 1"
+    ) as told:
+        cut_named(data, 1, "test", None)
+    assert "Give --test_split a split with images of every category" in str(told.value)
+    assert "let the blocks" not in str(told.value) and "--class_blocks" not in str(told.value)

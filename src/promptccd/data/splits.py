@@ -46,6 +46,18 @@ def cut_sizes(num_images: int, ratios: Sequence[float]) -> list[int]:
     return [*sizes, remaining]
 
 
+class BlocksError(DataError):
+    """The blocks are of another number of categories than there are.
+
+    Attributes:
+        fact: that, without what to do: of a test split other blocks are no way out.
+    """
+
+    def __init__(self, fact: str, remedy: str):
+        super().__init__(f"{fact}: {remedy}.")
+        self.fact = fact
+
+
 @dataclass(frozen=True)
 class StageCount:
     """What one stage holds, to compare with the paper's table.
@@ -248,10 +260,11 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
             "for example [7, 1, 1, 1] labels 7 categories and brings 3 new ones, one per stage."
         )
     if sum(blocks) != num_categories:
-        raise DataError(
+        raise BlocksError(
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
-            f"({_listed(categories)}): let the blocks sum to {num_categories}, such as --class_blocks "
-            f"{' '.join(map(str, _fitting(num_categories, len(blocks))))}."
+            f"({_listed(categories)})",
+            f"let the blocks sum to {num_categories}, such as --class_blocks "
+            f"{' '.join(map(str, _fitting(num_categories, len(blocks))))}",
         )
     return blocks
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from promptccd.data.splits import BlocksError
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.errors import DataError
@@ -57,6 +58,11 @@ def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str 
         return stage_stream(
             replace(data, split=name, held_out=0.0, images_per_class=None), seed, split_rule=rule
         )
+    except BlocksError as error:
+        raise DataError(
+            f"Split {name!r} of {facts.dataset!r} does not have the run's categories: {error.fact}. Give --test_split "
+            "a split with images of every category; or train with --held_out 0.2."
+        ) from error
     except DataError as error:
         raise DataError(
             f"No test images from split {name!r} of {facts.dataset!r}: {error} For evaluation the option is "
