@@ -114,7 +114,7 @@ cases(
     | {f"inner type {kind}": (config(vision_config__model_type=kind), "backbone of type") for kind in KINDS}
     | {
         "no type": (without(CONFIG, "model_type"), "model of type"),
-        "a stage called a backbone": (config(model_type="dinov2"), "model of type"),
+        "a stage called a backbone": (config(model_type="dinov2"), "promptccd discover"),
     },
 )
 cases(37, {"a backbone called a stage": (config(model_type="promptccd"), "key")}, "backbone")
