@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 ROWS = 512  # in a file, so that rewriting one costs no more than a few megabytes
 LARGEST_PACK = 64 * 2**20  # bytes
 _DIGEST_BYTES = 32
-_MOMENTS = "moments"  # the folder beside those of the features' spaces
+_MOMENTS, _FOLLOWERS = "moments", "followers"  # the folders beside those of the features' spaces
 _PACK = re.compile(r"\d{6}\.safetensors")
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -267,6 +267,14 @@ class FeatureCache:
     def store_moments(self, of: str, moments: np.ndarray) -> None:
         """Store moments in place of those that were stored before; if the disk refuses them, only log it."""
         Packs(self.folder, _MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
+
+    def store_followers(self, keys: Iterable[str]) -> None:
+        """Remember pictures that were not the first of their moment; if the disk refuses them, only log it."""
+        Packs(self.folder, _FOLLOWERS).add(dict.fromkeys(keys, b"1"))
+
+    def followers(self, keys: Iterable[str]) -> set[str]:
+        """Those of the pictures that were not the first of their moment."""
+        return {key for key, _ in Packs(self.folder, _FOLLOWERS).each(keys)}
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file

@@ -14,23 +14,33 @@ from torch import Tensor
 from promptccd import __version__, system
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.images import Decoding
+from promptccd.data.randomness import numpy_generator
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping import (
+    WAITS,
+    EarlierImages,
+    KnownCategories,
+    enough_earlier,
+    group_images,
+)
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.models.assignment import assign
 from promptccd.registry import CategoryRegistry, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
 
 logger = logging.getLogger(__name__)
+
+MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 
 
 @dataclass(eq=False)
@@ -229,6 +239,9 @@ class DiscoverySession:
         )
         stage.space = feature_space(self.model, self.view, resolved)
         stage.moments = self._moments_of(stage, stage.features)
+        if self.cache is not None:
+            followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments)))
+            self.cache.store_followers([stage.keys[row] for row in followers])
         return stage.features
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
@@ -329,7 +342,9 @@ class DiscoverySession:
         known = KnownCategories.none(self.features.shape[1])
         if rows:
             ids = tuple(active.ids[row] for row in rows)
-            known = KnownCategories(ids, torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids))
+            prototypes, spread = torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids)
+            earlier = self._earlier(ids, len(rows_here)) if num_categories is None else None
+            known = KnownCategories(ids, prototypes, spread, earlier).measured(self.seed)
         first_free = self.registry.next_id
         found, count = group_images(
             self.features[rows_here],
@@ -342,14 +357,15 @@ class DiscoverySession:
             temperature=self.model.config.confidence_temperature,
             moments=_first_among(self.moments[rows_here]),
         )
+        placed = [found] if (waited := self._waited(found, known)) is None else [found, waited]
         groups = StageGroups.of(
-            found.keys,
-            found.category_ids.numpy(),
+            [key for each in placed for key in each.keys],
+            torch.cat([each.category_ids for each in placed]).numpy(),
             found.ids,
             found.prototypes.numpy(),
             settled=range(first_free),
-            confidences=found.confidences.clamp(0, 1).numpy(),
-            features=self.features[rows_here].numpy(),
+            confidences=torch.cat([each.confidences for each in placed]).clamp(0, 1).numpy(),
+            features=torch.cat([each.features for each in placed]).numpy(),
         )
         change = self.registry.observe(self.current.stage, groups)
         if num_categories is None or self._estimate is None:
@@ -357,6 +373,58 @@ class DiscoverySession:
             categories = {each for each in change.cluster_ids if each is not None}
             self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
         return change
+
+    def _earlier(self, ids: Sequence[int], num_images: int) -> EarlierImages | None:
+        """Images of earlier stages, the first ones of their moments, if there are enough beside so many new ones."""
+        stage, members = self.current.stage, self.registry.members
+        row_of = {category: row for row, category in enumerate(ids)}
+        keys = sorted(key for key, came in self.registry.images.items() if came < stage)
+        if len(keys) > MOST_REMEMBERED:
+            drawn = numpy_generator("remembered images", self.seed, stage).permutation(len(keys))
+            keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
+        followers = set() if self.cache is None else self.cache.followers(keys)
+        features = self._features_of([key for key in keys if key not in followers])
+        if not enough_earlier(len(features), num_images):
+            return None
+        return EarlierImages(
+            torch.stack(list(features.values())),
+            torch.tensor([row_of.get(members.get(key, WAITS), WAITS) for key in features]),
+            torch.tensor([self.registry.images[key] for key in features]),
+            stage,
+        )
+
+    def _features_of(self, keys: Sequence[str]) -> dict[str, Tensor]:
+        """Unit features by key, in the order of the keys, of images that have some from here or from earlier."""
+        found = {} if self.cache is None else self.cache.load(self.current.space, keys)
+        for stage in self.stages:
+            if stage.features is not None and stage.space == self.current.space and self.cache is None:
+                found |= dict(zip(stage.keys, stage.features, strict=True))
+        width = self.features.shape[1]
+        return {key: found[key] for key in keys if key in found and len(found[key]) == width}
+
+    @property
+    def waiting(self) -> list[str]:
+        """Keys of images, of all stages, that fit nowhere yet, and of which nobody has said anything."""
+        spoken_of = self.registry.constraints().keys
+        return [key for key in self.registry.unassigned if key not in spoken_of]
+
+    def _waited(self, found: Assignment, known: KnownCategories) -> Assignment | None:
+        """Images of earlier stages that fitted nowhere and fit into one of these categories now."""
+        here = set(found.keys)
+        features = self._features_of([key for key in self.waiting if key not in here])
+        if known.spread is None or known.earlier is None or not features:
+            return None
+        rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]
+        again = assign(
+            torch.stack(list(features.values())),
+            found.prototypes.double(),
+            found.ids,
+            temperature=self.model.config.confidence_temperature,
+            spread=known.spread.of(rows),
+            keys=list(features),
+        )
+        fits = again.select((~again.strange).nonzero()[:, 0])
+        return fits if len(fits.keys) else None
 
     def _constraints(self) -> GroupingConstraints:
         """What people said, and that a new image of a moment of which images are in a category is there too."""
