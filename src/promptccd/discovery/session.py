@@ -33,7 +33,7 @@ from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.models.assignment import assign
+from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import CategoryRegistry, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
@@ -407,6 +407,15 @@ class DiscoverySession:
         """Keys of images, of all stages, that fit nowhere yet, and of which nobody has said anything."""
         spoken_of = self.registry.constraints().keys
         return [key for key in self.registry.unassigned if key not in spoken_of]
+
+    def likest(self, keys: Sequence[str]) -> dict[str, int]:
+        """The active category that each of these images is most like, where its features are there."""
+        features, active = self._features_of(keys), self.registry.active_prototypes()
+        if not features or not active.ids:
+            return {}
+        prototypes = torch.from_numpy(active.matrix)
+        nearest = squared_distances(torch.stack(list(features.values())), prototypes).argmin(1)
+        return {key: active.ids[row] for key, row in zip(features, nearest.tolist(), strict=True)}
 
     def _waited(self, found: Assignment, known: KnownCategories) -> Assignment | None:
         """Images of earlier stages that fitted nowhere and fit into one of these categories now."""

@@ -54,6 +54,7 @@ class AssignmentRow:
 
 
 STRANGE = "not sure: more like an image of none of these categories"
+WAITS = "fits nowhere yet, and waits for more like it"
 
 
 def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
@@ -79,6 +80,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     """One row for each file of the newest stage, in the order of the source; its images are grouped."""
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
+    likest = session.likest(session.waiting)
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -97,6 +99,8 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
         if found is not None:
             category = session.registry.category(int(assigned.category_ids[found]))
             notes += [STRANGE] * bool(assigned.strange[found])
+        elif file.key in likest:
+            notes.append(f"{WAITS}; most like {session.registry.category(likest[file.key]).name}")
         rows.append(
             AssignmentRow(
                 file=file.name,
