@@ -1,11 +1,13 @@
 """Cells of a sweep share the GPUs of a machine: one each, as long as there are some."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from promptccd.experiments.sweep_cells import VISIBLE, CellProcess, least_used, visible_devices
+from promptccd.cli.main import main
+from promptccd.experiments.sweep_cells import VISIBLE, CellProcess, devices_of, least_used, visible_devices
 from promptccd.training.recipe import Recipe
 
 
@@ -36,6 +38,49 @@ def test_the_next_cell_gets_the_device_with_the_fewest():
     assert least_used(["a", "b"], ["a"]) == "b"
     assert least_used(["a", "b"], ["a", "b", "b"]) == "a"
     assert least_used([], []) == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "jobs", "devices", "wanted"),
+    [
+        (3, 1, ["0", "1"], ["0", "0", "0"]),
+        (4, 2, ["0", "1", "2"], ["0", "1", "0 or 1", "0 or 1"]),
+        (5, 4, ["0", "1"], ["0", "1", "0", "1", "0 or 1"]),
+        (1, 8, ["GPU-a", "GPU-b"], ["GPU-a"]),
+        (2, 1, [], ["", ""]),
+        (0, 2, ["0"], []),
+    ],
+)
+def test_which_device_a_cell_will_get_is_known_before(cells, jobs, devices, wanted):
+    assert devices_of(cells, jobs, devices) == wanted
+
+
+def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(json.dumps(recipe_values | {"training": {"epochs": 1}}))
+    words = [
+        "sweep",
+        "--config",
+        str(recipe),
+        "--seeds",
+        "1",
+        "2",
+        "3",
+        "--dry-run",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    monkeypatch.setenv(VISIBLE, "3,5")
+    assert main([*words, "--jobs", "2", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert [(cell["cell"], cell["device"]) for cell in cells] == [
+        ("tiny-seed1", "GPU 3"), ("tiny-seed2", "GPU 5"), ("tiny-seed3", "GPU 3 or 5"),
+    ]  # fmt: skip
+    monkeypatch.setenv(VISIBLE, "")
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "device" in said
+    assert said.count("CPU") == 3
 
 
 @pytest.mark.slow

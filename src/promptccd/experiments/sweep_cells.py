@@ -21,7 +21,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.processes import ProcessApart
 from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.runs.models import described_backbone, model_options
+from promptccd.runs.models import described_backbone, model_options, require_whole_patches
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import PIXELS
 from promptccd.storage import make_inside, open_to_change, problems_of, remove_leftovers
@@ -202,6 +202,8 @@ def _cell(
         model_options(recipe)
         if recipe.model.backbone is None:
             described_backbone(recipe)
+        if not RunDirectory(recipe.training.output_dir).begun:
+            require_whole_patches(recipe, local_files_only=True)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from error
     return SweepCell(config.stem, settings, recipe)
@@ -321,6 +323,15 @@ def visible_devices() -> list[str]:
         # CUDA shows none behind the first that is none.
         return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
     return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def devices_of(cells: int, jobs: int, devices: Sequence[str]) -> list[str]:
+    """The GPU that each of so many cells will get, ``0 or 1`` for one that starts when another ends; none without."""
+    first = list[str]()
+    for _ in range(min(cells, jobs)):
+        first.append(least_used(devices, first))
+    later = " or ".join(dict.fromkeys(first))
+    return [*first, *[later] * (cells - len(first))]
 
 
 def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
