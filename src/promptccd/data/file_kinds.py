@@ -132,6 +132,13 @@ def is_picture(head: bytes) -> bool:
     return bool(picture_kind(head) or camera_raw_kind(head))
 
 
+def why_skipped(head: bytes) -> str:
+    """Why a file is skipped by its first bytes; empty for a picture that is read."""
+    if is_picture(head):
+        return ""
+    return why_no_picture(head) if head else "empty file"
+
+
 def why_no_picture(head: bytes) -> str:
     """Why a file is skipped that begins like no picture that is read: what it is, and what to do with it."""
     kind, advice = kind_of(head)
