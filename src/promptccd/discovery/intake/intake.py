@@ -269,7 +269,7 @@ class Intake:
         """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
         if not self.used:
             reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
-            remedy = f" {FOLLOWED.capitalize()}." if any(OUTSIDE in each for each in reasons) else ""
+            remedy = f" Or: {FOLLOWED}." if any(OUTSIDE in each for each in reasons) else ""
             raise DataError(
                 f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
                 f"PNG or WebP images.{remedy}"
