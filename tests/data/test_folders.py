@@ -525,7 +525,7 @@ def test_a_metadata_file_in_the_folder_of_a_category_is_told_where_it_belongs(tm
     assert list(opened.left_out) == ["boat/metadata.csv", "boat/metadata.jsonl"]
     assert all("put it above these folders" in reason for reason in opened.left_out.values())
     (folder / "metadata.csv").write_text("file_name,size\nboat/0.png,3\n")
-    assert "starts like text" in open_images(str(folder)).left_out["metadata.csv"]
+    assert "as columns file_name and label would" in open_images(str(folder)).left_out["metadata.csv"]
 
 
 def test_metadata_that_names_what_is_not_there_or_no_image_says_so(tmp_path: Path, caplog) -> None:
@@ -545,3 +545,20 @@ def test_a_root_that_is_no_folder_is_told(place: str, tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     with pytest.raises(DataError, match=f"{place}.*Give --image_roots the folders"):
         labelled_folder(folder, [tmp_path / place])
+
+
+@pytest.mark.parametrize(("spoilt", "is_refused"), [(9, False), (10, True)])
+def test_a_folder_most_of_whose_images_are_none_is_refused(
+    spoilt: int, is_refused: bool, tmp_path: Path
+) -> None:
+    folder = categories(tmp_path / "photos")
+    (folder / "boat" / "notes.txt").write_text("not called an image")
+    for number in range(spoilt):
+        (folder / "bus" / f"gone{number}.jpg").write_bytes(b"<html>not found")
+    if not is_refused:
+        assert sizes(read(folder)) == dict.fromkeys(KINDS, 3)
+        return
+    with pytest.raises(
+        DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Get them again"
+    ):
+        labelled_folder(folder)

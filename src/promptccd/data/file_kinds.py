@@ -5,6 +5,7 @@ import codecs
 from promptccd.data.heif import INSTALL, heif_plugin, is_heif
 
 FIRST_BYTES = 512  # of a file, which tell what it is
+UNKNOWN = "no known format"
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
@@ -145,6 +146,11 @@ def why_no_picture(head: bytes) -> str:
     return f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
 
 
+def kind_name(head: bytes) -> str:
+    """What a file is, by its first bytes, in a word or two."""
+    return "an image" if is_picture(head) else kind_of(head)[0]
+
+
 def kind_of(head: bytes) -> tuple[str, str]:
     """What a file is that is no picture, by its first bytes, and what to do with it."""
     if raw := camera_raw_kind(head):
@@ -157,7 +163,7 @@ def kind_of(head: bytes) -> tuple[str, str]:
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
         return "text", "give a table of path,label itself to promptccd train"
-    return "no known format", "give JPEG, PNG or WebP"
+    return UNKNOWN, "give JPEG, PNG or WebP"
 
 
 def _by_place(head: bytes) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.file_names import display_name, folder_reason, library_reason, system_reason
 from promptccd.data.heif import is_heif
 from promptccd.data.leftovers import leftovers
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import (
     FOLLOWED,
     OUTSIDE,
@@ -190,10 +190,12 @@ class Sorted:
     Attributes:
         images: paths of images, in the order of the source.
         left_out: why each of the others is none, by path.
+        spoilt: paths of those that are called images.
     """
 
     images: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    spoilt: set[str] = field(default_factory=set)
 
 
 def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
@@ -201,12 +203,12 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
     found = Sorted()
     entries = source.entries(limits)
     reasons = {entry.key: entry.reason or _reason_in(source, entry) for entry in entries}
-    # What is called an image and is none stands for no other file.
-    beside = leftovers(
-        entry.name
-        for entry in entries
-        if not entry.reason and not (reasons[entry.key] and entry.key.lower().endswith(IMAGE_SUFFIXES))
-    )
+    files = [entry for entry in entries if not entry.reason]
+    found.spoilt = {
+        entry.name for entry in files if reasons[entry.key] and entry.key.lower().endswith(IMAGE_SUFFIXES)
+    }
+    # They stand for no other file.
+    beside = leftovers(entry.name for entry in files if entry.name not in found.spoilt)
     for entry in entries:
         if reason := entry.reason or beside.get(entry.name) or reasons[entry.key]:
             found.left_out[entry.name] = reason
@@ -237,10 +239,17 @@ def labelled_folder(
         roots: further folders that links may lead into.
 
     Raises:
-        DataError: it cannot be listed, or it holds splits without categories.
+        DataError: it cannot be listed, more than half of its images are none, or it holds splits without categories.
     """
     files = images_in(FolderSource(folder, roots), IntakeLimits())
     found, left_out = len(files.images) + len(files.left_out), files.left_out
+    called = len(files.images) + len(files.spoilt)
+    if files.images and len(files.spoilt) > TOO_MANY_BAD * called:
+        reasons = Counter(left_out[path] for path in files.spoilt).most_common(3)
+        raise DataError(
+            f"{len(files.spoilt)} of {called} images in {str(folder)!r} cannot be read: "
+            f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
+        )
     parts = {path: Path(path).parts for path in files.images}
     splits = _splits_of(Path(folder).expanduser(), list(parts.values()))
     if all(len(each) == 1 for each in parts.values()):

@@ -48,6 +48,7 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datasets` says of its images
 _METADATA_PATHS = ("file_name",)
 _TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
+_NO_LABELS = "not read: it does not name images and their categories, as columns file_name and label would"
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
 _LABELS = ("label", "category", "class", "name")
 
@@ -248,8 +249,8 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
             named.update(os.path.relpath(path, folder) for path in paths)
             tables[split] = table.add_column("image", paths).cast_column("image", Image())
     if not tables:
-        deeper = (name for name in left_out if Path(name).name.casefold() in _METADATA and "/" in name)
-        found.left_out.update(dict.fromkeys(deeper, _TOO_DEEP))
+        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA]
+        found.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABELS for name in unread})
         return None
     images = [path for rows in found.splits.values() for path, _ in rows] + list(found.unlabelled)
     strangers = {display_name(path): "in no metadata file" for path in images if path not in named}
