@@ -468,6 +468,18 @@ def test_notes_that_are_none_are_left_out(content: str, tmp_path: Path) -> None:
     assert len(open_images(str(folder)).table) == 9
 
 
+def test_notes_that_name_folders_of_images_as_splits_make_no_data_set_of_them(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        categories(tmp_path / split)
+    for name in ("dataset_dict.json", "dataset_infos.json"):
+        (tmp_path / name).write_text('{"splits": ["train", "test"]}')
+    opened = open_images(str(tmp_path), "test")
+    assert len(opened.table) == 9
+    assert set(opened.left_out.values()) == {"not an image that can be read (starts like JSON)"}
+    with read_intake(tmp_path) as intake:
+        assert len(intake.files) == 20
+
+
 def test_what_was_saved_is_read_beside_other_files(tmp_path: Path) -> None:
     image(tmp_path / "made.png")
     content = [{"bytes": (tmp_path / "made.png").read_bytes(), "path": None}] * 4
@@ -481,8 +493,12 @@ def test_what_was_saved_is_read_beside_other_files(tmp_path: Path) -> None:
             assert len(intake.files) == 4
     (tmp_path / "one" / "cover.png").unlink()
     next((tmp_path / "one").glob("*.arrow")).unlink()
-    with pytest.raises(DataError, match="Could not load dataset"):
-        load_images(str(tmp_path / "one"))
+    for table in (tmp_path / "several").rglob("*.arrow"):
+        table.unlink()
+    (tmp_path / "several" / "cover.png").unlink()
+    for place in ("one", "several"):
+        with pytest.raises(DataError, match="Could not load dataset"):
+            load_images(str(tmp_path / place))
 
 
 LAYOUTS: dict[str, tuple[dict[str, int], dict[str, int]]] = {

@@ -43,6 +43,7 @@ _STARTS = (  # after leading blanks, in lower case
         "a property list of macOS",
         "if it ends in .icloud, open it once to download the photograph",
     ),
+    (b"{", "JSON", ""),  # behind RTF, which begins like it
     (b"8bps", "PSD", _CONVERT),
     (b"gimp xcf", "XCF", _CONVERT),
     (b"\x00\x00\x00\x0cjp  ", "JPEG 2000", _CONVERT),

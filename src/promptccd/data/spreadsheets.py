@@ -125,7 +125,6 @@ def require_table(head: bytes, file: Path) -> None:
     if is_text(head):
         if not head.lstrip().startswith(_NO_TABLES):
             return
-        kind = "JSON" if kind == "text" else kind
     elif kind == UNKNOWN and b"\0" not in head:
         return  # a code page, whose line is named later
     name = display_name(file.name)

@@ -146,7 +146,7 @@ def is_saved(folder: Path) -> bool:
     if any(not is_below(os.path.realpath(part / "state.json"), root) for part in parts):
         return True  # whoever opens it reads none of that, or says why not
     has_tables = any(os.path.lexists(table) for part in parts for table in _tables_of(part))
-    return has_tables or all(each.suffix == ".json" or each in parts for each in _listed(folder))
+    return has_tables or all(each.suffix == ".json" for each in folder.rglob("*") if each.is_file())
 
 
 def _saved(folder: Path, own: "_OwnFiles") -> Any:
