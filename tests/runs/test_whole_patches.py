@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
+from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTImageProcessorPil
 
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, DataError
 from promptccd.experiments import plan_cells
 from promptccd.runs import RunDirectory
 from promptccd.runs.models import require_whole_patches, rim_not_seen
@@ -56,6 +56,16 @@ def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
         train_run(recipe)
     assert not Path(recipe.training.output_dir).exists()
     require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
+
+
+def test_a_training_that_began_so_is_not_asked_again(
+    recipe_values: dict, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(RunDirectory, "begun", True)
+    with pytest.raises(DataError, match="Nothing is at"):  # which is looked for next
+        train_run(
+            Recipe.from_dict(odd(recipe_values) | {"data": {"dataset": "./nowhere", "class_blocks": [2, 1]}})
+        )
 
 
 def test_so_does_one_that_makes_its_backbone(recipe_values: dict) -> None:
@@ -116,6 +126,14 @@ def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog)
     rim = pixels.clone()
     rim[..., 28:] = 0
     assert torch.equal(model.eval()(pixels).features, model(rim).features)
+
+
+def test_a_view_has_sides_whichever_processor_makes_it(tmp_path: Path) -> None:
+    folder = backbone(tmp_path / "backbone", 28)
+    ViTImageProcessorPil(size={"height": 28, "width": 42}, do_center_crop=False).save_pretrained(folder)
+    _, view = load_embedder(folder)
+    assert view.sides == (28, 42)
+    assert view.num_bytes == 3 * 28 * 42
 
 
 def test_a_view_of_our_own_has_no_rim(tmp_path: Path, caplog) -> None:

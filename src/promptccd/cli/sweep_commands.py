@@ -243,12 +243,14 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
+    states = [
+        {"cell": cell.name, "state": _state(cell), "device": "", "settings": cell.settings} for cell in cells
+    ]
     waiting = [row for row in states if row["state"] != "finished"]
     devices = experiments.devices_of(len(waiting), options.jobs, experiments.visible_devices())
     for row, device in zip(waiting, devices, strict=True):
         row["device"] = f"GPU {device}" if device else "CPU"
-    rows = [[row["cell"], row["state"], row.get("device", "")] for row in states]
+    rows = [[row["cell"], row["state"], row["device"]] for row in states]
     header = ["cell", "state", "device"]
     show(options, states, lambda: "\n".join([table(header, rows), f"{len(cells)} cells", *notes]))
 
