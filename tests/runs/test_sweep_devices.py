@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.main import main
+from promptccd.experiments import plan_cells
 from promptccd.experiments.sweep_cells import VISIBLE, CellProcess, devices_of, least_used, visible_devices
+from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_BACKBONE
 
 
 def note_device(recipe: Recipe) -> None:
@@ -48,11 +51,31 @@ def test_the_next_cell_gets_the_device_with_the_fewest():
         (5, 4, ["0", "1"], ["0", "1", "0", "1", "0 or 1"]),
         (1, 8, ["GPU-a", "GPU-b"], ["GPU-a"]),
         (2, 1, [], ["", ""]),
-        (0, 2, ["0"], []),
     ],
 )
-def test_which_device_a_cell_will_get_is_known_before(cells, jobs, devices, wanted):
-    assert devices_of(cells, jobs, devices) == wanted
+def test_which_device_a_cell_will_get_is_known_before(cells, jobs, devices, wanted, recipe_values, tmp_path):
+    planned = planned_cells(recipe_values, tmp_path, range(cells))
+    assert list(devices_of(planned, jobs, devices).values()) == wanted
+
+
+def planned_cells(values: dict, folder: Path, seeds, settings: dict | None = None):
+    recipe = folder / "tiny.yaml"
+    recipe.write_text(json.dumps(values | {"training": {"epochs": 1}}))
+    return plan_cells([recipe], list(seeds), settings or {}, folder / "out")
+
+
+def test_a_cell_waits_for_the_backbone_that_another_makes(recipe_values, tmp_path):
+    described = {"backbone": None, "backbone_config": TINY_BACKBONE}
+    settings = {"training.learning_rate": [0.1, 0.2]}
+    cells = planned_cells(recipe_values | {"model": described}, tmp_path, (1, 2), settings)
+    given = {cell.name.removeprefix("tiny-learning_rate="): cell for cell in cells}
+    found = devices_of(cells, 3, ["0", "1", "2"])
+    wanted = {"0.1-seed1": "0", "0.1-seed2": "1", "0.2-seed1": "0 or 1 or 2", "0.2-seed2": "0 or 1 or 2"}
+    assert {name: found[cell.name] for name, cell in given.items()} == wanted
+    RunDirectory(given["0.1-seed1"].path).backbone.mkdir(parents=True)
+    found = devices_of(cells, 3, ["0", "1", "2"])
+    wanted |= {"0.2-seed1": "2"}
+    assert {name: found[cell.name] for name, cell in given.items()} == wanted
 
 
 def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):

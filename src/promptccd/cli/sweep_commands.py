@@ -243,13 +243,17 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
+    gpus = experiments.devices_of(cells, options.jobs, experiments.visible_devices())
+    devices = {name: f"GPU {gpu}" if gpu else "CPU" for name, gpu in gpus.items()}
     states = [
-        {"cell": cell.name, "state": _state(cell), "device": "", "settings": cell.settings} for cell in cells
+        {
+            "cell": cell.name,
+            "state": _state(cell),
+            "device": devices.get(cell.name, ""),
+            "settings": cell.settings,
+        }
+        for cell in cells
     ]
-    waiting = [row for row in states if row["state"] != "finished"]
-    devices = experiments.devices_of(len(waiting), options.jobs, experiments.visible_devices())
-    for row, device in zip(waiting, devices, strict=True):
-        row["device"] = f"GPU {device}" if device else "CPU"
     rows = [[row["cell"], row["state"], row["device"]] for row in states]
     header = ["cell", "state", "device"]
     show(options, states, lambda: "\n".join([table(header, rows), f"{len(cells)} cells", *notes]))

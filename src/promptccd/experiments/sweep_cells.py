@@ -325,13 +325,23 @@ def visible_devices() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def devices_of(cells: int, jobs: int, devices: Sequence[str]) -> list[str]:
-    """The GPU that each of so many cells will get, ``0 or 1`` for one that starts when another ends; none without."""
-    first = list[str]()
-    for _ in range(min(cells, jobs)):
-        first.append(least_used(devices, first))
-    later = " or ".join(dict.fromkeys(first))
-    return [*first, *[later] * (cells - len(first))]
+def devices_of(cells: Sequence[SweepCell], jobs: int, devices: Sequence[str]) -> dict[str, str]:
+    """The GPU that each cell will get, by name: ``0 or 1`` for one that starts when another ends; empty without GPUs.
+
+    Finished cells are not in it. One whose backbone another pretrains starts when that has ended.
+    """
+    keys = {cell.name: (cell.backbone_key, cell.seed) for cell in cells}
+    made = {keys[cell.name] for cell in cells if RunDirectory(cell.path).backbone.exists()}
+    found, begun = dict[str, str](), set[tuple[str, int]]()
+    for cell in (cell for cell in cells if not cell.finished()):
+        key = keys[cell.name]
+        waits = cell.recipe.model.backbone is None and key in begun - made
+        starts = len(found) < jobs and not waits
+        if starts:
+            begun.add(key)
+            found[cell.name] = least_used(devices, list(found.values()))
+    later = " or ".join(devices[:jobs])
+    return {cell.name: found.get(cell.name, later) for cell in cells if not cell.finished()}
 
 
 def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
