@@ -100,6 +100,18 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
     assert session.model.spread is None
 
 
+def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch, caplog):
+    weights = []
+    for steps in ("1", "4"):
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
+        session = DiscoverySession.open(stage0)
+        grouped(session, albums[0])
+        adapt(session, QUICK)
+        weights.append(torch.cat([value.flatten().float() for value in session.model.state_dict().values()]))
+    assert torch.equal(*weights)
+    assert [line for line in caplog.messages if "gradient_accumulation_steps 4" in line]
+
+
 @pytest.mark.slow
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):

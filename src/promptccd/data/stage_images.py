@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 from promptccd import system
 from promptccd.data.duplicates import Original, conflicts, digest_of
 from promptccd.data.images import Status, Verdict
+from promptccd.data.limits import TOO_MANY_BAD
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 CACHE_BYTES = 2**30  # decoded pixels kept per stage; 30,450 images of CIFAR-100 take a tenth of it
-TOO_MANY_BAD = 0.5  # a stage is refused if a larger share of its images cannot be read
 
 Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]

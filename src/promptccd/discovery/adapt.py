@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
 from datasets import Dataset, Features, Image
 from torch import Tensor
 
@@ -34,6 +33,7 @@ from promptccd.errors import ConfigurationError, DataError, InterruptedRunError,
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.prediction import load_model
+from promptccd.runs.train_run import accelerator_for
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.gpus import exact_device, why_on_the_cpu
@@ -149,7 +149,7 @@ def _train(
         arguments=arguments,
         views=TrainingViews(_view_options(session)),
         evaluation_view=session.view,
-        accelerator=Accelerator(cpu=model.device.type == "cpu"),
+        accelerator=accelerator_for(arguments, on_cpu=model.device.type == "cpu"),
         stop=stop,
         save=lambda state: None,
     ).train()
@@ -179,8 +179,7 @@ def _stage_of(session: DiscoverySession) -> Stage:
 
 
 def _view_options(session: DiscoverySession) -> ViewOptions:
-    processor = session.view.processor
-    side, resized = processor.crop_size["height"], processor.size.get("shortest_edge")
+    side, resized = session.view.sides[0], session.view.processor.size.get("shortest_edge")
     return ViewOptions(image_size=side, resize_size=max(side, resized or int(side / RESIZE_SHARE)))
 
 

@@ -98,6 +98,7 @@ class DiscoverySession:
         cache: of features; nothing is kept on disk by default.
         workers: images that are decoded at once; by default one for each core of this process.
         bit_depth: as `read_intake` takes it.
+        image_roots: the same.
 
     Attributes:
         stages: the stages that were read, oldest first.
@@ -114,8 +115,9 @@ class DiscoverySession:
         cache: FeatureCache | None = None,
         workers: int | None = None,
         bit_depth: int | None = None,
+        image_roots: Sequence[str | Path] = (),
     ):
-        self.bit_depth = bit_depth
+        self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
         self.workers = workers or system.available_cores()
@@ -133,6 +135,7 @@ class DiscoverySession:
         cache: FeatureCache | None = None,
         workers: int | None = None,
         bit_depth: int | None = None,
+        image_roots: Sequence[str | Path] = (),
         device: str | None = None,
         max_model_bytes: int | None = None,
     ) -> "DiscoverySession":
@@ -146,6 +149,7 @@ class DiscoverySession:
             cache: of features.
             workers: images that are decoded at once.
             bit_depth: as `read_intake` takes it.
+            image_roots: the same.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
 
@@ -160,8 +164,9 @@ class DiscoverySession:
         if registry is None:
             registry = registry_of(model, place)
         return cls(
-            model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers, bit_depth=bit_depth
-        )
+            model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers, bit_depth=bit_depth,
+            image_roots=image_roots,
+        )  # fmt: skip
 
     # Images in
 
@@ -200,6 +205,7 @@ class DiscoverySession:
             source,
             limits=self.limits,
             bit_depth=self.bit_depth,
+            image_roots=self.image_roots,
             progress=progress,
             view=self.view,
             workers=self.workers,

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from promptccd.experiments.sweep import run_sweep as run_sweep
     from promptccd.experiments.sweep_cells import ProtocolScoring as ProtocolScoring
     from promptccd.experiments.sweep_cells import SweepCell as SweepCell
+    from promptccd.experiments.sweep_cells import devices_of as devices_of
     from promptccd.experiments.sweep_cells import grid_keys as grid_keys
     from promptccd.experiments.sweep_cells import plan_cells as plan_cells
+    from promptccd.experiments.sweep_cells import visible_devices as visible_devices
 
 give_names_on_demand(__name__)

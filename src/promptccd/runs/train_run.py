@@ -24,7 +24,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
-from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
+from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, RunError, SplitMismatchError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -41,6 +41,7 @@ from promptccd.runs.models import (
     backbone_of,
     ensure_backbone,
     evaluation_view,
+    require_whole_patches,
     stage_zero_model,
 )
 from promptccd.runs.run_directory import NORMALISATION, RunDirectory
@@ -116,8 +117,8 @@ def stage_stream(
     return stages
 
 
-def accelerator_for(arguments: TrainingArguments) -> Accelerator:
-    """The accelerator of a training: its device, precision and tracker.
+def accelerator_for(arguments: TrainingArguments, on_cpu: bool | None = None) -> Accelerator:
+    """The accelerator of a training: its device, precision and tracker; on the CPU by default where there is no CUDA.
 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
     steps are the recipe's.
@@ -135,7 +136,8 @@ def accelerator_for(arguments: TrainingArguments) -> Accelerator:
                 remedy,
             )
     return Accelerator(
-        cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
+        # without it, processes of torchrun on CPUs do not find each other
+        cpu=not torch.cuda.is_available() if on_cpu is None else on_cpu,
         mixed_precision=arguments.mixed_precision,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,
@@ -156,7 +158,7 @@ def train_run(
 
     Args:
         recipe: the data, the model and how to train it.
-        accelerator: by default one is made as the recipe says.
+        accelerator: by default one is made as the recipe says; it may not accumulate gradients.
         after_stages: the main process calls it with the run and its finished stages, at the start (if any are
             finished) and after every stage.
         stages: by default they are cut as the recipe says.
@@ -171,12 +173,19 @@ def train_run(
     require_callbacks(callbacks)
     arguments, own_processes = recipe.training, accelerator is None
     accelerator = accelerator or accelerator_for(arguments)
+    if (steps := accelerator.gradient_accumulation_steps) != 1:
+        raise ConfigurationError(
+            f"Expected an accelerator with gradient_accumulation_steps 1, got {steps}: every step changes the weights, "
+            f"and its loss would be divided by {steps}. Give another or none, and raise batch_size instead."
+        )
     space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
+    run = RunDirectory(arguments.output_dir)
+    if not run.begun:
+        require_whole_patches(recipe)
     if accelerator.device.type == "cpu" and accelerator.is_main_process:
         logger.info(why_on_the_cpu(reported_gpu()))
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
-    run = RunDirectory(arguments.output_dir)
     with StopRequest() as stop:
         try:
             if accelerator.is_main_process:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
+from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
@@ -74,6 +75,11 @@ def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         # mutant 1 to 2: one byte beyond the most shows that there is more, as two do
         content = file.read(MOST_BYTES + 1)
+    head = content[:FIRST_BYTES]
+    if not is_text(head) and (kind := kind_name(head)) != UNKNOWN:
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} is not YAML: it starts like {kind}. {LISTED}; unpack an archive first."
+        )
     if len(content) > MOST_BYTES:
         raise ConfigurationError(
             f"Recipe {str(path)!r} is longer than {MOST_BYTES:,} bytes: a recipe has a few lines, give one of those."
