@@ -495,4 +495,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
 
 if __name__ == "sitecustomize" and ROOT in os.environ:
+    from tests.mutants import started
+
+    started.begin()
     begin()
