@@ -137,6 +137,21 @@ class ProcessApart:
                         os.kill(self._process.pid, number)
 
 
+def end_with_parent(number: int = 0) -> None:
+    """Let a loader process end once the one that started it is gone, whatever ended that: a `worker_init_fn`.
+
+    Torch's loaders watch the number of their parent from their first batch on: one whose parent was killed while it
+    imported, which takes seconds where it is not forked, would watch the number of who took it over, for ever.
+    """
+    if parent := multiprocessing.parent_process():
+
+        def watch() -> None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
 def _context(preload: Sequence[str]) -> Any:
     """Where processes come from."""
     if sys.platform == "win32":
