@@ -348,7 +348,7 @@ def test_signals_of_windows_end_a_command(windows):
         """
 import signal
 from promptccd.cli.ends import ended_by_signals, end_of, Terminated
-assert processes._ENDING == (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
+assert processes._ENDING == [signal.SIGINT, signal.SIGTERM, signal.SIGBREAK]
 for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGBREAK, 143)):
     with ended_by_signals():
         try:

@@ -24,10 +24,9 @@ CTRL_C: int = signal.SIGINT
 TERMINATE: int = signal.SIGTERM
 IGNORED = signal.SIG_IGN
 BROKEN_PIPE = 128 + 13  # what a shell reports of a program whose reader went away; Windows has no SIGPIPE
+_ENDING = [CTRL_C, TERMINATE]
 if sys.platform == "win32":  # whose Ctrl+Break, and closed windows and sessions, are a signal of their own
-    _ENDING: tuple[int, ...] = (CTRL_C, TERMINATE, signal.SIGBREAK)
-else:
-    _ENDING = (CTRL_C, TERMINATE)
+    _ENDING.append(signal.SIGBREAK)
 
 
 def on_ending(handler: Any) -> dict[int, Any]:

@@ -236,12 +236,10 @@ def available_cores() -> int:
 
 def bind_alone(listening: socket.socket, address: tuple[str, int]) -> None:
     """Bind a socket to a port that nobody else listens on, also soon after its last owner ended."""
-    if (
-        sys.platform == "win32"
-    ):  # where SO_REUSEADDR shares a port, and without this option another may still take it
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-    else:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    option = socket.SO_REUSEADDR
+    if sys.platform == "win32":  # where that would share the port, and without this another may still take it
+        option = socket.SO_EXCLUSIVEADDRUSE
+    listening.setsockopt(socket.SOL_SOCKET, option, 1)
     listening.bind(address)
 
 
@@ -258,14 +256,11 @@ if sys.platform == "win32":
     def _open_on_windows(path: str, flags: int) -> int:
         """Open what stands under a name, be it a link, and refuse that; `os.open` would follow it."""
         writes = flags & (os.O_WRONLY | os.O_RDWR)
-        access = (_winapi.GENERIC_WRITE if writes else 0) | (
-            0 if writes == os.O_WRONLY else _winapi.GENERIC_READ
-        )
+        access = _winapi.GENERIC_WRITE if writes else 0
+        access |= _winapi.GENERIC_READ if writes != os.O_WRONLY else 0
         making = _MAKE_NEW if flags & os.O_EXCL else _MAKE_OR_OPEN if flags & os.O_CREAT else _OPEN
         try:
-            handle = _winapi.CreateFile(
-                path, access, _SHARED, _winapi.NULL, making, _LINK_ITSELF, _winapi.NULL
-            )
+            handle = _winapi.CreateFile(path, access, _SHARED, 0, making, _LINK_ITSELF, 0)
         except OSError as error:
             if error.winerror == _DENIED and os.path.isdir(path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
@@ -299,8 +294,8 @@ if sys.platform == "win32":
             return False
         for path in (source, target):
             try:
-                found = (str(path), _TO_DELETE, _SHARED, _winapi.NULL, _OPEN, _LINK_ITSELF | _FOLDER_TOO)
-                _winapi.CloseHandle(_winapi.CreateFile(*found, _winapi.NULL))
+                flags = _LINK_ITSELF | _FOLDER_TOO
+                _winapi.CloseHandle(_winapi.CreateFile(str(path), _TO_DELETE, _SHARED, 0, _OPEN, flags, 0))
             except OSError as refused:
                 if refused.winerror == _DENIED:
                     return True
