@@ -195,6 +195,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def create_file(
         path: str, access: int, share: int, security: int, making: int, flags: int, template: int
     ) -> int:
+        if making != 3:
+            require_name(path)
         if os.path.isdir(path) and not os.path.islink(path) and not flags & 0x02000000:
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED))
         if access == 0x00010000:  # DELETE: a look whether it may be renamed
@@ -338,6 +340,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             descriptor = real["open"](path, flags & ~0x8000, mode, dir_fd=dir_fd)
             text.discard(descriptor)
             return descriptor
+        if flags & os.O_CREAT:
+            require_name(path)
         if os.path.isdir(path):
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED, path))
         descriptor = real["open"](path, (flags & ~0x8000) | os.O_CLOEXEC, mode, dir_fd=dir_fd)
@@ -393,6 +397,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def p_rename(source: Any, target: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
         if asks(through=True):
             old, new = resolved(source, src_dir_fd), resolved(target, dst_dir_fd)
+            require_name(target)
             if os.path.lexists(new):
                 refuse("rename onto what is there", os_error(errno.EEXIST, 183, new))
             require_unused("rename", old, new)
@@ -401,6 +406,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def p_replace(source: Any, target: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
         if asks(through=True):
             old, new = resolved(source, src_dir_fd), resolved(target, dst_dir_fd)
+            require_name(target)
             if os.path.isdir(new) or is_read_only(new):
                 refuse("replace what may not be", os_error(errno.EACCES, _ACCESS_DENIED, new))
             require_unused("replace", old, new)
@@ -456,6 +462,10 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
                 return part
         return ""
 
+    def require_name(path: Any) -> None:
+        if part := refused_part(path):
+            refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
+
     real_open = io.open
 
     def p_builtin_open(
@@ -464,8 +474,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     ) -> Any:  # fmt: skip
         is_path = isinstance(file, (str, bytes, os.PathLike))
         if is_path and asks(through=True):
-            if set(mode) & set("wxa") and (part := refused_part(file)):
-                refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, file))
+            if set(mode) & set("wxa"):
+                require_name(file)
             if "b" not in mode:
                 encoding = encoding or "cp1252"
                 newline = "\r\n" if newline is None and set(mode) & set("wxa") else newline
@@ -474,8 +484,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     builtins.open = io.open = p_builtin_open  # type: ignore[assignment]
 
     def p_mkdir(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
-        if asks(through=True) and (part := refused_part(path)):
-            refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
+        if asks(through=True):
+            require_name(path)
         real["mkdir"](path, mode, dir_fd=dir_fd)
 
     os.mkdir = p_mkdir  # type: ignore[assignment]

@@ -136,7 +136,7 @@ class ProcessApart:
                         os.kill(self._process.pid, number)
 
 
-def end_with_parent(number: int = 0) -> None:
+def end_with_parent(number: int) -> None:
     """Let a loader process end once the one that started it is gone, whatever ended that: a `worker_init_fn`.
 
     Torch's loaders watch the number of their parent from their first batch on: one whose parent was killed while it

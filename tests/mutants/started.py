@@ -66,6 +66,7 @@ def in_all_programs(folder: Path) -> None:
     shutil.copyfile(__file__, folder / "sitecustomize.py")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
+    sys.path.insert(0, str(folder))  # some tests hand on this one
 
 
 def begin() -> None:
