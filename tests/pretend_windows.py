@@ -19,8 +19,12 @@ REFUSED_LOG = "PRETEND_WINDOWS_LOG"
 ROOT = "PRETEND_WINDOWS"  # the folder of the package
 LONG_PATHS = "PRETEND_WINDOWS_LONG_PATHS"
 OURS = "on_windows.py"  # a script that is there, too
-PLACEHOLDER, JUNCTION = "placeholder", "junction"  # files so called pretend to be these
-SYMLINK_TAG, JUNCTION_TAG, CLOUD_TAG = 0xA000000C, 0xA0000003, 0x9000001A
+JUNCTION = "junction"  # links so called pretend to be one
+SYMLINK_TAG, JUNCTION_TAG = 0xA000000C, 0xA0000003
+REPARSE_TAGS = {
+    "placeholder": 0x9000001A,
+    "deduplicated": 0x80000013,
+}  # of files so called, which are no links
 _REPARSE_POINT, _SHARING_VIOLATION, _ACCESS_DENIED = 0x400, 32, 5
 
 
@@ -192,11 +196,13 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     instead["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking, open_osfhandle=of_handle)
 
-    def create_file(
+    def create_file(  # noqa: C901 - one call that says so much
         path: str, access: int, share: int, security: int, making: int, flags: int, template: int
     ) -> int:
         if making != 3:
             require_name(path)
+        if share != 7 or flags & ~0x02200000:
+            refuse("a file of one's own, or flags that are none", os_error(errno.EINVAL, 87))
         if os.path.isdir(path) and not os.path.islink(path) and not flags & 0x02000000:
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED))
         if access == 0x00010000:  # DELETE: a look whether it may be renamed
@@ -205,7 +211,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             if used(resolved(path)):
                 raise os_error(errno.EACCES, _SHARING_VIOLATION)
             return real["open"](os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        how = {0x80000000: os.O_RDONLY, 0x40000000: os.O_WRONLY}.get(access, os.O_RDWR)
+        how = {0x80000000: os.O_RDONLY, 0x40000000: os.O_WRONLY, 0xC0000000: os.O_RDWR}[access]
         how |= {1: os.O_CREAT | os.O_EXCL, 3: 0, 4: os.O_CREAT}[making] | os.O_CLOEXEC
         if not flags & 0x00200000:
             return real["open"](path, how, 0o666)
@@ -229,10 +235,17 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         def __exit__(self, *_: object) -> None:
             pass
 
+    def open_key(key: int, name: str) -> Key:
+        if LONG_PATHS not in os.environ or not name.endswith("FileSystem"):
+            raise FileNotFoundError(errno.ENOENT, "no such key")
+        return Key()
+
     instead["winreg"] = types.SimpleNamespace(
         HKEY_LOCAL_MACHINE=0,
-        OpenKey=lambda key, name: Key(),
-        QueryValueEx=lambda key, name: (int(os.environ.get(LONG_PATHS, "0")), 4),
+        OpenKey=open_key,
+        QueryValueEx=lambda key, name: (
+            ({"LongPathsEnabled": int(os.environ[LONG_PATHS])}[name], 4) if key else None
+        ),
     )
 
     class Status:
@@ -242,7 +255,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             self._found, name = found, os.path.basename(name)
             is_link = stat.S_ISLNK(found.st_mode)
             link = JUNCTION_TAG if name.startswith(JUNCTION) else SYMLINK_TAG
-            self.st_reparse_tag = link if is_link else CLOUD_TAG if name.startswith(PLACEHOLDER) else 0
+            self.st_reparse_tag = link if is_link else REPARSE_TAGS.get(name.partition(".")[0], 0)
             self.st_file_attributes = _REPARSE_POINT if self.st_reparse_tag else 0
 
         def __getattr__(self, name: str) -> Any:

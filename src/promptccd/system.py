@@ -178,14 +178,14 @@ def copy_facts(source: Path, target: Path) -> None:
 def too_long(path: Path) -> str:
     """In what a path is longer than the system and the disk of its folder take; empty if it is not."""
     path = Path(os.path.abspath(path))
-    if len(os.fsencode(path)) < 140:
+    if len(os.fsencode(path)) < 140:  # mutant < to <=, 140 to 141, 140 to 139: speed alone
         return ""  # which is taken everywhere
     if sys.platform == "win32":  # which counts in UTF-16
         size, *parts = (len(each.encode("utf-16-le")) // 2 for each in (str(path), *path.parts))
         most, most_named = _most_on_windows(), 255
     else:
         size, *parts = (len(os.fsencode(each)) for each in (str(path), *path.parts))
-        there = next(each for each in path.parents if each.exists())
+        there = next(each for each in path.parents if os.path.exists(each))
         most, most_named = os.pathconf(there, "PC_PATH_MAX") - 1, os.pathconf(there, "PC_NAME_MAX")
     if max(parts) > most_named:
         return f"a name of {max(parts)} characters where the disk takes {most_named}"
@@ -194,6 +194,7 @@ def too_long(path: Path) -> str:
 
 def error_number(number: int) -> int:
     """The ``errno`` of an error that a library tells by the system's own number."""
+    # mutant or to and, without operand 1, without operand 2, arguments swapped, 0 to 1: Windows alone has such numbers
     return OSError(0, "", None, number).errno or 0 if sys.platform == "win32" else number
 
 

@@ -1,5 +1,6 @@
 """However a command ends: one line, an exit code, nothing half done and nobody left behind."""
 
+import errno
 import io
 import json
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.ends import INTERRUPTED, one_line
+from promptccd.cli.ends import INTERRUPTED, end_of, one_line
+from promptccd.errors import DeviceError, PromptCCDError
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
@@ -493,6 +495,30 @@ def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
 
 
 # JSON
+
+
+def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert end_of(broken) is None  # it is of another pipe
+        os.close(reading)
+        assert end_of(broken) == ("", 141)
+        for stdout in (None, io.StringIO()):
+            monkeypatch.setattr(sys, "stdout", stdout)
+            assert end_of(broken) is None
+
+
+def test_too_little_memory_while_a_package_is_imported_is_no_fault_of_it() -> None:
+    ends = []
+    for error in (MemoryError("no room"), RuntimeError("built for another")):
+        try:
+            exec(compile("raise error", "beside.py", "exec"), {"__name__": "beside", "error": error})
+        except (MemoryError, RuntimeError) as raised:
+            ends.append(end_of(raised))
+    assert [end and end.exit_code for end in ends] == [DeviceError.exit_code, PromptCCDError.exit_code]
+    assert "beside cannot be imported" in str(ends[1])
 
 
 def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
