@@ -339,7 +339,7 @@ def work(log, asks):
     while not seen and time.monotonic() < until:
         time.sleep(0.01)
     child.kill()
-    Path(log).write_text(f"asked by {seen}, heeds Ctrl-C {processes.CTRL_C in heeded}")
+    Path(log).write_text(f"asked by {seen}, heeds Ctrl-C {processes.CTRL_C in heeded}, deaf {'DEAF' in os.environ}")
 
 def lines(log):
     until = time.monotonic() + 50
@@ -361,11 +361,14 @@ def gone(number):
 if __name__ == "__main__":
     how, log = sys.argv[1:]
     process = processes.ProcessApart(work, (log, how != "kill"), [])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and "DEAF" not in os.environ
     numbers = lines(log)
+    assert process.running
     if how == "leave":
         os._exit(0)
     process.stop() if how == "stop" else process.kill()
     code, killed = process.ended()
+    assert not process.running
     process.stop(); process.end_rest()  # too late, and of no consequence
     print(code, killed, Path(log).read_text() if how == "stop" else all(map(gone, numbers)))
 """
@@ -383,7 +386,10 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     if how == "stop":
-        assert done.stdout == f"0  asked by [{int(signal.SIGTERM)}], heeds Ctrl-C True\n"
+        assert (
+            done.stdout
+            == f"0  asked by [{int(signal.SIGTERM)}], heeds Ctrl-C True, deaf {there == 'windows'}\n"
+        )
     elif how == "kill":
         assert done.stdout == "-9 killed by signal 9 (SIGKILL); out of memory? True\n"
     else:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from promptccd import processes
 from promptccd.cli.ends import INTERRUPTED, end_of, one_line
-from promptccd.errors import DeviceError, PromptCCDError
+from promptccd.errors import DeviceError, DiskError, PromptCCDError
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
@@ -505,9 +506,28 @@ def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest
         assert end_of(broken) is None  # it is of another pipe
         os.close(reading)
         assert end_of(broken) == ("", 141)
+        failed = end_of(OSError(errno.EIO, "Input/output error"))
+        assert failed is not None and failed.exit_code == DiskError.exit_code
         for stdout in (None, io.StringIO()):
             monkeypatch.setattr(sys, "stdout", stdout)
             assert end_of(broken) is None
+
+
+def test_what_was_ignored_stays_ignored_and_all_is_put_back() -> None:
+    def handler(number: int, frame: object) -> None: ...
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        kept = processes.on_ending(handler)
+        assert kept == {signal.SIGTERM: before[signal.SIGTERM]}
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is handler
+        processes.restore(kept)
+        assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def test_too_little_memory_while_a_package_is_imported_is_no_fault_of_it() -> None:
