@@ -144,6 +144,7 @@ class FolderSource(ImageSource):
                 if any(each == target or each.startswith(f"{target}{os.sep}") for each in above):
                     return "", "link that leads back to itself"
                 self._has_linked_folders = True
+        # mutant always: the list of names has told it already, which saves a look
         is_folder = os.path.isdir(target) if is_link else item.is_dir(follow_symlinks=False)
         if is_folder:
             reason = folder_reason(item.name) or left

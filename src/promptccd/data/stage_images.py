@@ -21,6 +21,7 @@ from promptccd.data.images import Status, Verdict
 from promptccd.data.limits import TOO_MANY_BAD
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
+from promptccd.processes import end_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,9 @@ def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
 
 def loader_options(wanted: int, batch_bytes: int = 0) -> dict[str, Any]:
     """What a `DataLoader` is told about its processes; arguments are those of `workers_for`."""
-    workers = workers_for(wanted, batch_bytes)
-    return {"num_workers": workers, "timeout": LOADER_WAITS_S if workers else 0}
+    if not (workers := workers_for(wanted, batch_bytes)):
+        return {}
+    return {"num_workers": workers, "timeout": LOADER_WAITS_S, "worker_init_fn": end_with_parent}
 
 
 @dataclass(frozen=True)
