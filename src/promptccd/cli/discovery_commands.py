@@ -164,6 +164,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
         f"{counts['settled']} in ones discovered before, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
+        *([f"set aside, or like what was: {counts['aside']}"] if counts["aside"] else []),
     ]
     lines += [
         f"  {number:4d}  {name} ({KINDS[kind]}): {size}"

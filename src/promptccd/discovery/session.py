@@ -1,6 +1,7 @@
 """A session: a person's images and the groups that a model finds in them."""
 
 import hashlib
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry, StageChange, StageGroups
+from promptccd.registry import GROUPING, Category, CategoryRegistry, SetAside, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
 
@@ -62,6 +63,41 @@ class SessionStage:
     def files(self) -> dict[str, IntakeFile]:
         """Used images by key, in the order of the source."""
         return {file.key: file for file in self.intake.used}
+
+
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """Images to group: their keys, features ``(N, D)``, numbers of their moments ``(N,)``, and what people said."""
+
+    keys: Sequence[str]
+    features: Tensor
+    moments: np.ndarray
+    constraints: GroupingConstraints
+
+    def select(self, rows: Sequence[int]) -> "_Images":
+        """Some of them."""
+        kept = [self.keys[row] for row in rows]
+        return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
+
+
+def _groups_of(parts: Sequence[Assignment], images: _Images, first_free: int) -> StageGroups:
+    """One grouping of images that were grouped in parts; ids below `first_free` are those of the registry."""
+    prototypes = dict[int, np.ndarray]()
+    for part in parts:
+        prototypes |= zip(part.ids, part.prototypes.numpy(), strict=True)
+    keys, row_of = (
+        [key for part in parts for key in part.keys],
+        {key: row for row, key in enumerate(images.keys)},
+    )
+    return StageGroups.of(
+        keys,
+        np.concatenate([part.category_ids.numpy() for part in parts]),
+        list(prototypes),
+        np.stack(list(prototypes.values())),
+        settled=range(first_free),
+        confidences=np.concatenate([part.confidences.clamp(0, 1).numpy() for part in parts]),
+        features=images.features[[row_of[key] for key in keys]].numpy(),
+    )
 
 
 def _first_among(moments: np.ndarray) -> list[int]:
@@ -242,7 +278,7 @@ class DiscoverySession:
         known = self.cache.moments(given.hexdigest(), len(features))
         if known is None:
             known = find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
-            self.cache.store_moments(given.hexdigest(), known)
+            self.cache.store_moments(given.hexdigest(), known, stage.keys)
         return known
 
     # Groups
@@ -312,7 +348,8 @@ class DiscoverySession:
     def group(self, num_categories: int | None = None) -> StageChange:
         """Group the newest stage's images beside the `fixed` categories; corrections hold.
 
-        Images that came with an earlier stage stay in their categories and are not grouped again.
+        Images that came with an earlier stage stay in their categories and are not grouped again, nor are those that a
+        person set aside. What is like a category that was set aside comes to that one, which counts for none.
 
         Args:
             num_categories: of all categories, fixed ones included; `None` estimates the number.
@@ -320,42 +357,97 @@ class DiscoverySession:
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
-        rows_here = self.fresh
-        if not rows_here:
+        aside = self.registry.put_aside
+        rows = [row for row in self.fresh if self.current.keys[row] not in aside]
+        if not rows:
             return self._leave(num_categories)
-        fixed = set(self.fixed)
-        active = self.registry.active_prototypes()
-        rows = [row for row, identity in enumerate(active.ids) if identity in fixed]
-        known = KnownCategories.none(self.features.shape[1])
-        if rows:
-            ids = tuple(active.ids[row] for row in rows)
-            known = KnownCategories(ids, torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids))
-        first_free = self.registry.next_id
-        found, count = group_images(
-            self.features[rows_here],
-            [self.current.keys[row] for row in rows_here],
-            known,
+        keys = [self.current.keys[row] for row in rows]
+        images = _Images(keys, self.features[rows], self.moments[rows], self._constraints())
+        drawn = self._like_what_is_aside(images)
+        return self._observe(self.current.stage, images, drawn, num_categories)
+
+    def regroup(self, space: str) -> StageChange | None:
+        """Group the newest stage anew, from features that are kept, if a category was set aside since it was grouped.
+
+        What was found beside it may be several categories that only it made look like one. What a person named stays.
+
+        Args:
+            space: that the features were kept under.
+
+        Returns:
+            What changed; `None` if nothing was set aside, or nothing is left.
+        """
+        registry = self.registry
+        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(registry.log))
+        if self.cache is None or not any(entry.kind == SetAside.kind for entry in since):
+            return None
+        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members
+        newest = (key for key, stage in registry.images.items() if stage == registry.stage)
+        kept = dict(self.cache.each(space, [key for key in newest if members.get(key) not in stay]))
+        if not kept:
+            return None
+        keys, first, numbers = sorted(kept), self.cache.kept_moments(), dict[str, int]()
+        moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
+        features = torch.stack([kept[key] for key in keys])
+        # None is like what is set aside: each was nearer to what was found beside that.
+        return self._observe(
+            registry.stage, _Images(keys, features, moments, registry.constraints()), None, None
+        )
+
+    def _like_what_is_aside(self, images: "_Images") -> Assignment | None:
+        """Images that are nearer to a category that is set aside than to any other, known or new."""
+        aside = self.registry.aside
+        if not aside:
+            return None
+        found, _ = self._grouped(images, [*map(self.registry.category, self.fixed), *aside], None)
+        ids = tuple(each.id for each in aside)
+        rows = [found.ids.index(each) for each in ids]
+        drawn = torch.isin(found.category_ids, torch.tensor(ids)).nonzero()[:, 0]
+        return replace(found.select(drawn), ids=ids, prototypes=found.prototypes[rows], num_known=len(ids))
+
+    def _grouped(
+        self, images: "_Images", known: Sequence[Category], num_categories: int | None
+    ) -> tuple[Assignment, CountEstimate]:
+        """Images in groups beside categories that stay, and the number of groups and these."""
+        held, beside = self.registry.prototypes_of(known), KnownCategories.none(images.features.shape[1])
+        if held.ids:
+            ids = tuple(held.ids)
+            beside = KnownCategories(ids, torch.from_numpy(held.matrix), self.model.spread_for(ids))
+        return group_images(
+            images.features,
+            images.keys,
+            beside,
             num_categories=num_categories,
-            next_id=first_free,
-            constraints=self._constraints(),
+            next_id=self.registry.next_id,
+            constraints=images.constraints,
             seed=self.seed,
             temperature=self.model.config.confidence_temperature,
-            moments=_first_among(self.moments[rows_here]),
+            moments=_first_among(images.moments),
         )
-        groups = StageGroups.of(
-            found.keys,
-            found.category_ids.numpy(),
-            found.ids,
-            found.prototypes.numpy(),
-            settled=range(first_free),
-            confidences=found.confidences.clamp(0, 1).numpy(),
-            features=self.features[rows_here].numpy(),
-        )
-        change = self.registry.observe(self.current.stage, groups)
+
+    def _observe(
+        self, stage: int, images: "_Images", drawn: Assignment | None, num_categories: int | None
+    ) -> StageChange:
+        """Group images of a stage but those that what is set aside has drawn; the registry and the estimate follow."""
+        gone = set[str]() if drawn is None else set(drawn.keys)
+        rest = images.select([row for row, key in enumerate(images.keys) if key not in gone])
+        first_free, aside = self.registry.next_id, {each.id for each in self.registry.aside}
+        if rest.keys:
+            found, count = self._grouped(rest, [*map(self.registry.category, self.fixed)], num_categories)
+        elif num_categories in (None, self.num_categories):
+            found, count = None, CountEstimate.known(max(1, self.num_categories))
+        else:
+            raise DataError(
+                f"All {len(gone)} images are like what was set aside, so there is nothing to make {num_categories} "
+                "categories of: leave the number out, or take back what was set aside."
+            )
+        parts = [part for part in (found, drawn) if part is not None]
+        change = self.registry.observe(stage, _groups_of(parts, images, first_free))
         if num_categories is None or self._estimate is None:
-            # A group like one that people merged or refused adds no category.
-            categories = {each for each in change.cluster_ids if each is not None}
-            self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
+            # A group like one that people merged, refused or set aside adds no category.
+            ours = {each for each in change.cluster_ids if each is not None} - aside
+            num_found = len(ours) if found is None else len(found.ids)
+            self._estimate = count.including(max(1, count.count - num_found + len(ours)))
         return change
 
     def _constraints(self) -> GroupingConstraints:
@@ -377,10 +469,11 @@ class DiscoverySession:
         """Group nothing, because all images came with earlier stages."""
         if num_categories not in (None, self.num_categories):
             raise DataError(
-                f"All {len(self.current.keys)} images were grouped at earlier stages, into categories that stay; they "
-                f"cannot be made {num_categories} (now {self.num_categories}): merge or split categories instead."
+                f"All {len(self.current.keys)} images are set aside or were grouped at earlier stages, into categories "
+                f"that stay; they cannot be made {num_categories} (now {self.num_categories}): merge or split "
+                "categories instead."
             )
-        self._estimate = CountEstimate.known(self.num_categories)
+        self._estimate = CountEstimate.known(max(1, self.num_categories))
         return self.change
 
     def keep(self, estimate: CountEstimate) -> None:
@@ -406,8 +499,8 @@ class DiscoverySession:
     @property
     def num_categories(self) -> int:
         """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
-        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh} - {None}
-        return len(here.union(self.fixed))
+        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh}
+        return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
 
     @property
     def change(self) -> StageChange:
@@ -432,7 +525,7 @@ class DiscoverySession:
 
     def carry_prototypes(self, shifts: Mapping[int, np.ndarray]) -> None:
         """Move the prototype of each category by a vector ``(D,)``, as further training moved the features."""
-        found = self.registry.active_prototypes()
+        found = self.registry.prototypes_of([*self.registry.active, *self.registry.aside])
         moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
         self.registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
 

@@ -29,6 +29,8 @@ from promptccd.registry import (
     LogEntry,
     Merge,
     Rename,
+    SetAside,
+    TakeBack,
     has_registry,
 )
 from promptccd.registry.changes import now
@@ -162,6 +164,23 @@ class Project:
         return self.edit(
             lambda: corrections.dissolve(self.registry, self.means(), category, rest_to_nearest=nearest)
         )
+
+    def set_aside(self, category: int) -> LogEntry:
+        """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.
+
+        The next `discover` groups what was found beside it anew.
+        """
+        return self.edit(lambda: SetAside(category))
+
+    def set_images_aside(self, images: Sequence[str]) -> LogEntry:
+        """Say the same of single images; what is like them does not follow."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.set_images_aside(self.means(), images))
+
+    def take_back(self, category: int) -> LogEntry:
+        """Say that a category that was set aside is one after all."""
+        return self.edit(lambda: TakeBack(category))
 
     def confirm(self, images: Sequence[str]) -> LogEntry:
         """Say that images are where they belong; later groupings leave them there."""
