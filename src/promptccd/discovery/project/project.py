@@ -226,6 +226,12 @@ class Project:
             "it."
         )
 
+    def paths(self, images: Sequence[str]) -> dict[str, str]:
+        """Where images are, or were last; empty for a row of a data set or of a training run."""
+        seen = pictures_in(self._store.folder)
+        there = present(seen[key] for key in images if key in seen)
+        return {key: seen[key].chosen(there)[0] if key in seen else "" for key in images}
+
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
         images, seen = self.registry.images, pictures_in(self._store.folder)
@@ -331,6 +337,22 @@ class Project:
         return True
 
     # What follows from features
+
+    def rare_first(self, most: int = 50) -> list[str]:
+        """Images to look at first, each as far as can be from all that is known and from those before it.
+
+        Raises:
+            RegistryError: there are no features here.
+        """
+        from promptccd.discovery.project.rare import rare_first
+
+        features, away = self.features(needed=True), set(self.away())
+        if not features.row_of:
+            raise RegistryError(
+                "There are no features of these images here: run promptccd discover on them again, or give the --out "
+                "folder that it wrote."
+            )
+        return rare_first(self.registry, features, sorted(self.registry.images.keys() - away), most)
 
     def features(self, *, needed: bool = False) -> "Features":
         """Features of all images that have some; those that were kept stay in memory from the first call on.
