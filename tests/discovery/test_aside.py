@@ -16,7 +16,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.discovery import DiscoverySession, FeatureCache, Project, discover
 from promptccd.discovery.options import PAGE, TABLE
 from promptccd.errors import DataError
-from promptccd.registry import CategoryRegistry, Gather, Rename, SetAside, StageGroups
+from promptccd.registry import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 
@@ -105,6 +105,19 @@ def test_what_a_person_named_stays_where_the_others_are_grouped_anew(
     registry.undo()
     registry.edit(Rename(1, "everything"))
     assert hidden.regroup(SPACE) is None
+
+
+def test_what_a_person_confirmed_or_put_into_none_holds_where_the_others_are_grouped_anew(
+    hidden: DiscoverySession,
+) -> None:
+    registry = hidden.registry
+    registry.edit(Confirm([key_of(0)]))
+    registry.edit(Move([key_of(2 * EACH)], None))
+    registry.edit(SetAside(0))
+    hidden.regroup(SPACE)
+    assert registry.members[key_of(0)] == 1
+    assert registry.members[key_of(2 * EACH)] != 1
+    assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(KINDS)}) == KINDS
 
 
 def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
