@@ -324,21 +324,15 @@ def test_moments_are_found_again_where_pictures_were_taken_at_another_time(run, 
 
 
 def test_moments_that_fit_no_pictures_are_found_again(tmp_path):
-    kept, keys = FeatureCache(tmp_path), [f"{number:064x}" for number in range(10, 14)]
-    assert kept.kept_moments() == {}
+    kept = FeatureCache(tmp_path)
     for number, wrong in enumerate(([0, 0, 3, 3], [0, 2, 2, 0], [0, 0, 1, 1], [0, 0, 2])):
-        kept.store_moments(f"{number:064x}", np.array(wrong), keys[: len(wrong)])
+        kept.store_moments(f"{number:064x}", np.array(wrong))
         assert kept.moments(f"{number:064x}", 4) is None
-    assert kept.kept_moments() == {keys[0]: keys[0], keys[1]: keys[0], keys[2]: keys[2]}
     assert kept.moments(f"{3:064x}", 3).tolist() == [0, 0, 2]
-    kept.store_moments("cd" * 32, np.array([0, 0, 2, 0]), keys)
+    kept.store_moments("cd" * 32, np.array([0, 0, 2, 0]))
     assert kept.moments("cd" * 32, 4).tolist() == [0, 0, 2, 0]
     assert kept.moments("cd" * 32, 3) is None
     assert kept.moments(f"{3:064x}", 3) is None, "only the newest are kept"
-    assert list(kept.kept_moments().items())[-1] == (keys[3], keys[0])
-    Packs(tmp_path, "moments").add({"ef" * 32: b"moments without keys"}, alone=True)
-    assert kept.kept_moments() == {}
-    assert kept.moments("ef" * 32, 5) is None
 
 
 def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):

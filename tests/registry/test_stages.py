@@ -661,7 +661,7 @@ WRONG: dict[str, tuple[dict, str]] = {
     "twice the same image": ({"keys": ["a"] * 33}, "Image 'a' was grouped twice"),
     "twice the same id": ({"ids": [0, 0, None, None]}, "Two clusters are said to be category 0"),
     "an unknown id": ({"ids": [0, 77, None, None]}, "category 77, which was never registered"),
-    "a cluster out of range": ({"clusters": GROUPS.clusters + 1}, "clusters of 0 to 3, got 1 to 4"),
+    "a cluster out of range": ({"clusters": GROUPS.clusters + 1}, "clusters of 0 to 3, or -1, got 1 to 4"),
     "clusters that are no integers": ({"clusters": GROUPS.clusters * 0.5}, "to be integers, got float64"),
     "NaN in a prototype": ({"prototypes": GROUPS.prototypes * np.nan}, "Expected finite prototypes"),
     "another width": ({"prototypes": GROUPS.prototypes[:, :5]}, "another backbone"),

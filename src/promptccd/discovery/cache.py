@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 ROWS = 512  # in a file, so that rewriting one costs no more than a few megabytes
 LARGEST_PACK = 64 * 2**20  # bytes
 _DIGEST_BYTES = 32
-_MOMENTS = "moments"  # the folder beside those of the features' spaces
+_MOMENTS, _FOLLOWERS = "moments", "followers"  # the folders beside those of the features' spaces
 _PACK = re.compile(r"\d{6}\.safetensors")
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -70,9 +70,9 @@ class Packs:
         self._numbers: dict[str, int] | None = None
         self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}  # files that `row` reads from
 
-    def load(self, digests: Iterable[str] | None) -> dict[str, bytes]:
-        """The stored rows of these digests, or all; a link in the way is a `RunError`."""
-        return dict(self.each(self._index() if digests is None else digests))
+    def load(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """The stored rows of these digests; a link in the way is a `RunError`."""
+        return dict(self.each(digests))
 
     def each(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """The items of `load`, file by file, for callers without room for all of them twice."""
@@ -259,38 +259,22 @@ class FeatureCache:
             of: SHA-256 of all that it was given.
             count: N.
         """
-        found, _ = _moments_in(Packs(self.folder, _MOMENTS).load([of]).get(of, b""))
-        return found if len(found) == count else None
+        moments = np.frombuffer(Packs(self.folder, _MOMENTS).load([of]).get(of, b""), np.uint32)
+        found = moments.astype(np.int64)
+        fits = len(found) == count and bool((found <= np.arange(count)).all())
+        return found if fits and bool((found[found] == found).all()) else None
 
-    def store_moments(self, of: str, moments: np.ndarray, keys: Sequence[str]) -> None:
-        """Store moments in place of those that were stored before; if the disk refuses them, only log it.
+    def store_moments(self, of: str, moments: np.ndarray) -> None:
+        """Store moments in place of those that were stored before; if the disk refuses them, only log it."""
+        Packs(self.folder, _MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
 
-        Args:
-            of: as `moments` takes it.
-            moments: ``(N,)``.
-            keys: of the pictures, for `kept_moments`.
-        """
-        content = moments.astype(np.uint32).tobytes() + bytes.fromhex("".join(keys))
-        Packs(self.folder, _MOMENTS).add({of: content}, alone=True)
+    def store_followers(self, firsts: Mapping[str, str]) -> None:
+        """Remember, by picture, the first one of its moment, where it is another; if the disk refuses, only log it."""
+        Packs(self.folder, _FOLLOWERS).add({key: first.encode() for key, first in firsts.items()})
 
-    def kept_moments(self) -> dict[str, str]:
-        """The first picture of each one's moment, by key, of the pictures whose moments were stored last."""
-        for content in Packs(self.folder, _MOMENTS).load(None).values():
-            moments, keys = _moments_in(content)
-            return {key: keys[first] for key, first in zip(keys, moments.tolist(), strict=True)}
-        return {}
-
-
-def _moments_in(content: bytes) -> tuple[np.ndarray, list[str]]:
-    """Moments, and keys of their pictures; none if they are no moments."""
-    count = len(content) // (4 + _DIGEST_BYTES)
-    found = np.frombuffer(content[: 4 * count], np.uint32).astype(np.int64)
-    hashes = content[4 * count :]
-    fits = len(hashes) == _DIGEST_BYTES * count and bool((found <= np.arange(count)).all())
-    if not fits or not bool((found[found] == found).all()):
-        return found[:0], []
-    keys = [hashes[start : start + _DIGEST_BYTES].hex() for start in range(0, len(hashes), _DIGEST_BYTES)]
-    return found, keys
+    def followers(self, keys: Iterable[str]) -> dict[str, str]:
+        """The first picture of its moment, by key, of those of the pictures that were not that themselves."""
+        return {key: first.decode() for key, first in Packs(self.folder, _FOLLOWERS).each(keys)}
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file

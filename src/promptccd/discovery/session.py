@@ -15,23 +15,33 @@ from torch import Tensor
 from promptccd import __version__, system
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.images import Decoding
+from promptccd.data.randomness import numpy_generator
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping import (
+    WAITS,
+    EarlierImages,
+    KnownCategories,
+    enough_earlier,
+    group_images,
+)
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.registry import GROUPING, Category, CategoryRegistry, SetAside, StageChange, StageGroups
+from promptccd.models.assignment import assign
+from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
 
 logger = logging.getLogger(__name__)
+
+MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 
 
 @dataclass(eq=False)
@@ -67,12 +77,23 @@ class SessionStage:
 
 @dataclass(frozen=True, eq=False)
 class _Images:
-    """Images to group: their keys, features ``(N, D)``, numbers of their moments ``(N,)``, and what people said."""
+    """Images to group.
+
+    Attributes:
+        keys: of the images.
+        features: ``(N, D)``.
+        moments: numbers of their moments ``(N,)``.
+        constraints: what people said.
+        stage: that they came with.
+        space: what the features were computed with.
+    """
 
     keys: Sequence[str]
     features: Tensor
     moments: np.ndarray
     constraints: GroupingConstraints
+    stage: int
+    space: str
 
     def select(self, rows: Sequence[int]) -> "_Images":
         """Some of them."""
@@ -80,23 +101,19 @@ class _Images:
         return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
 
 
-def _groups_of(parts: Sequence[Assignment], images: _Images, first_free: int) -> StageGroups:
+def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
     """One grouping of images that were grouped in parts; ids below `first_free` are those of the registry."""
     prototypes = dict[int, np.ndarray]()
     for part in parts:
         prototypes |= zip(part.ids, part.prototypes.numpy(), strict=True)
-    keys, row_of = (
-        [key for part in parts for key in part.keys],
-        {key: row for row, key in enumerate(images.keys)},
-    )
     return StageGroups.of(
-        keys,
-        np.concatenate([part.category_ids.numpy() for part in parts]),
+        [key for part in parts for key in part.keys],
+        torch.cat([part.category_ids for part in parts]).numpy(),
         list(prototypes),
         np.stack(list(prototypes.values())),
         settled=range(first_free),
-        confidences=np.concatenate([part.confidences.clamp(0, 1).numpy() for part in parts]),
-        features=images.features[[row_of[key] for key in keys]].numpy(),
+        confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
+        features=torch.cat([part.features for part in parts]).numpy(),
     )
 
 
@@ -265,6 +282,10 @@ class DiscoverySession:
         )
         stage.space = feature_space(self.model, self.view, resolved)
         stage.moments = self._moments_of(stage, stage.features)
+        if self.cache is not None:
+            followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments))).tolist()
+            firsts = stage.moments.tolist()
+            self.cache.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
         return stage.features
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
@@ -278,7 +299,7 @@ class DiscoverySession:
         known = self.cache.moments(given.hexdigest(), len(features))
         if known is None:
             known = find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
-            self.cache.store_moments(given.hexdigest(), known, stage.keys)
+            self.cache.store_moments(given.hexdigest(), known)
         return known
 
     # Groups
@@ -361,10 +382,12 @@ class DiscoverySession:
         rows = [row for row in self.fresh if self.current.keys[row] not in aside]
         if not rows:
             return self._leave(num_categories)
-        keys = [self.current.keys[row] for row in rows]
-        images = _Images(keys, self.features[rows], self.moments[rows], self._constraints())
-        drawn = self._like_what_is_aside(images)
-        return self._observe(self.current.stage, images, drawn, num_categories)
+        keys, stage = [self.current.keys[row] for row in rows], self.current
+        images = _Images(
+            keys, self.features[rows], self.moments[rows], self._constraints(), stage.stage, stage.space
+        )
+        known = self._known(images, num_categories)
+        return self._observe(images, known, self._like_what_is_aside(images, known), num_categories)
 
     def regroup(self, space: str) -> StageChange | None:
         """Group the newest stage anew, from features that are kept, if a category was set aside since it was grouped.
@@ -386,37 +409,32 @@ class DiscoverySession:
         kept = dict(self.cache.each(space, [key for key in newest if members.get(key) not in stay]))
         if not kept:
             return None
-        keys, first, numbers = sorted(kept), self.cache.kept_moments(), dict[str, int]()
+        keys, numbers = sorted(kept), dict[str, int]()
+        first = self.cache.followers(keys)
         moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
-        features = torch.stack([kept[key] for key in keys])
-        # None is like what is set aside: each was nearer to what was found beside that.
-        return self._observe(
-            registry.stage, _Images(keys, features, moments, registry.constraints()), None, None
-        )
+        features, said = torch.stack([kept[key] for key in keys]), registry.constraints()
+        images = _Images(keys, features, moments, said, registry.stage, space)
+        # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
+        return self._observe(images, self._known(images, None), None, None)
 
-    def _like_what_is_aside(self, images: "_Images") -> Assignment | None:
-        """Images that are nearer to a category that is set aside than to any other, known or new."""
-        aside = self.registry.aside
-        if not aside:
-            return None
-        found, _ = self._grouped(images, [*map(self.registry.category, self.fixed), *aside], None)
-        ids = tuple(each.id for each in aside)
-        rows = [found.ids.index(each) for each in ids]
-        drawn = torch.isin(found.category_ids, torch.tensor(ids)).nonzero()[:, 0]
-        return replace(found.select(drawn), ids=ids, prototypes=found.prototypes[rows], num_known=len(ids))
+    def _known(self, images: "_Images", num_categories: int | None) -> KnownCategories:
+        """The fixed categories, and what earlier images say of them where they decide what is new."""
+        fixed = set(self.fixed)
+        held = self.registry.prototypes_of([each for each in self.registry.active if each.id in fixed])
+        if not held.ids:
+            return KnownCategories.none(images.features.shape[1])
+        ids = tuple(held.ids)
+        earlier = self._earlier(images, ids) if num_categories is None else None
+        known = KnownCategories(ids, torch.from_numpy(held.matrix), self.model.spread_for(ids), earlier)
+        return known.measured(self.seed)
 
     def _grouped(
-        self, images: "_Images", known: Sequence[Category], num_categories: int | None
+        self, images: "_Images", known: KnownCategories, num_categories: int | None
     ) -> tuple[Assignment, CountEstimate]:
-        """Images in groups beside categories that stay, and the number of groups and these."""
-        held, beside = self.registry.prototypes_of(known), KnownCategories.none(images.features.shape[1])
-        if held.ids:
-            ids = tuple(held.ids)
-            beside = KnownCategories(ids, torch.from_numpy(held.matrix), self.model.spread_for(ids))
         return group_images(
             images.features,
             images.keys,
-            beside,
+            known,
             num_categories=num_categories,
             next_id=self.registry.next_id,
             constraints=images.constraints,
@@ -425,30 +443,105 @@ class DiscoverySession:
             moments=_first_among(images.moments),
         )
 
+    def _like_what_is_aside(self, images: "_Images", known: KnownCategories) -> Assignment | None:
+        """Images that are nearer to a category that is set aside than to any other, known or new."""
+        held = self.registry.prototypes_of(self.registry.aside)
+        if not held.ids:
+            return None
+        rows = [*range(len(known.ids)), *[None] * len(held.ids)]
+        beside = replace(
+            known,
+            ids=(*known.ids, *held.ids),
+            prototypes=torch.cat([known.prototypes, torch.from_numpy(held.matrix)]),
+            spread=None if known.spread is None else known.spread.of(rows),
+        )
+        found, _ = self._grouped(images, beside, None)
+        drawn = found.select(torch.isin(found.category_ids, torch.tensor(held.ids)).nonzero()[:, 0])
+        place = slice(len(known.ids), len(beside.ids))
+        return replace(drawn, ids=found.ids[place], prototypes=found.prototypes[place])
+
     def _observe(
-        self, stage: int, images: "_Images", drawn: Assignment | None, num_categories: int | None
+        self,
+        images: "_Images",
+        known: KnownCategories,
+        drawn: Assignment | None,
+        num_categories: int | None,
     ) -> StageChange:
-        """Group images of a stage but those that what is set aside has drawn; the registry and the estimate follow."""
+        """Group images but those that what is set aside has drawn; the registry and the estimate follow."""
         gone = set[str]() if drawn is None else set(drawn.keys)
         rest = images.select([row for row, key in enumerate(images.keys) if key not in gone])
         first_free, aside = self.registry.next_id, {each.id for each in self.registry.aside}
+        found = waited = None
         if rest.keys:
-            found, count = self._grouped(rest, [*map(self.registry.category, self.fixed)], num_categories)
+            found, count = self._grouped(rest, known, num_categories)
+            waited = self._waited(found, known, images)
         elif num_categories in (None, self.num_categories):
-            found, count = None, CountEstimate.known(max(1, self.num_categories))
+            count = CountEstimate.known(max(1, self.num_categories))
         else:
             raise DataError(
                 f"All {len(gone)} images are like what was set aside, so there is nothing to make {num_categories} "
                 "categories of: leave the number out, or take back what was set aside."
             )
-        parts = [part for part in (found, drawn) if part is not None]
-        change = self.registry.observe(stage, _groups_of(parts, images, first_free))
+        parts = [part for part in (found, waited, drawn) if part is not None]
+        change = self.registry.observe(images.stage, _groups_of(parts, first_free))
         if num_categories is None or self._estimate is None:
             # A group like one that people merged, refused or set aside adds no category.
             ours = {each for each in change.cluster_ids if each is not None} - aside
             num_found = len(ours) if found is None else len(found.ids)
             self._estimate = count.including(max(1, count.count - num_found + len(ours)))
         return change
+
+    def _earlier(self, images: "_Images", ids: Sequence[int]) -> EarlierImages | None:
+        """Images of earlier stages, the first ones of their moments, if there are enough beside so many new ones."""
+        stage, members = images.stage, self.registry.members
+        row_of = {category: row for row, category in enumerate(ids)}
+        keys = sorted(key for key, came in self.registry.images.items() if came < stage)
+        if len(keys) > MOST_REMEMBERED:
+            drawn = numpy_generator("remembered images", self.seed, stage).permutation(len(keys))
+            keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
+        followers = {} if self.cache is None else self.cache.followers(keys)
+        features = self._features_of([key for key in keys if key not in followers], images)
+        if not enough_earlier(len(features), len(images.keys)):
+            return None
+        return EarlierImages(
+            torch.stack(list(features.values())),
+            torch.tensor([row_of.get(members.get(key, WAITS), WAITS) for key in features]),
+            torch.tensor([self.registry.images[key] for key in features]),
+            stage,
+        )
+
+    def _features_of(self, keys: Sequence[str], like: "_Images") -> dict[str, Tensor]:
+        """Unit features by key, in the order of the keys, of images that have some from here or from earlier."""
+        found = {} if self.cache is None else self.cache.load(like.space, keys)
+        for stage in self.stages:
+            if stage.features is not None and stage.space == like.space and self.cache is None:
+                found |= dict(zip(stage.keys, stage.features, strict=True))
+        width = like.features.shape[1]
+        return {key: found[key] for key in keys if key in found and len(found[key]) == width}
+
+    @property
+    def waiting(self) -> list[str]:
+        """Keys of images, of all stages, that fit nowhere yet, and of which nobody has said anything."""
+        spoken_of = self.registry.constraints().keys
+        return [key for key in self.registry.unassigned if key not in spoken_of]
+
+    def _waited(self, found: Assignment, known: KnownCategories, images: "_Images") -> Assignment | None:
+        """Images of earlier stages that fitted nowhere and fit into one of these categories now."""
+        here = set(images.keys)
+        features = self._features_of([key for key in self.waiting if key not in here], images)
+        if known.spread is None or known.earlier is None or not features:
+            return None
+        rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]
+        again = assign(
+            torch.stack(list(features.values())),
+            found.prototypes.double(),
+            found.ids,
+            temperature=self.model.config.confidence_temperature,
+            spread=known.spread.of(rows),
+            keys=list(features),
+        )
+        fits = again.select((~again.strange).nonzero()[:, 0])
+        return fits if len(fits.keys) else None
 
     def _constraints(self) -> GroupingConstraints:
         """What people said, and that a new image of a moment of which images are in a category is there too."""

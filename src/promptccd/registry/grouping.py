@@ -18,6 +18,7 @@ from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
 from promptccd.registry.tables import LONGEST_KEY, SAME, Pair, Tables
 
+WAITS = -1  # in place of a cluster, of an image that fits nowhere yet
 # mutant 2 to 3: below every id and not NEW is all that is asked of it
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
 MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
@@ -31,7 +32,7 @@ class StageGroups:
 
     Attributes:
         keys: the images, each once, ``N`` of them. They may include images of earlier stages.
-        clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``.
+        clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``, -1 for an image that waits without one.
         prototypes: mean of every cluster's unit features, ``(K, D)``. A cluster may be without images.
         ids: category of every cluster, ``K`` long, `None` where it is not settled; by default it never is.
         confidences: how sure each assignment is, ``(N,)`` in 0..1; without them nothing is reported as unsure.
@@ -62,17 +63,30 @@ class StageGroups:
 
         Args:
             keys: the images.
-            category_ids: id of every image's group, ``(N,)``.
+            category_ids: id of every image's group, ``(N,)``, -1 for an image that waits.
             ids: of all groups, ``K`` long.
             prototypes: of these, ``(K, D)``.
             settled: ids that stay; groups with another id are matched, or get an id of the registry.
             confidences: see the class.
             features: see the class.
         """
-        row_of = {identity: row for row, identity in enumerate(ids)}
+        row_of = {WAITS: WAITS} | {identity: row for row, identity in enumerate(ids)}
         clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
         kept = [identity if identity in settled else None for identity in ids]
         return cls(keys, clusters, prototypes, kept, confidences, features)
+
+    def parted(self) -> tuple["StageGroups", list[str]]:
+        """The images in clusters, and the keys of those that wait."""
+        clusters = np.asarray(self.clusters, dtype=np.int64)
+        placed, waiting = np.flatnonzero(clusters != WAITS), np.flatnonzero(clusters == WAITS)
+        inside = replace(
+            self,
+            keys=[self.keys[row] for row in placed.tolist()],
+            clusters=clusters[placed],
+            confidences=None if self.confidences is None else self.confidences[placed],
+            features=None if self.features is None else self.features[placed],
+        )
+        return inside, [self.keys[row] for row in waiting.tolist()]
 
     @property
     def settled(self) -> Sequence[int | None]:
@@ -104,9 +118,9 @@ class StageGroups:
             raise RegistryError(f"Expected {count} ids, one per cluster, got {len(self.settled)}.")
         if len(clusters) and clusters.dtype.kind not in "iu":
             raise RegistryError(f"Expected clusters to be integers, got {clusters.dtype}.")
-        if len(clusters) and not 0 <= clusters.min() <= clusters.max() < count:
+        if len(clusters) and not WAITS <= clusters.min() <= clusters.max() < count:
             raise RegistryError(
-                f"Expected clusters of 0 to {count - 1}, got {clusters.min()} to {clusters.max()}."
+                f"Expected clusters of 0 to {count - 1}, or -1, got {clusters.min()} to {clusters.max()}."
             )
         if self.prototypes.ndim != 2 or not np.isfinite(self.prototypes).all():
             raise RegistryError(f"Expected finite prototypes (K, D), got shape {self.prototypes.shape}.")
@@ -140,8 +154,12 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrou
             f"Expected prototypes of {prototypes.shape[1]} values as the registry has, got "
             f"{groups.prototypes.shape[1]}: these are features of another backbone."
         )
-    clusters = np.asarray(groups.clusters, dtype=np.int64)
-    groups = replace(groups, clusters=clusters)
+    groups, waiting = groups.parted()
+    clusters = groups.clusters
+    for key in waiting:
+        if key not in tables.images:
+            draft.put("images", key, stage)
+        draft.put("members", key, tables.pinned.get(key))
     matched = _match_clusters(groups, tables, prototypes)
     constraints = tables.constraints()
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.

@@ -15,9 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
-from promptccd.discovery.grouping.held_kmeans import MOST_SAMPLED, GroupTree, UnitGroups, lloyd
+from promptccd.data.randomness import numpy_generator
+from promptccd.discovery.grouping.held_kmeans import (
+    MOST_ITERATIONS,
+    MOST_SAMPLED,
+    GroupTree,
+    UnitGroups,
+    lloyd,
+    pinned_means,
+)
+from promptccd.discovery.grouping.stream import EarlierImages, Stream
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
 from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
@@ -30,6 +40,8 @@ NEAR = 0.9  # of the best silhouette; a count that reaches it could as well be r
 # digits 0.30 to 0.52, CIFAR-100 0.19 to 0.27.
 OVERLAP = 0.3
 NO_STRUCTURE = 0.05  # a best silhouette below this is that of one cloud of points
+MOST_MEASURED = 5_000  # earlier images that spreads are measured on
+WAITS = -1  # in place of a category
 METHOD, MARGIN = "silhouette", "10 % of the best silhouette"
 
 
@@ -112,6 +124,7 @@ class KnownCategories:
         ids: category ids, distinct, >= 0.
         prototypes: ``(C, D)`` means of unit features.
         spread: of these categories, row by row; `None` if it was not measured.
+        earlier: images of stages before, with which new ones are compared; `None` if there is none.
 
     Raises:
         DataError: ids and prototypes do not fit together.
@@ -120,6 +133,7 @@ class KnownCategories:
     ids: tuple[int, ...]
     prototypes: Tensor
     spread: CategorySpread | None = None
+    earlier: EarlierImages | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.prototypes.shape)
@@ -136,6 +150,17 @@ class KnownCategories:
         """No category, as with a bare backbone."""
         return cls((), torch.empty(0, width))
 
+    def measured(self, seed: int) -> "KnownCategories":
+        """The same with the spread of its own earlier images, unless it is known or cannot be measured."""
+        if self.spread is not None or self.earlier is None:
+            return self
+        inside = (self.earlier.rows >= 0).nonzero()[:, 0]
+        if len(inside) > MOST_MEASURED:
+            drawn = numpy_generator("measured images", seed).permutation(len(inside))[:MOST_MEASURED]
+            inside = inside[torch.from_numpy(drawn)]
+        features, rows = self.earlier.features[inside], self.earlier.rows[inside]
+        return replace(self, spread=measure_spread(features, rows, self.prototypes, seed=seed))
+
 
 class GroupingProblem:
     """The checked input of `group_images`, sorted by key, so that the order of the images cannot matter.
@@ -147,6 +172,7 @@ class GroupingProblem:
         units: images that move together; whitened if the spread of known categories was measured.
         known: the categories that exist.
         held: ``(C, D)`` their prototypes, in the metric of the units.
+        earlier: ``(R, D)`` images of earlier stages, in that metric, if they are known.
         opened: ids that only pins name.
         next_id: first id for new groups.
         temperature: of the confidences, in squared distance.
@@ -190,9 +216,11 @@ class GroupingProblem:
             return len(groups) + category - next_id - sum(next_id <= each < category for each in self.opened)
 
         self.held, in_metric = as_features(known.prototypes, "prototypes").to(self.features), self.features
+        self.earlier = None if known.earlier is None else known.earlier.features.to(self.features)
         if known.spread is not None:
             whitener = known.spread.whitener.to(self.held)
             self.held, in_metric = self.held @ whitener, in_metric @ whitener
+            self.earlier = None if self.earlier is None else self.earlier @ whitener
         self.units = make_units(
             in_metric, self.keys, constraints, group_of_category, [first[row] for row in ordered]
         )
@@ -218,9 +246,18 @@ class GroupingProblem:
 
         More groups open where people's answers need them and, up to `most`, where images differ enough.
         """
-        free, before = tree.centres_of(tree.best(min(num_groups, tree.most_groups))), -1
+        return self.settled(tree.centres_of(tree.best(min(num_groups, tree.most_groups))), most)
+
+    def beside(self, new: Tensor) -> UnitGroups:
+        """All units in the nearest of the known categories and of new ones at these centres, which stay."""
+        opened, _ = pinned_means(self.units, len(self.held), len(self.opened))
+        return self.settled(torch.cat([opened, new]), steps=0)
+
+    def settled(self, free: Tensor, most: int | None = None, steps: int = MOST_ITERATIONS) -> UnitGroups:
+        """After so many steps of k-means from these centres of free groups; see `grouped` for `most`."""
+        before = -1
         while True:
-            found = lloyd(self.units, torch.cat([self.held, free]), len(self.held))
+            found = lloyd(self.units, torch.cat([self.held, free]), len(self.held), steps)
             if not found.stuck:
                 found = _without_empty(found, len(self.held) + len(self.opened))
             more = _next_centre(self.units, found, most)
@@ -270,6 +307,19 @@ class GroupingProblem:
             keys=self.keys,
         )
         return assigned.select(self.order.argsort())
+
+    def waiting(self, found: Assignment) -> Assignment:
+        """The same, but images that are more likely of no category have none: their `category_ids` are -1.
+
+        Those that people spoke of stay where they are, and so do images that move with one that fits.
+        """
+        units = self.units.unit_of_image[self.order.argsort()].cpu()
+        stays = torch.zeros(len(self.units.points), dtype=torch.bool)
+        stays[units[~found.strange.cpu()]] = True
+        stays[self.units.settled[0]] = stays[self.units.constrained] = True
+        stays |= self.units.answered.cpu()
+        waits = ~stays[units].to(found.category_ids.device)
+        return replace(found, category_ids=found.category_ids.where(~waits, WAITS))
 
 
 def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:
@@ -344,9 +394,10 @@ def group_images(
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
-    If the spread of known categories was measured, everything happens in the metric in which they are round, and if the
-    count is not given, `OpenSet` decides which new groups open. Otherwise this is semi-supervised k-means on unit
-    features in which known prototypes stay: an image without a constraint ends with the nearest prototype, as a
+    If the count is not given and images of earlier stages are, a `Stream` decides which new groups open, and images
+    that fit nowhere wait without a category. Otherwise, if the spread of known categories was measured, everything
+    happens in the metric in which they are round, and `OpenSet` decides. Otherwise this is semi-supervised k-means on
+    unit features in which known prototypes stay: an image without a constraint ends with the nearest prototype, as a
     checkpoint assigns it. (Prototypes that move with the images, weighted by size, were no better on digits and let a
     large batch rename a small category.) Groups come from a tree of merges (`held_kmeans`) in the 48 directions in
     which the images differ most; silhouette and likelihood there give the number.
@@ -371,7 +422,8 @@ def group_images(
 
     Returns:
         Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,
-        then new ones. And the number of categories, estimated or given, known ones included.
+        then new ones, and -1 for images that wait. And the number of categories, estimated or given, known ones
+        included.
 
     Raises:
         DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
@@ -379,6 +431,8 @@ def group_images(
             constraints that so many categories cannot satisfy; the message names the images.
     """
     problem = GroupingProblem(features, keys, known, next_id, constraints, temperature, moments)
+    if num_categories is None and known.earlier is not None:
+        return _in_stream(problem, known.earlier, seed)
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
         return _beside_known(problem, known.spread, seed)
     if num_categories is None:
@@ -394,6 +448,29 @@ def group_images(
             len(found.centres),
         )
     return problem.assignment(found), CountEstimate.known(len(found.centres))
+
+
+def _in_stream(
+    problem: GroupingProblem, earlier: EarlierImages, seed: int
+) -> tuple[Assignment, CountEstimate]:
+    """New groups where images have come to lie and hardly any lay before, and the number of all categories."""
+    free = torch.ones(len(problem.units.points), dtype=torch.bool)
+    free[problem.units.settled[0]] = False
+    assert problem.earlier is not None
+    stream = Stream(
+        problem.units.points[free], problem.earlier, earlier.stages, problem.held, earlier.newest, seed
+    )
+    new, doubtful, missed = stream.opened()
+    found = problem.beside(new)
+    count = len(found.centres)
+    estimate = CountEstimate(
+        count,
+        max(problem.fewest, count - doubtful),
+        count + missed,
+        "stream",
+        "a hundred times as many errors, or few",
+    )
+    return problem.waiting(problem.assignment(found)), estimate
 
 
 def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -> UnitGroups:

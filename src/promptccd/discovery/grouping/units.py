@@ -47,6 +47,11 @@ class Units:
     banned: Mapping[int, frozenset[int]]
     rivals: Mapping[int, frozenset[int]]
 
+    @property
+    def answered(self) -> Tensor:
+        """Whether people spoke of any image of each unit ``(M,)``."""
+        return self.weights > self.sizes
+
     @cached_property
     def constrained(self) -> Tensor:
         """``(Q,)`` ascending, units that are not settled and have bans or rivals."""

@@ -1,0 +1,207 @@
+"""New categories in a stream: one opens where images have come to lie and hardly any lay before.
+
+Known categories explain first, and the images of earlier stages say what they look like, with all their parts and
+everything that is odd among them. A place that holds more of the newest images than that is new. So no assumption
+about the form of a category is made: this is a scan statistic in feature space and time (Kulldorff, 2001).
+
+Letters: N newest images (or their moments), R earlier ones, D width, C known categories, P places.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from promptccd.data.randomness import numpy_generator
+from promptccd.models.assignment import squared_distances
+
+# Expected number of categories that open although nothing is new, over all stages that a project ever has: stage t may
+# spend FALSE_OPENINGS / (t (t + 1)) of it, shared out over all places that are tried.
+FALSE_OPENINGS = 5.0
+SPANS = (1, 2, 4, 8, 16)  # stages that are looked at together, the newest last: what is rare needs several
+IMAGES_PER_PLACE = 25  # of those that propose places
+FEWEST_PLACES, MOST_OPENED = 5, 40  # per span
+LEAST_EARLIER = 0.5  # earlier images per one that is looked at: with fewer there is nothing to compare with
+FEWEST_EARLIER = 100  # and at all
+MOST_LATE, MOST_EARLIER = 4_000, 12_000  # images that are compared, drawn at random from more
+TRIES, STEPS = 8, 6  # of k-means++ and of k-means, when places are proposed
+DOUBT = 100.0  # times as many errors, or that part of them, for the ends of a range
+UNSEEN = 0.25  # share of the usual rate that a place has at least where no earlier image lies
+
+
+@dataclass(frozen=True, eq=False)
+class EarlierImages:
+    """Images of earlier stages, those of one moment once.
+
+    Attributes:
+        features: unit features ``(R, D)``.
+        rows: ``(R,)`` row of the category of each among the known ones, -1 for those without one.
+        stages: ``(R,)`` the stage that each came with.
+        newest: the stage of the images that are grouped, above all of these.
+    """
+
+    features: Tensor
+    rows: Tensor
+    stages: Tensor
+    newest: int
+
+
+def enough_earlier(num_earlier: int, num_new: int) -> bool:
+    """Whether so many earlier images can tell what is new among so many new ones."""
+    return num_earlier >= max(FEWEST_EARLIER, LEAST_EARLIER * num_new)
+
+
+class Opened(NamedTuple):
+    """New categories of a stream.
+
+    Attributes:
+        centres: ``(P, D)``.
+        doubtful: how many of them a hundredth of the errors that are allowed would not have let open.
+        missed: further places that a hundred times as many errors would have let open, at most one for each span.
+    """
+
+    centres: Tensor
+    doubtful: int
+    missed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """The newest images of a stream beside earlier ones, in the metric in which known categories are round.
+
+    Attributes:
+        points: ``(N, D)`` the newest.
+        earlier: ``(R, D)``.
+        stages: ``(R,)`` the stage that each of the earlier ones came with.
+        held: ``(C, D)`` centres of what exists.
+        stage: of the newest, >= 1.
+        seed: of all draws.
+    """
+
+    points: Tensor
+    earlier: Tensor
+    stages: Tensor
+    held: Tensor
+    stage: int
+    seed: int
+
+    def opened(self, allowed: float = FALSE_OPENINGS) -> Opened:
+        """Centres of new categories, in the metric of the points.
+
+        The latest images are halved by chance. One half proposes places, and the other one is counted there: a place
+        opens if, given how many of them each known category has, so many are there by chance less often than this stage
+        may err. Then it is known, and what else is new is looked for beside it.
+
+        Args:
+            allowed: expected number of false openings over all stages.
+        """
+        level = allowed / (self.stage * (self.stage + 1)) / len(SPANS)
+        new, doubtful, missed = self.held[:0], 0, 0
+        for span in SPANS:
+            if self.stage % max(1, span // 2):  # long spans change slowly, and cost most
+                continue
+            draw = numpy_generator("stream", self.seed, self.stage, span)
+            late, before = self._compared(span, draw)
+            if not enough_earlier(len(before), len(late)):
+                break
+            for _ in range(MOST_OPENED):
+                place, errors = self._next(late, before, new, draw)
+                if errors > level:
+                    missed += errors < level * DOUBT
+                    break
+                doubtful += errors > level / DOUBT
+                new = _settled(late, self.held, torch.cat([new, place[None]]))
+        return Opened(new, doubtful, missed)
+
+    def _compared(self, span: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Images of the last stages and of those before."""
+        is_late = self.stages > self.stage - span
+        late, before = torch.cat([self.earlier[is_late], self.points]), self.earlier[~is_late]
+        return _drawn(late, MOST_LATE, draw), _drawn(before, MOST_EARLIER, draw)
+
+    def _next(
+        self, late: Tensor, before: Tensor, new: Tensor, draw: np.random.Generator
+    ) -> tuple[Tensor, float]:
+        """The place ``(D,)`` that stands out most, and how often one such would if nothing is new."""
+        known, found, least = (
+            torch.cat([self.held, new]),
+            self.points.new_zeros(self.points.shape[1]),
+            math.inf,
+        )
+        first = torch.from_numpy(draw.permutation(len(late)) % 2 == 0)
+        for proposing, counted in ((late[first], late[~first]), (late[~first], late[first])):
+            places = _places(proposing, known, draw)
+            if not len(places) or not len(counted):
+                continue
+            errors = _chances(counted, before, known, places) * 2 * len(places)
+            row = int(errors.argmin())
+            if errors[row] < least:
+                members = squared_distances(late, torch.cat([known, places])).argmin(1) == len(known) + row
+                found, least = late[members].mean(0), float(errors[row])
+        return found, least
+
+
+def _drawn(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
+    return points if len(points) <= most else points[torch.from_numpy(draw.permutation(len(points))[:most])]
+
+
+def _places(points: Tensor, known: Tensor, draw: np.random.Generator) -> Tensor:
+    """Centres ``(P, D)`` of groups beside known ones: k-means++ and a few steps of k-means in which those stay."""
+    costs, chosen = squared_distances(points, known).amin(1), []
+    for _ in range(max(FEWEST_PLACES, len(points) // IMAGES_PER_PLACE)):
+        total = costs.double().sum()
+        if not total > 0:
+            break
+        tried = torch.from_numpy(draw.choice(len(points), TRIES, p=(costs.double() / total).numpy()))
+        after = torch.minimum(costs, squared_distances(points[tried], points))
+        best = int(after.sum(1).argmin())
+        chosen.append(points[tried[best]])
+        costs = after[best]
+    places = torch.stack(chosen) if chosen else points[:0]
+    for _ in range(STEPS):
+        labels = squared_distances(points, torch.cat([known, places])).argmin(1)
+        sizes = labels.bincount(minlength=len(known) + len(places))
+        sums = points.new_zeros(len(sizes), points.shape[1]).index_add_(0, labels, points)
+        kept = sizes[len(known) :] >= 2
+        places = sums[len(known) :][kept] / sizes[len(known) :][kept, None]
+    return places
+
+
+def _chances(late: Tensor, before: Tensor, known: Tensor, places: Tensor) -> np.ndarray:
+    """``(P,)`` how likely so many late images, or more, lie in each place if nothing is new.
+
+    Late images may be of other known categories than earlier ones, so those of each count by how much more often it
+    comes now. Given the number of both in a place, that of late ones is then binomial.
+    """
+    all_centres, count = torch.cat([known, places]), len(known)
+    in_known, here = [], []
+    for points in (late, before):
+        squared = squared_distances(points, all_centres)
+        in_known.append(squared[:, :count].argmin(1))
+        here.append(squared.argmin(1) - count)
+    usual = len(late) / len(before)
+    more_often = in_known[0].bincount(minlength=count) / in_known[1].bincount(minlength=count).clamp(min=1)
+    chances = np.ones(len(places))
+    for place in range(len(places)):
+        now, earlier = in_known[0][here[0] == place], in_known[1][here[1] == place]
+        if not len(now):
+            continue
+        # Where no earlier image lies, the next one would weigh as much as those of the categories around.
+        rate = float(more_often[earlier if len(earlier) else now].mean())
+        rate = max(rate, UNSEEN * usual)
+        chances[place] = binom.sf(len(now) - 1, len(now) + len(earlier), rate / (1 + rate))
+    return chances
+
+
+def _settled(points: Tensor, held: Tensor, new: Tensor, steps: int = 3) -> Tensor:
+    """New centres after k-means in which they alone move."""
+    for _ in range(steps):
+        labels = squared_distances(points, torch.cat([held, new])).argmin(1) - len(held)
+        new = torch.stack(
+            [points[labels == row].mean(0) if (labels == row).any() else new[row] for row in range(len(new))]
+        )
+    return new
