@@ -23,6 +23,7 @@ from promptccd.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 
+LIKEST = 2  # categories that are named beside images that fit nowhere
 WAYS = (
     "folders (the files themselves, linked where the disk can, in a folder for each group), sidecars (keywords in XMP "
     "files, and a list for Label Studio), publish (pixels without metadata, as an ImageFolder), publish-parquet (the "
@@ -138,6 +139,7 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
         "counts": result.counts,
         "num_categories": result.estimate.to_dict(),
         "new": list(result.change.new),
+        "waiting": result.waiting,
         "seconds": result.seconds,
         "assignments": [asdict(row) for row in result.rows],
         "written": [str(path) for path in result.paths],
@@ -166,6 +168,13 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
         *([f"set aside, or like what was: {counts['aside']}"] if counts["aside"] else []),
     ]
+    if result.waiting:
+        count, like = len(result.waiting), Counter(result.waiting.values()).most_common(LIKEST)
+        lines.append(
+            f"{count} image{'s' * (count != 1)} fit{'s' * (count == 1)} nowhere yet, most like "
+            f"{', '.join(name for name, _ in like)}: they are looked at again with the next images, and promptccd open "
+            "shows them"
+        )
     lines += [
         f"  {number:4d}  {name} ({KINDS[kind]}): {size}"
         for (number, name, kind), size in sorted(sizes.items())

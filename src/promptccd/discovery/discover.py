@@ -71,6 +71,7 @@ class DiscoveryResult:
         moments: moments of the images: those of one, such as a burst, counted once for the estimate.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
+        waiting: name of the category that each image, of this stage or an earlier one, is most like that fits nowhere.
         rows: one per file found.
         paths: the files and folders written.
         exports: what became of each.
@@ -81,6 +82,7 @@ class DiscoveryResult:
     moments: int
     estimate: CountEstimate
     change: StageChange
+    waiting: dict[str, str]
     rows: list[AssignmentRow]
     paths: list[Path]
     exports: list[Export]
@@ -225,7 +227,18 @@ class _Discovery:
             folder.unlock()
         report = session.current.intake.report()
         return DiscoveryResult(
-            report, session.num_moments, session.estimate, session.change, rows, paths, exports, seconds
+            report,
+            session.num_moments,
+            session.estimate,
+            session.change,
+            {
+                key: session.registry.category(each).name
+                for key, each in session.likest(session.waiting).items()
+            },
+            rows,
+            paths,
+            exports,
+            seconds,
         )
 
     def _start(self) -> _Start:

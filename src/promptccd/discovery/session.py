@@ -34,7 +34,7 @@ from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.models.assignment import assign
+from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
@@ -417,7 +417,7 @@ class DiscoverySession:
         # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
         return self._observe(images, self._known(images, None), None, None)
 
-    def _known(self, images: "_Images", num_categories: int | None) -> KnownCategories:
+    def _known(self, images: _Images, num_categories: int | None) -> KnownCategories:
         """The fixed categories, and what earlier images say of them where they decide what is new."""
         fixed = set(self.fixed)
         held = self.registry.prototypes_of([each for each in self.registry.active if each.id in fixed])
@@ -429,7 +429,7 @@ class DiscoverySession:
         return known.measured(self.seed)
 
     def _grouped(
-        self, images: "_Images", known: KnownCategories, num_categories: int | None
+        self, images: _Images, known: KnownCategories, num_categories: int | None
     ) -> tuple[Assignment, CountEstimate]:
         return group_images(
             images.features,
@@ -443,7 +443,7 @@ class DiscoverySession:
             moments=_first_among(images.moments),
         )
 
-    def _like_what_is_aside(self, images: "_Images", known: KnownCategories) -> Assignment | None:
+    def _like_what_is_aside(self, images: _Images, known: KnownCategories) -> Assignment | None:
         """Images that are nearer to a category that is set aside than to any other, known or new."""
         held = self.registry.prototypes_of(self.registry.aside)
         if not held.ids:
@@ -462,7 +462,7 @@ class DiscoverySession:
 
     def _observe(
         self,
-        images: "_Images",
+        images: _Images,
         known: KnownCategories,
         drawn: Assignment | None,
         num_categories: int | None,
@@ -491,7 +491,7 @@ class DiscoverySession:
             self._estimate = count.including(max(1, count.count - num_found + len(ours)))
         return change
 
-    def _earlier(self, images: "_Images", ids: Sequence[int]) -> EarlierImages | None:
+    def _earlier(self, images: _Images, ids: Sequence[int]) -> EarlierImages | None:
         """Images of earlier stages, the first ones of their moments, if there are enough beside so many new ones."""
         stage, members = images.stage, self.registry.members
         row_of = {category: row for row, category in enumerate(ids)}
@@ -500,7 +500,9 @@ class DiscoverySession:
             drawn = numpy_generator("remembered images", self.seed, stage).permutation(len(keys))
             keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
         followers = {} if self.cache is None else self.cache.followers(keys)
-        features = self._features_of([key for key in keys if key not in followers], images)
+        features = self._features_of(
+            [key for key in keys if key not in followers], images.space, images.features.shape[1]
+        )
         if not enough_earlier(len(features), len(images.keys)):
             return None
         return EarlierImages(
@@ -510,13 +512,12 @@ class DiscoverySession:
             stage,
         )
 
-    def _features_of(self, keys: Sequence[str], like: "_Images") -> dict[str, Tensor]:
+    def _features_of(self, keys: Sequence[str], space: str, width: int) -> dict[str, Tensor]:
         """Unit features by key, in the order of the keys, of images that have some from here or from earlier."""
-        found = {} if self.cache is None else self.cache.load(like.space, keys)
+        found = {} if self.cache is None else self.cache.load(space, keys)
         for stage in self.stages:
-            if stage.features is not None and stage.space == like.space and self.cache is None:
+            if stage.features is not None and stage.space == space and self.cache is None:
                 found |= dict(zip(stage.keys, stage.features, strict=True))
-        width = like.features.shape[1]
         return {key: found[key] for key in keys if key in found and len(found[key]) == width}
 
     @property
@@ -525,10 +526,22 @@ class DiscoverySession:
         spoken_of = self.registry.constraints().keys
         return [key for key in self.registry.unassigned if key not in spoken_of]
 
-    def _waited(self, found: Assignment, known: KnownCategories, images: "_Images") -> Assignment | None:
+    def likest(self, keys: Sequence[str]) -> dict[str, int]:
+        """The active category that each of these images is most like, where its features are there."""
+        active, stage = self.registry.active_prototypes(), self.current
+        features = self._features_of(keys, stage.space, self.features.shape[1])
+        if not features or not active.ids:
+            return {}
+        prototypes = torch.from_numpy(active.matrix)
+        nearest = squared_distances(torch.stack(list(features.values())), prototypes).argmin(1)
+        return {key: active.ids[row] for key, row in zip(features, nearest.tolist(), strict=True)}
+
+    def _waited(self, found: Assignment, known: KnownCategories, images: _Images) -> Assignment | None:
         """Images of earlier stages that fitted nowhere and fit into one of these categories now."""
         here = set(images.keys)
-        features = self._features_of([key for key in self.waiting if key not in here], images)
+        features = self._features_of(
+            [key for key in self.waiting if key not in here], images.space, images.features.shape[1]
+        )
         if known.spread is None or known.earlier is None or not features:
             return None
         rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]

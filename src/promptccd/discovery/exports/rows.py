@@ -55,6 +55,7 @@ class AssignmentRow:
 
 
 STRANGE = "not sure: more like an image of none of these categories"
+WAITS = "fits nowhere yet, and waits for more like it"
 
 
 def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
@@ -91,7 +92,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     """One row for each file of the newest stage, in the order of the source; its images are grouped."""
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
-    aside = _aside_notes(session.registry)
+    aside, likest = _aside_notes(session.registry), session.likest(session.waiting)
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -112,6 +113,8 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
         if found is not None:
             category = session.registry.category(int(assigned.category_ids[found]))
             notes += [STRANGE] * bool(assigned.strange[found])
+        elif file.key in likest:
+            notes.append(f"{WAITS}; most like {session.registry.category(likest[file.key]).name}")
         rows.append(
             AssignmentRow(
                 file=file.name,

@@ -7,7 +7,6 @@ about the form of a category is made: this is a scan statistic in feature space 
 Letters: N newest images (or their moments), R earlier ones, D width, C known categories, P places.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,11 +23,13 @@ from promptccd.models.assignment import squared_distances
 FALSE_OPENINGS = 5.0
 SPANS = (1, 2, 4, 8, 16)  # stages that are looked at together, the newest last: what is rare needs several
 IMAGES_PER_PLACE = 25  # of those that propose places
-FEWEST_PLACES, MOST_OPENED = 5, 40  # per span
+FEWEST_PLACES, MOST_TRIED = 5, 5  # per span, and of those that stand out most
+MOST_OPENED = 100  # in a stage
 LEAST_EARLIER = 0.5  # earlier images per one that is looked at: with fewer there is nothing to compare with
 FEWEST_EARLIER = 100  # and at all
 MOST_LATE, MOST_EARLIER = 4_000, 12_000  # images that are compared, drawn at random from more
 TRIES, STEPS = 8, 6  # of k-means++ and of k-means, when places are proposed
+APART = 0.5  # of the usual squared distance from a known category to its nearest
 DOUBT = 100.0  # times as many errors, or that part of them, for the ends of a range
 UNSEEN = 0.25  # share of the usual rate that a place has at least where no earlier image lies
 
@@ -108,13 +109,19 @@ class Stream:
             late, before = self._compared(span, draw)
             if not enough_earlier(len(before), len(late)):
                 break
-            for _ in range(MOST_OPENED):
-                place, errors = self._next(late, before, new, draw)
-                if errors > level:
-                    missed += errors < level * DOUBT
+            while len(new) < MOST_OPENED:
+                ranked = [each for each in self._ranked(late, before, new, draw) if each[0] < level * DOUBT]
+                settled = (
+                    (errors, _settled(late, self.held, torch.cat([new, place[None]])))
+                    for errors, place in ranked[:MOST_TRIED]
+                    if errors <= level
+                )
+                found = next(((errors, after) for errors, after in settled if self._apart(late, after)), None)
+                if found is None:
+                    missed += len(ranked) > 0
                     break
-                doubtful += errors > level / DOUBT
-                new = _settled(late, self.held, torch.cat([new, place[None]]))
+                doubtful += found[0] > level / DOUBT
+                new = found[1]
         return Opened(new, doubtful, missed)
 
     def _compared(self, span: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -123,26 +130,34 @@ class Stream:
         late, before = torch.cat([self.earlier[is_late], self.points]), self.earlier[~is_late]
         return _drawn(late, MOST_LATE, draw), _drawn(before, MOST_EARLIER, draw)
 
-    def _next(
+    def _ranked(
         self, late: Tensor, before: Tensor, new: Tensor, draw: np.random.Generator
-    ) -> tuple[Tensor, float]:
-        """The place ``(D,)`` that stands out most, and how often one such would if nothing is new."""
-        known, found, least = (
-            torch.cat([self.held, new]),
-            self.points.new_zeros(self.points.shape[1]),
-            math.inf,
-        )
+    ) -> list[tuple[float, Tensor]]:
+        """Places ``(D,)`` beside known and new categories, and how many stand out so by chance, fewest first."""
+        known, found = torch.cat([self.held, new]), list[tuple[float, Tensor]]()
         first = torch.from_numpy(draw.permutation(len(late)) % 2 == 0)
         for proposing, counted in ((late[first], late[~first]), (late[~first], late[first])):
             places = _places(proposing, known, draw)
             if not len(places) or not len(counted):
                 continue
-            errors = _chances(counted, before, known, places) * 2 * len(places)
-            row = int(errors.argmin())
-            if errors[row] < least:
-                members = squared_distances(late, torch.cat([known, places])).argmin(1) == len(known) + row
-                found, least = late[members].mean(0), float(errors[row])
-        return found, least
+            errors = _chances(counted, before, self.held, known, places) * 2 * len(places)
+            labels = squared_distances(late, torch.cat([known, places])).argmin(1) - len(known)
+            found += [(float(errors[row]), late[labels == row].mean(0)) for row in np.flatnonzero(errors < 1)]
+        return sorted(found, key=lambda each: each[0])
+
+    def _apart(self, late: Tensor, new: Tensor) -> bool:
+        """Whether the last of the new centres is no part of another one.
+
+        Earlier images cannot tell there. So the two must lie as far apart as known categories do, not counting the
+        error of means of few images.
+        """
+        if len(new) < 2 or len(self.held) < 2:
+            return True
+        costs, labels = squared_distances(late, torch.cat([self.held, new])).min(1)
+        sizes = labels.bincount(minlength=len(self.held) + len(new))[len(self.held) :].clamp(min=1)
+        usual = squared_distances(self.held, self.held).fill_diagonal_(torch.inf).amin(1).median()
+        distances = squared_distances(new[-1:], new[:-1])[0] - costs.mean() * (1 / sizes[-1] + 1 / sizes[:-1])
+        return bool(distances.min() >= APART * usual)
 
 
 def _drawn(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
@@ -171,18 +186,18 @@ def _places(points: Tensor, known: Tensor, draw: np.random.Generator) -> Tensor:
     return places
 
 
-def _chances(late: Tensor, before: Tensor, known: Tensor, places: Tensor) -> np.ndarray:
+def _chances(late: Tensor, before: Tensor, held: Tensor, known: Tensor, places: Tensor) -> np.ndarray:
     """``(P,)`` how likely so many late images, or more, lie in each place if nothing is new.
 
     Late images may be of other known categories than earlier ones, so those of each count by how much more often it
     comes now. Given the number of both in a place, that of late ones is then binomial.
     """
-    all_centres, count = torch.cat([known, places]), len(known)
+    all_centres, count = torch.cat([known, places]), len(held)
     in_known, here = [], []
     for points in (late, before):
         squared = squared_distances(points, all_centres)
         in_known.append(squared[:, :count].argmin(1))
-        here.append(squared.argmin(1) - count)
+        here.append(squared.argmin(1) - len(known))
     usual = len(late) / len(before)
     more_often = in_known[0].bincount(minlength=count) / in_known[1].bincount(minlength=count).clamp(min=1)
     chances = np.ones(len(places))
