@@ -154,6 +154,9 @@ def test_a_day_of_corrections(found, capsys) -> None:
         ("split", new[0]),
         ("merge", new[1], 0),
         ("dissolve", new[0]),
+        ("aside", new[2]),
+        ("back", registry.category(new[2]).name),
+        ("aside", registry.members_of(new[3])[0], registry.members_of(new[3])[1]),
     ):
         code, _, err = run(capsys, "categories", found, *action)
         assert code == 0, err
@@ -164,20 +167,25 @@ def test_a_day_of_corrections(found, capsys) -> None:
         "split",
         "merge",
         "not_a_category",
+        "set_aside",
+        "take_back",
+        "set_images_aside",
     ]
     assert final.members[key] == 0
+    assert [each.size for each in final.aside] == [2]
+    assert final.category(new[2]) in final.active
     for action in ("undo", "redo", "list"):
         code, _, err = run(capsys, "categories", found, action, 3)
         assert code == 2
         assert f"Expected {action} alone, got ['3']" in err
     assert registry_in(found).state_hash() == final.state_hash()
-    for _ in range(5):
+    for _ in range(8):
         assert run(capsys, "categories", found, "undo")[0] == 0
     assert registry_in(found).state_hash() == registry.state_hash()
     code, _, err = run(capsys, "categories", found, "undo")
     assert code == 2
     assert "nothing to undo" in err
-    for _ in range(5):
+    for _ in range(8):
         assert run(capsys, "categories", found, "redo")[0] == 0
     assert registry_in(found).state_hash() == final.state_hash()
     code, printed, _ = run(capsys, "categories", found, "list", "--json")
@@ -205,6 +213,14 @@ def test_a_day_of_corrections(found, capsys) -> None:
         (("move", "0", "abc"), "No image here is called 'abc'"),
         (("dissolve", "0"), "was labelled at stage 0"),
         (("dissolve",), "Expected dissolve ID"),
+        (("aside",), "Expected aside ID, or the images"),
+        (("aside", "0"), "labelled at stage 0"),
+        (("aside", "category 1"), "labelled at stage 0"),
+        (("aside", "0", "1"), "No image here is called '0'"),
+        (("aside", "abc"), "No image here is called 'abc'"),
+        (("back",), "Expected back ID"),
+        (("back", "0"), "Category 0 is not set aside"),
+        (("rare", "x"), "Expected rare COUNT"),
         (("redo",), "nothing to redo"),
     ],
 )

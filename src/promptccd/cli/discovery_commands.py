@@ -169,6 +169,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
         f"{counts['settled']} in ones discovered before, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
+        *([f"set aside, or like what was: {counts['aside']}"] if counts["aside"] else []),
     ]
     if result.waiting:
         count, like = len(result.waiting), Counter(result.waiting.values()).most_common(LIKEST)

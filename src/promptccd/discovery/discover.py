@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PIL import Image
@@ -94,9 +94,9 @@ class DiscoveryResult:
     @property
     def counts(self) -> dict[str, int]:
         """Number of files by what became of them; they add up to all that were found."""
-        counted = {"known": 0, "settled": 0, "new": 0, "unassigned": 0, "skipped": 0}
+        counted = {"known": 0, "settled": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
         for row in self.rows:
-            counted["skipped" if row.status == "skipped" else row.known or "unassigned"] += 1
+            counted[row.status if row.status in ("skipped", "aside") else row.known or "unassigned"] += 1
         return counted
 
 
@@ -248,14 +248,31 @@ class _Discovery:
     def _start(self) -> _Start:
         session, came_with = self.session, self.session.registry.state_hash()
         if self.adaptation is None:
-            return _Start(came_with, load_progress(session, self.out))
+            return _Start(came_with, self._earlier())
         command = AdaptationCommand.of(
             session, self.out, self.adaptation, self.num_categories, self.precision
         )
         trained = AdaptedStage.left_by(command, self.out)
         if trained is None:
-            return _Start(came_with, load_progress(session, self.out), command)
+            return _Start(came_with, self._earlier(), command)
         return _Start(came_with, trained.take_up(session, self.out, command), command, trained)
+
+    def _earlier(self) -> EarlierDiscovery | None:
+        """What is in the folder; what was found beside a category that was set aside since is grouped anew."""
+        session, earlier = self.session, load_progress(self.session, self.out)
+        if earlier is None:
+            return None
+        session.registry = earlier.registry
+        if session.regroup(read_record(self.out)["features"]) is None:
+            return earlier
+        logger.info(
+            "Something was set aside since the photographs of stage %d were grouped, so the others were grouped anew: "
+            "categories %s. `promptccd categories %s undo` takes this back.",
+            session.registry.stage,
+            session.estimate,
+            self.out,
+        )
+        return replace(earlier, estimate=session.estimate)
 
     def _read(self, start: _Start) -> None:
         session, earlier = self.session, start.earlier

@@ -15,7 +15,10 @@ from promptccd.registry.edits import Merge as Merge
 from promptccd.registry.edits import Move as Move
 from promptccd.registry.edits import NotACategory as NotACategory
 from promptccd.registry.edits import Rename as Rename
+from promptccd.registry.edits import SetAside as SetAside
+from promptccd.registry.edits import SetImagesAside as SetImagesAside
 from promptccd.registry.edits import Split as Split
+from promptccd.registry.edits import TakeBack as TakeBack
 from promptccd.registry.files import JOURNAL as JOURNAL
 from promptccd.registry.files import LONGEST_JOURNAL as LONGEST_JOURNAL
 from promptccd.registry.files import PROTOTYPES as PROTOTYPES

@@ -240,8 +240,10 @@ def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> Settl
 
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
-    members = registry.members
-    return np.array([members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()], dtype=np.int64)
+    """Nobody learns from images that are set aside, as from those in no category."""
+    aside, members = {each.id for each in registry.aside}, registry.members
+    homes = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
+    return np.array([NO_CATEGORY if each in aside else each for each in homes], dtype=np.int64)
 
 
 def observe_stage(
