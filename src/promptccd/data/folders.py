@@ -155,7 +155,8 @@ class LabelledFolder:
     def __str__(self) -> str:
         images = sum(map(len, self.splits.values()))
         reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
-        parts = [f"{self.found} files found: {images} images with a category"]
+        what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
+        parts = [f"{self.found} files found: {what}"]
         parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
         parts += [f"{self.deeper} images lie deeper, and count for the folder at the first level"] * bool(
             self.deeper
@@ -200,7 +201,7 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
 
 
 def labelled_folder(
-    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()
+    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = (), labelled: bool = True
 ) -> LabelledFolder:
     """Images of a sub-folder per category, and of splits above them if all folders of the first level are splits.
 
@@ -209,12 +210,15 @@ def labelled_folder(
     Args:
         folder: the folder.
         roots: further folders that links may lead into.
+        labelled: whether names of folders are those of categories; if not, no image has one.
 
     Raises:
         DataError: it cannot be listed, or it holds splits without categories.
     """
     files = images_in(FolderSource(folder, roots), IntakeLimits())
     found, left_out = len(files.images) + len(files.left_out), files.left_out
+    if not labelled:
+        return LabelledFolder({}, left_out, files.images, found=found)
     parts = {path: Path(path).parts for path in files.images}
     splits = _splits_of(Path(folder).expanduser(), list(parts.values()))
     if all(len(each) == 1 for each in parts.values()):

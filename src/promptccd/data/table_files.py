@@ -46,6 +46,7 @@ _METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datase
 _METADATA_PATHS = ("file_name",)
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
 _LABELS = ("label", "category", "class", "name")
+STREAM = "stream"  # column of a table that says with which stream an image without a label arrives
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,11 @@ class Loaded:
 
 
 def load_table(
-    place: str, config: str | None = None, revision: str | None = None, roots: Sequence[str] = ()
+    place: str,
+    config: str | None = None,
+    revision: str | None = None,
+    roots: Sequence[str] = (),
+    labelled: bool = True,
 ) -> Loaded:
     """Load a data set that names no file but its own.
 
@@ -73,6 +78,7 @@ def load_table(
         config: config of the repository; by default the only or the default one.
         revision: branch, tag or commit of the repository; by default the newest.
         roots: further folders that links in a folder of images may lead into.
+        labelled: whether labels are wanted: without, all images of a folder and all rows of a list count.
 
     Raises:
         DataError: it names a file that is not its own; no such file was read.
@@ -85,13 +91,15 @@ def load_table(
             _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
         )
     if (folder.is_file() and suffix in ONE_FILE) or (folder.is_dir() and suffix == PACKAGE):
-        return _listed_table(folder)
+        return _listed_table(folder, labelled)
     if folder.is_file():
         raise DataError(
             f"{display_name(place)!r} is one file: give a folder of a sub-folder per category, a table of "
             "path,label (.csv, .tsv or .txt), or a parquet file. Unpack an archive first."
         )
-    return _from_folder(folder, roots) if folder.exists() else Loaded(_from_hub(place, config, revision))
+    if folder.exists():
+        return _from_folder(folder, roots, labelled)
+    return Loaded(_from_hub(place, config, revision))
 
 
 def image_roots(place: str) -> tuple[str, ...]:
@@ -110,7 +118,7 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
+def _from_folder(folder: Path, roots: Sequence[str], labelled: bool) -> Loaded:
     folder = folder.resolve()  # "." has no name, by which `datasets` calls it
     own = _OwnFiles(str(folder), image_roots(str(folder)))
     for name in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", *_CARDS):
@@ -119,7 +127,7 @@ def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
         return Loaded(_saved(folder, own))
     for name in _CARDS:
         own.require_plain(folder / name)
-    if not _is_published(folder) and (images := _images_of(folder, own, roots)) is not None:
+    if not _is_published(folder) and (images := _images_of(folder, own, roots, labelled)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         own.require(archive)
@@ -140,21 +148,23 @@ def _saved(folder: Path, own: "_OwnFiles") -> Any:
     return load_from_disk(str(folder))
 
 
-def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str]) -> Loaded | None:
+def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str], labelled: bool) -> Loaded | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
-    found = labelled_folder(folder, [*image_roots(str(folder)), *roots])
-    if (described := _described(folder, own, found)) is not None:
+    found = labelled_folder(folder, [*image_roots(str(folder)), *roots], labelled)
+    if labelled and (described := _described(folder, own, found)) is not None:
         return described
     if found.splits:
         return Loaded(_labelled_tables(folder, found), found.left_out, str(found))
     suffixes = {path.suffix.lower() for path in folder.rglob("*")}
     if found.unlabelled and suffixes.isdisjoint(_TABLES):
-        return Loaded(DatasetDict({"train": _images(folder, found.unlabelled)}), found.left_out, str(found))
+        rows = [(folder / path, "") for path in found.unlabelled]
+        return Loaded(DatasetDict({"train": _images(rows)}), found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     raise DataError(
-        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. Put the images of "
-        "each category into a sub-folder of it, or give another folder."
+        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. "
+        + "Put the images of each category into a sub-folder of it, or give another folder." * labelled
+        + "Put images into it, or leave it out." * (not labelled)
     )
 
 
@@ -181,10 +191,10 @@ def _labelled_tables(folder: Path, found: LabelledFolder) -> DatasetDict:
     )
 
 
-def _images(folder: Path, paths: Sequence[str]) -> Dataset:
+def _images(rows: Sequence[tuple[Path, str]]) -> Dataset:
     """Images without labels."""
     return Dataset.from_dict(
-        {"image": [str(folder / path) for path in paths]}, features=Features({"image": Image()})
+        {"image": [str(path) for path, _ in rows]}, features=Features({"image": Image()})
     )
 
 
@@ -351,26 +361,31 @@ def _places(value: Any, named: bool = False) -> Iterator[str]:
         yield value
 
 
-def _listed_table(file: Path) -> Loaded:
-    """The images that a table lists, with their categories; paths are relative to its folder."""
-    called, sheet = display_name(file.name), read_sheet(file, _PATHS, _LABELS)
+def _listed_table(file: Path, labelled: bool) -> Loaded:
+    """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
+
+    A row without a category has none in the table; a column `STREAM` stays.
+    """
+    called = display_name(file.name)
+    sheet = read_sheet(file, _PATHS, *([_LABELS] if labelled else []))
     if not sheet.rows:
         raise DataError(f"{called!r} lists no image: give a line of path,label for each.")
     rows, missing = [], []
     for row in sheet.rows:
-        place, name = (row.cells[column] for column in sheet.chosen)
-        if not place or not name:
+        place, *name = (row.cells[column] for column in sheet.chosen)
+        if not place:
             raise DataError(
-                f"Line {row.line} of {called!r} has no {sheet.chosen[1 if place else 0]}: name "
-                f"{'its category' if place else 'the image'}, or remove the line."
+                f"Line {row.line} of {called!r} has no {sheet.chosen[0]}: name the image, or remove the line."
             )
         path = _as_written(file.parent, place)
         if not os.path.lexists(path):
             _require_place_here(place, f"Line {row.line} of {called!r}")
             missing.append(f"line {row.line}: {display_name(place)!r}")
-        rows.append((path, normalize("NFC", name)))
+        rows.append((path, normalize("NFC", *name) if labelled else ""))
     gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
-    table = _table(rows, in_order({name for _, name in rows}))
+    table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
+    if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
+        table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
     return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, gone])))
 
 
@@ -405,8 +420,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str]) -> Dataset:
-    id_of = {name: number for number, name in enumerate(names)}
+    id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
     return Dataset.from_dict(
-        {"image": [str(path) for path, _ in rows], "label": [id_of[name] for _, name in rows]},
+        {"image": [str(path) for path, _ in rows], "label": [id_of.get(name) for _, name in rows]},
         features=Features({"image": Image(), "label": ClassLabel(names=list(names))}),
     )

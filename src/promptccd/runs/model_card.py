@@ -23,7 +23,7 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
-from promptccd.runs.run_directory import FREE_FIELDS, PLACES
+from promptccd.runs.run_directory import FREE_FIELDS, change_places
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
@@ -376,8 +376,8 @@ Fields of the recipe that are not at their defaults:
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """The fields that a recipe sets and a result depends on; local folders are not named."""
     values, usual, free = recipe.to_dict(), Recipe().to_dict(), FREE_FIELDS["training"]
-    for section, key in PLACES:
-        values[section][key] = _shown_place(values[section][key])
+    change_places(values, _shown_place)
+    values["data"]["unlabelled"] = None  # the same for every stage, whatever comes later
     changed = {
         section: {
             key: item for key, item in fields.items() if item != usual[section][key] and key not in free
@@ -416,9 +416,9 @@ Code and weights are under Apache-2.0 unless the metadata above say otherwise. T
 licences of their own, and no image is part of this repository."""
 
 
-def _shown_place(place: str | None) -> str | None:
+def _shown_place(place: str) -> str:
     comes_along = place in BUILT_IN or place in BACKBONES
-    return place if place is None or comes_along or hub_id_of(place) else "<local folder>"
+    return place if comes_along or hub_id_of(place) else "<local folder>"
 
 
 def _cells(row: Mapping[str, Any]) -> str:
