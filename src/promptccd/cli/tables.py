@@ -52,24 +52,7 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
 
 def stream_table(records: "Sequence[StreamRecord]") -> str:
     """What was found in streams without labels, of which no accuracy is known."""
-    rows = [
-        [
-            f"stage {each.stage}", each.images, each.labelled, each.earlier, each.new, each.not_sure,
-            each.num_categories, each.num_new,
-        ]
-        for each in records
-    ]  # fmt: skip
-    header = [
-        "",
-        "images",
-        "in labelled",
-        "in found before",
-        "in new",
-        "not sure",
-        "categories",
-        "of them new",
-    ]
-    return f"{table(header, rows)}\nThe streams have no labels, so that no accuracy is known."
+    return f"{table(*experiments.stream_rows(records))}\nThe streams have no labels, so that no accuracy is known."
 
 
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:

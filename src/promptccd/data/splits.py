@@ -102,8 +102,12 @@ class CategorySplit:
     rule: str = "mixed"
     contents: tuple[str, ...] = ()
 
+    def up_to(self, stage: int) -> "CategorySplit":
+        """The split as it was when a stage was trained: streams may have followed."""
+        return self if self.rule != "streams" else self.first(stage + 1)
+
     def first(self, num_stages: int) -> "CategorySplit":
-        """The split as it was when there were so many streams, the labelled stage counted."""
+        """The split of so many streams, the labelled stage counted."""
         return split_in_streams(
             self.class_blocks[0],
             self.categories,

@@ -149,8 +149,16 @@ class RunDirectory:
     def recipe(self) -> Recipe:
         """The recipe of the run, with local folders as seen from where the run lies now."""
         values = self.manifest["recipe"]
-        change_places(values, lambda place: str(self.path / place) if (self.path / place).exists() else place)
+        change_places(values, self._seen_from_here)
         return Recipe.from_dict(values)
+
+    def _seen_from_here(self, place: str) -> str:
+        """A place that was recorded as seen from the run; one that is not there stays as it is."""
+        found = self.path / place
+        if not found.exists():
+            return place
+        plain = Path(os.path.normpath(found))  # which is another where a folder of the run's path is a link
+        return str(plain if plain.exists() and plain.samefile(found) else found)
 
     @property
     def begun(self) -> bool:
@@ -232,11 +240,16 @@ class RunDirectory:
         recorded = CategorySplit.from_dict(self.read("split.json") or {})
         done = self.num_finished
         begun = min(max(1, done + any(self._states(done))), len(recorded.counts))
-        if len(stages) < begun or recorded.rule != stages.split.rule:
+        if recorded.rule != stages.split.rule:
             raise SplitMismatchError(
-                f"The run in {self.path} has {begun} stages of {recorded.rule}, and {len(stages)} of "
-                f"{stages.split.rule} are given: give all of its streams again in their order, and new ones behind; or "
-                f"promptccd train {self.path} --unlabelled with the new ones alone."
+                f"The run in {self.path} hides labels (class_blocks {list(recorded.class_blocks)}), and these streams "
+                f"have none: give another --output_dir, such as {self.path}-2"
+            )
+        if len(stages.split.counts) < begun:
+            raise SplitMismatchError(
+                f"The run in {self.path} has {begun - 1} streams already, and {len(stages.split.counts) - 1} are "
+                "given: give all of them in their order, and new ones behind; or the new ones alone, promptccd train "
+                f"{self.path} --unlabelled ..."
             )
         for stage in stages[:begun]:
             if recorded.contents[stage.index] != stages.split.contents[stage.index]:

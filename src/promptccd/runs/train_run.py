@@ -56,7 +56,7 @@ from promptccd.runs.stage_checkpoint import (
     save_stage,
     settled_images,
 )
-from promptccd.runs.stream_record import StreamRecord, record_stream
+from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
 from promptccd.training.arguments import DataArguments, TrainingArguments
@@ -505,13 +505,14 @@ class _Run:
             model.config,
             self.run.recipe,
             name=self.run.name,
-            fingerprint=manifest["split_fingerprint"],
+            fingerprint=self.stages.split.up_to(len(self.images) - 1).fingerprint,
             images=[images.report.to_dict() for images in self.images],
             category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
             scores=self.run.results,
             versions=manifest["versions"],
             instruments=instruments,
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
+            streams=stream_records(self.run),
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
