@@ -245,7 +245,9 @@ def test_a_picture_counts_where_it_came_first(
     assert [read[1].name_of(index) for index in range(len(read[1]))] == ["new.png", "other.png"]
     assert (read[1].report.num_used, len(read[1].digests)) == (2, 2)
     assert "count once, where they came first" in caplog.text
-    with pytest.raises(DataError, match="All 1 images of stage 2 are in an earlier one"):
+    with pytest.raises(
+        DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier one: give the whole command"
+    ):
         StageImages.read(stages[2], 0, progress_bar, seen=seen)
 
 

@@ -76,6 +76,8 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
                 f"{what} is a run, which has its recipe: leave --config and --method out."
             )
         return runs.continued(runs.RunDirectory(what), overrides)
+    if what is not None and (Path(what).absolute().parent / "manifest.json").is_file():
+        raise ConfigurationError(f"{what} is a part of the run {Path(what).absolute().parent}: give the run.")
     if what is not None and not names_recipe(what):
         return recipe_for_images(what, options.method, config, overrides)
     if options.method is not None:

@@ -83,10 +83,12 @@ class OpenedImages:
     Attributes:
         table: its rows.
         left_out: why files of a folder are in no split, by path.
+        name: what it is called; empty for one that was given from Python.
     """
 
     table: Dataset
     left_out: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -112,7 +114,7 @@ def open_images(
         DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
     """
     if dataset in BUILT_IN:
-        return OpenedImages(BUILT_IN[dataset].load())
+        return OpenedImages(BUILT_IN[dataset].load(), name=dataset)
     path = Path(os.path.expanduser(dataset))
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
     is_path = is_path or is_of_windows(dataset)
@@ -131,7 +133,7 @@ def open_images(
         logger.info("%s: %s.", dataset, loaded.said)
     if not labelled and isinstance(loaded.splits, DatasetDict) and len(loaded.splits) == 1:
         split = next(iter(loaded.splits))
-    return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out)
+    return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out, dataset)
 
 
 def _first_cause(error: BaseException) -> BaseException:

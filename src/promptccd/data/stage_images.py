@@ -168,7 +168,7 @@ class StageImages:
                 read.add(*record)
         if conflicting is not None and isinstance(stage, LabelledStage):
             read.leave_out_conflicts(stage, conflicting)
-        _log_and_judge(read.report)
+        _log_and_judge(read.report, stage.place)
         return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report, read.digests)
 
     def __len__(self) -> int:
@@ -277,8 +277,8 @@ class _Decoded(Dataset):
         return pixels, decoded.verdict, digest_of(pixels)
 
 
-def _log_and_judge(report: ImageReport) -> None:
-    """Log everything unusual, and refuse a stage of which more than half cannot be read."""
+def _log_and_judge(report: ImageReport, place: str) -> None:
+    """Log everything unusual, and refuse a stage of which more than half cannot be read; a stream has a place."""
     if report.noted:
         logger.info("Stage %d: %d images used with a note.", report.stage, len(report.noted))
     if report.skipped:
@@ -306,10 +306,15 @@ def _log_and_judge(report: ImageReport) -> None:
         reasons = sorted(set(report.skipped.values()))[:3]
         raise DataError(
             f"{len(report.skipped)} of {report.num_images} images of stage {report.stage} cannot be read "
-            f"({'; '.join(reasons)}): mend the data set, or point --dataset at another."
+            f"({'; '.join(reasons)}): "
+            + (
+                f"mend {place}, or leave it out."
+                if place
+                else "mend the data set, or point --dataset at another."
+            )
         )
     if not report.num_used:
         raise DataError(
-            f"All {report.num_images} images of stage {report.stage} are in an earlier one: give the whole command "
-            "again without that stream."
+            f"All {report.num_images} images of stage {report.stage} ({place}) are in an earlier one: give the whole "
+            "command again without that stream."
         )

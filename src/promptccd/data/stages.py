@@ -20,7 +20,14 @@ from huggingface_hub import hf_hub_download
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
-from promptccd.data.loading import label_column_of, load_images, open_images, read_categories, without_label
+from promptccd.data.loading import (
+    OpenedImages,
+    label_column_of,
+    load_images,
+    open_images,
+    read_categories,
+    without_label,
+)
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.splits import (
     CategorySplit,
@@ -228,7 +235,7 @@ class StageStream(Sequence[Stage]):
     @classmethod
     def from_dataset(
         cls,
-        dataset: str | Dataset,
+        dataset: str | Dataset | OpenedImages,
         *,
         class_blocks: Sequence[int] = (),
         cuts: Sequence[Sequence[float]] | None = None,
@@ -253,8 +260,8 @@ class StageStream(Sequence[Stage]):
         With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
-            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.load_images` takes: a Hub id,
-                a local folder, or ``"digits"``.
+            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.open_images` takes: a Hub id,
+                a local folder, or ``"digits"``; or what that function opened.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
             unlabelled: instead of class blocks, streams that really have no labels, a stage each: names as `dataset`
@@ -283,16 +290,18 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
+        opened = dataset
         if isinstance(dataset, str):
             opened = open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
-            table, left_out = opened.table, opened.left_out
-            image_roots = [*roots_of(dataset), *(image_roots or ())]
         elif isinstance(dataset, Dataset):
-            table, left_out = dataset, {}
-        else:
+            opened = OpenedImages(dataset)
+        if not isinstance(opened, OpenedImages):
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
             )
+        table, origin = opened.table, Origin(opened.name or opened.table, given)
+        if opened.name:
+            image_roots = [*roots_of(opened.name), *(image_roots or ())]
         images = ImageRows(table, image_column, image_roots, Decoding(max_pixels))
         images.require_own_files("the data set")
         images = images.by_one_rule(bit_depth)
@@ -300,8 +309,8 @@ class StageStream(Sequence[Stage]):
         is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
         if len(table) and not is_labelled.any():
             raise DataError(
-                f"No image of {name_of(dataset)!r} has a label (column {label_column!r}): label some, or group all of "
-                "them without: promptccd discover photographs FOLDER --out groups/"
+                f"No image of {name_of(opened.name)!r} has a label (column {label_column!r}): label some, or group "
+                "all of them without: promptccd discover photographs FOLDER --out groups/"
             )
         labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
         known, categories = read_categories(labelled, label_column)
@@ -317,18 +326,14 @@ class StageStream(Sequence[Stage]):
             held_out_only=held_out_only,
         )
         if unlabelled is not None and split_rule != "whole":
-            rest = list(rest_of(table, is_labelled, images, name_of(dataset)))
-            arriving = open_streams(unlabelled, split, image_roots or (), images.decoding)
-            stream = cls._of_streams(
-                images, category_ids, categories, rest, arriving, seed, Origin(dataset, given)
-            )
-            for each in arriving:
-                left_out = {
-                    **left_out,
-                    **{f"{each.name}: {path}": why for path, why in each.left_out.items()},
-                }
-            stream.left_out = left_out
-            stream.later_labels = read_labels(labels, split, image_roots or (), images.decoding)
+            named = [each for each in unlabelled if isinstance(each, str)]
+            roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
+            rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
+            arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
+            stream = cls._of_streams(images, category_ids, categories, rest, arriving, seed, origin)
+            theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
+            stream.left_out = {**opened.left_out, **theirs}
+            stream.later_labels = read_labels(labels, split, roots, images.decoding)
             return stream
         if split_rule not in SPLIT_RULES:
             raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
@@ -336,8 +341,8 @@ class StageStream(Sequence[Stage]):
             category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
         stages = _stages_of([images.select(ids) for ids in cut.sample_ids], category_ids, cut)
-        stream = cls(stages, cut, category_ids, Origin(dataset, given))
-        stream.left_out = left_out
+        stream = cls(stages, cut, category_ids, origin)
+        stream.left_out = opened.left_out
         return stream
 
     @classmethod

@@ -46,11 +46,15 @@ class Stream:
 
 def name_of(place: str | Dataset) -> str:
     """What images are called that were given by name or from Python."""
-    return display_name(place) if isinstance(place, str) else "a data set given from Python"
+    return display_name(place) if isinstance(place, str) and place else "a data set given from Python"
 
 
 def open_streams(
-    places: Sequence[str | Dataset], split: str, roots: Sequence[str | os.PathLike[str]], decoding: Decoding
+    places: Sequence[str | Dataset],
+    split: str,
+    roots: Sequence[str | os.PathLike[str]],
+    decoding: Decoding,
+    beside: str = "",
 ) -> list[Stream]:
     """Open streams, in order; every container of `open_images` may be one, and labels in it are not looked at.
 
@@ -59,24 +63,27 @@ def open_streams(
         split: split of each that has several.
         roots: further folders that files may lie in.
         decoding: of the labelled images, so that all are shown by one rule.
+        beside: where these are; empty for images that were given from Python.
 
     Raises:
         DataError: one cannot be opened, holds no image, names files that are not its own, or is given twice.
     """
     streams: list[Stream] = []
-    seen: dict[str, str] = {}
+    seen = {_real(beside): beside} if beside else {}
     for place in places:
         name = name_of(place)
-        if isinstance(place, str):
-            first = seen.setdefault(os.path.realpath(os.path.expanduser(place)), name)
-            if first is not name:
-                raise DataError(f"The stream {name!r} is {first!r} once more: give it once.")
+        if isinstance(place, str) and (first := seen.setdefault(_real(place), name)) is not name:
+            raise DataError(f"The stream {name!r} is {first!r} once more: give it once.")
         opened = _opened(place, split, roots, labelled=False)
         if not len(opened.table):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
         images = _images(place, opened.table, roots, decoding)
         streams.append(Stream(name, images, opened.left_out))
     return streams
+
+
+def _real(place: str) -> str:
+    return os.path.realpath(os.path.expanduser(place))
 
 
 def _opened(

@@ -29,6 +29,7 @@ from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
+from promptccd.storage import PROJECT
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
 KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
@@ -45,7 +46,10 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datasets` says of its images
 _METADATA_PATHS = ("file_name",)
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
+_GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _LABELS = ("label", "category", "class", "name")
+GROUPED = "assignments.csv"  # that a discovery writes beside its project
+_UNNAMED = re.compile(r"discovered \d+")  # category there that nobody named
 STREAM = "stream"  # column of a table that says with which stream an image without a label arrives
 
 
@@ -85,6 +89,8 @@ def load_table(
         Exception: whatever `datasets` raises.
     """
     folder = Path(os.path.expanduser(place))
+    if (folder / PROJECT).is_dir() and (folder / GROUPED).is_file():
+        folder = _up_to_date(folder / GROUPED)
     suffix = folder.suffix.lower()
     if folder.is_file() and suffix == _PARQUET:
         return Loaded(
@@ -100,6 +106,18 @@ def load_table(
     if folder.exists():
         return _from_folder(folder, roots, labelled)
     return Loaded(_from_hub(place, config, revision))
+
+
+def _up_to_date(grouped: Path) -> Path:
+    """The table of a project, which holds what a person made of groups if nothing was corrected since."""
+    written = grouped.stat().st_mtime_ns
+    said = grouped.parent / PROJECT / "journal.jsonl"  # every correction
+    if said.exists() and said.stat().st_mtime_ns > written:
+        raise DataError(
+            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
+            "discover with the same --out once more, which brings it up to date, and then this."
+        )
+    return grouped
 
 
 def image_roots(place: str) -> tuple[str, ...]:
@@ -368,11 +386,14 @@ def _listed_table(file: Path, labelled: bool) -> Loaded:
     """
     called = display_name(file.name)
     sheet = read_sheet(file, _PATHS, *([_LABELS] if labelled else []))
+    is_grouped = labelled and {*sheet.columns} >= _GROUPS
+    if is_grouped:  # its category is a number
+        sheet = read_sheet(file, _PATHS, ["name"])
     if not sheet.rows:
         raise DataError(f"{called!r} lists no image: give a line of path,label for each.")
     rows, missing = [], []
     for row in sheet.rows:
-        place, *name = (row.cells[column] for column in sheet.chosen)
+        place, name, *_ = (*(row.cells[column] for column in sheet.chosen), "")
         if not place:
             raise DataError(
                 f"Line {row.line} of {called!r} has no {sheet.chosen[0]}: name the image, or remove the line."
@@ -381,7 +402,8 @@ def _listed_table(file: Path, labelled: bool) -> Loaded:
         if not os.path.lexists(path):
             _require_place_here(place, f"Line {row.line} of {called!r}")
             missing.append(f"line {row.line}: {display_name(place)!r}")
-        rows.append((path, normalize("NFC", *name) if labelled else ""))
+        is_named = not (is_grouped and _UNNAMED.fullmatch(name))
+        rows.append((path, normalize("NFC", name) if is_named else ""))
     gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
     table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
     if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:

@@ -23,7 +23,6 @@ from promptccd.data.loading import open_images
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
 from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
 from promptccd.evaluation import (
@@ -91,14 +90,13 @@ def stage_stream(
     facts = data.resolved
     roots = data.image_roots or ()
     opened = open_images(facts.dataset, facts.split, roots)
-    table = opened.table
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in table.column_names else given
+        return usual if given is None and usual in opened.table.column_names else given
 
-    stages = StageStream.from_dataset(
-        table,
+    return StageStream.from_dataset(
+        opened,
         class_blocks=facts.class_blocks,
         cuts=data.resolved_cuts,
         unlabelled=data.unlabelled,
@@ -112,12 +110,10 @@ def stage_stream(
         held_out=facts.held_out,
         held_out_only=held_out_only,
         split_rule=split_rule or facts.split_rule,
-        image_roots=[*image_roots(facts.dataset), *roots],
+        image_roots=roots,
         bit_depth=data.bit_depth,
         max_pixels=data.max_megapixels * 10**6,
     )
-    stages.left_out = opened.left_out
-    return stages
 
 
 def accelerator_for(arguments: TrainingArguments) -> Accelerator:
@@ -256,6 +252,11 @@ class _Run:
             score_finished(self.run, self.stages, finished)
             self._conclude(finished)
         if len(finished) == len(self.stages):
+            if self.stages.later_labels:
+                logger.info(
+                    "%d labels that came later wait for the next stream: give it as --unlabelled.",
+                    len(self.stages.later_labels),
+                )
             return self._table()
         self.callbacks.tell("on_train_begin")
         try:
