@@ -175,7 +175,8 @@ class LabelledFolder:
     def __str__(self) -> str:
         images = sum(map(len, self.splits.values()))
         reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
-        parts = [f"{self.found} files found: {images} images with a category"]
+        what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
+        parts = [f"{self.found} files found: {what}"]
         parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
         parts += [f"{self.deeper} images lie deeper, and count for the folder at the first level"] * bool(
             self.deeper
@@ -229,7 +230,7 @@ def _reason_in(source: FolderSource, entry: Entry) -> str:
 
 
 def labelled_folder(
-    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()
+    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = (), labelled: bool = True
 ) -> LabelledFolder:
     """Images of a sub-folder per category, and of splits above them if all folders of the first level are splits.
 
@@ -238,6 +239,7 @@ def labelled_folder(
     Args:
         folder: the folder.
         roots: further folders that links may lead into.
+        labelled: whether names of folders are those of categories; if not, no image has one.
 
     Raises:
         DataError: it cannot be listed, more than half of its images are none, or it holds splits without categories.
@@ -251,6 +253,8 @@ def labelled_folder(
             f"{len(files.spoilt)} of {called} images in {str(folder)!r} cannot be read: "
             f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
         )
+    if not labelled:
+        return LabelledFolder({}, left_out, files.images, found=found)
     parts = {path: Path(path).parts for path in files.images}
     splits = _splits_of(Path(folder).expanduser(), list(parts.values()))
     if all(len(each) == 1 for each in parts.values()):

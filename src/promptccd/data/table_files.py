@@ -32,6 +32,7 @@ from promptccd.data.limits import SkippedFileError
 from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
+from promptccd.storage import PROJECT
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
 KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
@@ -50,7 +51,11 @@ _METADATA_PATHS = ("file_name",)
 _TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
 _NO_LABELS = "not read: it does not name images and their categories, as columns file_name and label would"
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
+_GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _LABELS = ("label", "category", "class", "name")
+GROUPED = "assignments.csv"  # that a discovery writes beside its project
+_UNNAMED = re.compile(r"discovered \d+")  # category there that nobody named
+STREAM = "stream"  # column of a table that says with which stream an image without a label arrives
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,11 @@ class Loaded:
 
 
 def load_table(
-    place: str, config: str | None = None, revision: str | None = None, roots: Sequence[str] = ()
+    place: str,
+    config: str | None = None,
+    revision: str | None = None,
+    roots: Sequence[str] = (),
+    labelled: bool = True,
 ) -> Loaded:
     """Load a data set that names no file but its own.
 
@@ -78,25 +87,42 @@ def load_table(
         config: config of the repository; by default the only or the default one.
         revision: branch, tag or commit of the repository; by default the newest.
         roots: further folders that links in a folder of images may lead into.
+        labelled: whether labels are wanted: without, all images of a folder and all rows of a list count.
 
     Raises:
         DataError: it names a file that is not its own; no such file was read.
         Exception: whatever `datasets` raises.
     """
     folder = Path(os.path.expanduser(place))
+    if (folder / PROJECT).is_dir() and (folder / GROUPED).is_file():
+        folder = _up_to_date(folder / GROUPED)
     suffix = folder.suffix.lower()
     if folder.is_file() and suffix == _PARQUET:
         return Loaded(
             _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
         )
     if (folder.is_file() and suffix in ONE_FILE) or (folder.is_dir() and suffix == PACKAGE):
-        return _listed_table(folder, [*image_roots(str(folder)), *roots])
+        return _listed_table(folder, [*image_roots(str(folder)), *roots], labelled)
     if folder.is_file():
         raise DataError(
             f"{display_name(place)!r} is one file: give a folder of a sub-folder per category, a table of "
             "path,label (.csv, .tsv or .txt), or a parquet file. Unpack an archive first."
         )
-    return _from_folder(folder, roots) if folder.exists() else Loaded(_from_hub(place, config, revision))
+    if folder.exists():
+        return _from_folder(folder, roots, labelled)
+    return Loaded(_from_hub(place, config, revision))
+
+
+def _up_to_date(grouped: Path) -> Path:
+    """The table of a project, which holds what a person made of groups if nothing was corrected since."""
+    written = grouped.stat().st_mtime_ns
+    said = grouped.parent / PROJECT / "journal.jsonl"  # every correction
+    if said.exists() and said.stat().st_mtime_ns > written:
+        raise DataError(
+            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
+            "discover with the same --out once more, which brings it up to date, and then this."
+        )
+    return grouped
 
 
 def image_roots(place: str) -> tuple[str, ...]:
@@ -115,7 +141,7 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
+def _from_folder(folder: Path, roots: Sequence[str], labelled: bool) -> Loaded:
     folder = folder.resolve()  # "." has no name, by which `datasets` calls it
     own = _OwnFiles(str(folder), image_roots(str(folder)))
     for name in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", *_CARDS):
@@ -124,7 +150,7 @@ def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
         return Loaded(_saved(folder, own))
     for name in _CARDS:
         own.require_plain(folder / name)
-    if not _is_published(folder) and (images := _images_of(folder, own, roots)) is not None:
+    if not _is_published(folder) and (images := _images_of(folder, own, roots, labelled)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         own.require(archive)
@@ -178,21 +204,23 @@ def _note(file: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str]) -> Loaded | None:
+def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str], labelled: bool) -> Loaded | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
-    found = labelled_folder(folder, [*image_roots(str(folder)), *roots])
-    if (described := _described(folder, own, found)) is not None:
+    found = labelled_folder(folder, [*image_roots(str(folder)), *roots], labelled)
+    if labelled and (described := _described(folder, own, found)) is not None:
         return described
     if found.splits:
         return Loaded(_labelled_tables(folder, found), found.left_out, str(found))
     suffixes = {path.suffix.lower() for path in folder.rglob("*")}
     if found.unlabelled and suffixes.isdisjoint(_TABLES):
-        return Loaded(DatasetDict({"train": _images(folder, found.unlabelled)}), found.left_out, str(found))
+        rows = [(folder / path, "") for path in found.unlabelled]
+        return Loaded(DatasetDict({"train": _images(rows)}), found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     raise DataError(
-        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. Put the images of "
-        "each category into a sub-folder of it, or give another folder."
+        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. "
+        + "Put the images of each category into a sub-folder of it, or give another folder." * labelled
+        + "Put images into it, or leave it out." * (not labelled)
     )
 
 
@@ -219,10 +247,10 @@ def _labelled_tables(folder: Path, found: LabelledFolder) -> DatasetDict:
     )
 
 
-def _images(folder: Path, paths: Sequence[str]) -> Dataset:
+def _images(rows: Sequence[tuple[Path, str]]) -> Dataset:
     """Images without labels."""
     return Dataset.from_dict(
-        {"image": [str(folder / path) for path in paths]}, features=Features({"image": Image()})
+        {"image": [str(path) for path, _ in rows]}, features=Features({"image": Image()})
     )
 
 
@@ -393,21 +421,25 @@ def _places(value: Any, named: bool = False) -> Iterator[str]:
         yield value
 
 
-def _listed_table(file: Path, roots: Sequence[str]) -> Loaded:
-    """The images that a table lists, with their categories; paths are relative to its folder.
+def _listed_table(file: Path, roots: Sequence[str], labelled: bool) -> Loaded:
+    """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
 
     What cannot be read stays a row, so that the stages are cut alike wherever the files are; it is counted and named.
+    A row without a category has none in the table; a column `STREAM` stays.
     """
-    called, sheet = display_name(file.name), read_sheet(file, _PATHS, _LABELS)
+    called = display_name(file.name)
+    sheet = read_sheet(file, _PATHS, *([_LABELS] if labelled else []))
+    is_grouped = labelled and {*sheet.columns} >= _GROUPS
+    if is_grouped:  # its category is a number
+        sheet = read_sheet(file, _PATHS, ["name"])
     if not sheet.rows:
         raise DataError(f"{called!r} lists no image: give a line of path,label for each.")
     rows, missing, others = [], list[str](), list[str]()
     for row in sheet.rows:
-        place, name = (row.cells[column] for column in sheet.chosen)
-        if not place or not name:
+        place, name, *_ = (*(row.cells[column] for column in sheet.chosen), "")
+        if not place:
             raise DataError(
-                f"Line {row.line} of {called!r} has no {sheet.chosen[1 if place else 0]}: name "
-                f"{'its category' if place else 'the image'}, or remove the line."
+                f"Line {row.line} of {called!r} has no {sheet.chosen[0]}: name the image, or remove the line."
             )
         path, line = _as_written(file.parent, place), f"line {row.line}: {display_name(place)!r}"
         if not os.path.lexists(path):
@@ -415,10 +447,13 @@ def _listed_table(file: Path, roots: Sequence[str]) -> Loaded:
             missing.append(line)
         elif reason := _why_no_image(path, roots):
             others.append(f"{line} ({reason})")
-        rows.append((path, normalize("NFC", name)))
+        is_named = not (is_grouped and _UNNAMED.fullmatch(name))
+        rows.append((path, normalize("NFC", name) if is_named else ""))
     gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
     odd = f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}" if others else ""
-    table = _table(rows, in_order({name for _, name in rows}))
+    table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
+    if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
+        table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
     return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, gone, odd])))
 
 
@@ -470,8 +505,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str]) -> Dataset:
-    id_of = {name: number for number, name in enumerate(names)}
+    id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
     return Dataset.from_dict(
-        {"image": [str(path) for path, _ in rows], "label": [id_of[name] for _, name in rows]},
+        {"image": [str(path) for path, _ in rows], "label": [id_of.get(name) for _, name in rows]},
         features=Features({"image": Image(), "label": ClassLabel(names=list(names))}),
     )

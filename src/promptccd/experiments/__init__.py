@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from promptccd.experiments.run_report import ReportOptions as ReportOptions
     from promptccd.experiments.run_report import write_report as write_report
     from promptccd.experiments.run_report import write_run_comparison as write_run_comparison
+    from promptccd.experiments.stream_report import stream_rows as stream_rows
     from promptccd.experiments.sweep import SweepResult as SweepResult
     from promptccd.experiments.sweep import run_sweep as run_sweep
     from promptccd.experiments.sweep_cells import ProtocolScoring as ProtocolScoring

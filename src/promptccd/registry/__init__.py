@@ -28,6 +28,7 @@ from promptccd.registry.files import has_registry as has_registry
 from promptccd.registry.files import load_registry as load_registry
 from promptccd.registry.files import save_registry as save_registry
 from promptccd.registry.grouping import StageGroups as StageGroups
+from promptccd.registry.labelling import take_labels as take_labels
 from promptccd.registry.registry import ActivePrototypes as ActivePrototypes
 from promptccd.registry.registry import CategoryRegistry as CategoryRegistry
 from promptccd.registry.tables import Category as Category

@@ -225,9 +225,17 @@ class Recipe:
                 f"{method.name} takes no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
             )
+        if self.data.unlabelled is not None and self.training.counting == "known":
+            prior = self.training.count_prior
+            self.training = dataclasses.replace(
+                self.training,
+                category_count="split_merge",
+                count_prior="calibrated" if prior == "paper" else prior,
+            )
         if (given := self.training.given_counts) is not None:
             known, *later = self.data.resolved.class_blocks
-            if len(given) != len(later) or given[0] < known:
+            is_read = self.data.unlabelled is None or self.data.class_blocks is not None
+            if (is_read and len(given) != len(later)) or given[0] < known:
                 raise ConfigurationError(
                     f"Expected category_count to be a number for each of {len(later)} unlabelled stages, none below "
                     f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."
