@@ -190,10 +190,7 @@ def train_run(
         logger.info(why_on_the_cpu(reported_gpu()))
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
-    if not stages.is_scored:
-        recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
-        if accelerator.is_main_process:
-            _tell_of_streams(recipe, stages)
+    recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)
     with StopRequest() as stop:
         try:
             if accelerator.is_main_process:
@@ -216,6 +213,16 @@ def train_run(
             ) from error
         finally:
             run.unlock()
+
+
+def _with_streams(recipe: Recipe, stages: StageStream, tell: bool) -> Recipe:
+    """The recipe with the blocks that streams without labels turned out to have, which is told."""
+    if stages.is_scored:
+        return recipe
+    recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
+    if tell:
+        _tell_of_streams(recipe, stages)
+    return recipe
 
 
 def _tell_of_streams(recipe: Recipe, stages: StageStream) -> None:
