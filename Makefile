@@ -114,6 +114,10 @@ format: $(VENV)/.dev         ## rewrite to the house format
 bench: $(VENV)/.dev          ## ratios of speed and memory, each measured in one run
 	$(BIN)/python -m benchmarks.bench_all
 
+YEAR   ?= --weeks 52
+year: $(VENV)/.dev           ## a folder a week into one project, DATA=train.parquet: categories, kinds, what is right; goes on where it stopped
+	$(BIN)/python -m benchmarks.bench_year $(DATA) $(YEAR) --out $(RUNS)/year
+
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
 	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)
 
