@@ -578,3 +578,10 @@ def test_a_folder_most_of_whose_images_are_none_is_refused(
         DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Get them again"
     ):
         labelled_folder(folder)
+
+
+def test_a_film_of_a_live_photo_is_called_that_and_no_video(tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    image(folder / "boat" / "IMG_1.jpg", "JPEG")
+    (folder / "boat" / "IMG_1.MOV").write_bytes(b"\x00\x00\x00\x14ftypqt  ")
+    assert read(folder).left_out == {"boat/IMG_1.MOV": "the film of the live photo IMG_1.jpg"}

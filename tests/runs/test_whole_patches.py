@@ -11,7 +11,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.experiments import plan_cells
-from promptccd.runs import RunDirectory
+from promptccd.runs import RunDirectory, models
 from promptccd.runs.models import require_whole_patches, rim_not_seen
 from promptccd.runs.train_run import accelerator_for, train_run
 from promptccd.training.arguments import TrainingArguments
@@ -94,6 +94,22 @@ def test_a_run_that_began_with_a_rim_goes_on(recipe_values: dict, tmp_path: Path
     assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
     with pytest.raises(ConfigurationError, match="tiny-seed2: image_size 18"):
         plan_cells([recipe], [1, 2], {}, tmp_path / "out")
+
+
+def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def configuration(name: str, **hub_options: object) -> None:
+        asked.append((name, hub_options))
+        raise OSError("the Hub cannot be reached")
+
+    monkeypatch.setattr(models, "backbone_configuration", configuration)
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(
+        str(odd(recipe_values) | {"model": {"backbone": "lab/dino"}, "training": {"epochs": 1}})
+    )
+    assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
+    assert asked == [("lab/dino", {"local_files_only": True})]
 
 
 def test_a_backbone_that_is_not_here_is_nothing_to_ask_for(recipe_values: dict) -> None:
