@@ -209,7 +209,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     ) -> int:
         if making != 3:
             require_name(path)
-        if share != 7 or flags & ~0x02200000:
+        if share != 7 or flags & ~0x02200000 or security or template:
             refuse("a file of one's own, or flags that are none", os_error(errno.EINVAL, 87))
         if os.path.isdir(path) and not os.path.islink(path) and not flags & 0x02000000:
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED))

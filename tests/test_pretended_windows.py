@@ -242,6 +242,7 @@ assert set(looks) == {str(here / "a"), str(here / "b")}
 assert (here / "a").read_text() == "new"
 """
     )
+    assert refused(windows.place) == []
 
 
 def test_a_read_only_photograph_is_copied_and_its_copy_can_go(windows):
@@ -623,8 +624,8 @@ print(ascii(refused))
     # No system takes a tab or so long a name; the other Möwe is there, and an option it seems to be.
     assert told.splitlines()[-1] == ascii([HOSTILE[13], HOSTILE[15], HOSTILE[18], "-dash"])
     # 28 categories: one is Möwe, written in two ways.
-    train = ["train", "list.csv", "--class_blocks", "23", "5", "--epochs", "1", "--variant", "gcd"]
-    windows.command(*train, *SMALL, "--output_dir", "run")
+    train = ["train", "list.csv", "--class_blocks", "23", "5", "--epochs", "1", "--variant", "promptccd-gcd"]
+    windows.command(*train, *SMALL, "--num_workers", "0", "--output_dir", "run")
     windows.command("discover", "run/stage1", "made", "--out", "named", *exports)
     windows.command("report", "run", "--out", "report")
     assert_only_known_refusals(windows)

@@ -273,6 +273,7 @@ if sys.platform == "win32":
             return descriptor
         os.close(descriptor)
         named = os.lstat(path)
+        # mutant arguments swapped: either is the other
         if named.st_reparse_tag & _STANDS_FOR_ANOTHER or not os.path.samestat(named, found):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return os.open(path, writes | plain)  # a placeholder, whose bytes its program fetches from a cloud
@@ -285,6 +286,7 @@ if sys.platform == "win32":
                 os.replace(source, target)  # `os.rename` takes no name that is taken
                 return
             except PermissionError as error:
+                # mutant >= to >: no clock stands still
                 if time.monotonic() >= until or _is_denied(error, source, target):
                     raise
                 time.sleep(0.02)
