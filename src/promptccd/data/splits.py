@@ -316,12 +316,12 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
             f"({_listed(categories)})",
             f"let the blocks sum to {num_categories}, such as --class_blocks "
-            f"{' '.join(map(str, _fitting(num_categories, len(blocks))))}",
+            f"{' '.join(map(str, fitting_blocks(num_categories, len(blocks))))}",
         )
     return blocks
 
 
-def _fitting(num_categories: int, num_blocks: int) -> list[int]:
+def fitting_blocks(num_categories: int, num_blocks: int) -> list[int]:
     """Blocks that sum to a number of categories: half of them known, and the others in equal parts."""
     later = min(num_blocks, num_categories) - 1
     each = max(1, num_categories // (2 * later))

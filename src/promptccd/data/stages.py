@@ -33,6 +33,7 @@ from promptccd.data.splits import (
     CategorySplit,
     StageCount,
     cut_in_sessions,
+    fitting_blocks,
     keep_whole,
     split_by_category,
     split_in_streams,
@@ -358,10 +359,13 @@ class StageStream(Sequence[Stage]):
     ) -> "StageStream":
         """Stage 0 from the rows ``(N,)`` with a category, a stage per stream; those to come add rows at the end."""
         if not rest and not arriving:
+            number = len(categories)
+            blocks = " ".join(map(str, fitting_blocks(number, 3))) if number > 1 else ""
+            hide = " Or hide labels, and score by them: first how many categories are labelled, then how many are new "
+            hide += f"in each stage without labels, such as --class_blocks {blocks}"
             raise DataError(
                 f"All images of {name_of(origin.dataset)!r} have a label, and nothing says what arrives without: give "
-                "it as --unlabelled FOLDER. To hide labels, and score by them: --class_blocks, first how many of the "
-                f"{len(categories)} categories are labelled, then how many are new in each stage without labels."
+                f"it as --unlabelled FOLDER.{hide * (number > 1)}"
             )
         labelled = np.flatnonzero(category_ids != UNUSED)
         sample_ids, end = [labelled, *(rows for _, rows in rest)], len(images)
