@@ -1,5 +1,6 @@
 """Images that really have no labels arrive in streams beside labelled ones, from every container that is read."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -209,7 +210,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["week01", "twin"], r"The stream 'twin' holds the very images of 'week01': give them once"),
         (
             [],
-            r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*--class_blocks.* 2 categories",
+            r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*such as --class_blocks 1 1$",
         ),
     ],
 )
@@ -276,3 +277,36 @@ def test_labels_that_come_later_are_known_by_the_picture(
     (tmp_path / "none.csv").write_text("path,label\na.png,\n")
     with pytest.raises(DataError, match="names no label"):
         read_labels([str(tmp_path / "none.csv")], "train", (), decoding)
+
+
+def test_what_is_no_image_in_a_stream_is_listed_with_its_stream(labelled: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "week01" / "a.png", 77)
+    (tmp_path / "week01" / "notes.md").write_text("words")
+    (labelled / "readme.md").write_text("words")
+    week = str(tmp_path / "week01")
+    left_out = StageStream.from_dataset(str(labelled), unlabelled=[week]).left_out
+    assert set(left_out) == {"readme.md", f"{week}: notes.md"}
+
+
+def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:
+    """Of a project that was corrected since its table was written nothing is believed."""
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(40, 43)]
+    names = ["moth", "discovered 7", "discovered at night"]
+    project = tmp_path / "groups"
+    (project / ".promptccd").mkdir(parents=True)
+    rows = [f"{path.name},{path},p{place},{place},{names[place]},new" for place, path in enumerate(pictures)]
+    table = project / "assignments.csv"
+    table.write_text("\n".join(["file,path,picture,category,name,known", *rows]))
+    options = {"unlabelled": [str(tmp_path / "week01")], "labels": [str(project)]}
+    stages = StageStream.from_dataset(str(labelled), **options)
+    assert sorted(stages.later_labels.values()) == ["discovered at night", "moth"]
+    journal = project / ".promptccd" / "journal.jsonl"
+    journal.write_text("")
+    written = table.stat().st_mtime_ns
+    os.utime(journal, ns=(written + 1, written + 1))
+    with pytest.raises(
+        DataError, match="was corrected after its assignments.csv was written: give promptccd disc"
+    ):
+        StageStream.from_dataset(str(labelled), **options)
+    os.utime(journal, ns=(written, written))
+    assert len(StageStream.from_dataset(str(labelled), **options).later_labels) == 2

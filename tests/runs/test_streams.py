@@ -297,6 +297,49 @@ def test_the_command_goes_on_with_a_run(
     assert files_of(begun.path) == files_of(all_at_once)
 
 
+def test_a_stage_that_was_begun_keeps_its_images_too(
+    collection: Path, tiny_backbone: Path, begun: RunDirectory
+) -> None:
+    (begun.path / "resume" / "stage3-epoch000000-step00000001").mkdir(parents=True)
+    with pytest.raises(SplitMismatchError, match="has 3 streams already, and 2 are given"):
+        train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
+
+
+def test_a_picture_that_came_twice_is_read_as_the_training_read_it(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(collection / WEEKS[0], tmp_path / "week01")
+    again = next((collection / "labelled" / "kind 0").iterdir())
+    shutil.copy(again, tmp_path / "week01" / "again.png")
+    values = values_of(collection, tiny_backbone, tmp_path / "run")
+    values["data"]["unlabelled"] = [str(tmp_path / "week01")]
+    train_run(Recipe.from_dict(values))
+    evaluation = RunEvaluation(str(tmp_path / "run"))
+    given = evaluation.run.assignments(1)["sample_ids"]
+    assert evaluation.images[1].sample_ids.tolist() == given
+    assert len(given) == len(list((tmp_path / "week01").iterdir())) - 1
+    (row,) = [each for each in evaluation.run.read("images.json")["stages"] if each["stage"] == 1]
+    assert row["used"] == len(given) == row["images"] - 1
+
+
+def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) -> None:
+    recipe = begun.recipe
+    assert recipe.data.unlabelled == [str(collection / each) for each in WEEKS]
+    assert recipe.data.dataset == str(collection / "labelled")
+
+
+def test_numbers_of_stages_that_were_trained_stay(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    values = values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])
+    values["training"]["category_count"] = [4]
+    train_run(Recipe.from_dict(values))
+    values["data"]["unlabelled"].append(str(collection / WEEKS[1]))
+    values["training"]["category_count"] = [3, 5]
+    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3, 5\]"):
+        train_run(Recipe.from_dict(values))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kills_change_no_byte_of_streams(
