@@ -178,6 +178,20 @@ def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path:
     ]
 
 
+def test_a_table_may_say_of_some_with_which_stream_they_come(tmp_path: Path) -> None:
+    table = Dataset.from_dict(
+        {
+            "image": [np.full((12, 12, 3), shade, dtype=np.uint8) for shade in range(5)],
+            "label": ["a", "b", None, None, None],
+            "stream": [None, None, 2, None, 1],
+        },
+        features=Features({"image": Image(), "label": Value("string"), "stream": Value("int64")}),
+    )
+    stages = StageStream.from_dataset(table, unlabelled=[])
+    assert [stage.sample_ids.tolist() for stage in stages] == [[0, 1], [3], [4], [2]]
+    assert stages[1].place.endswith("without a label")
+
+
 def test_a_folder_called_unlabelled_is_the_stream(labelled: Path) -> None:
     draw(labelled / "unlabelled" / "new.png", 99)
     stages = StageStream.from_dataset(str(labelled), unlabelled=[])
@@ -207,6 +221,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["empty"], r"'.*empty' holds no image that can be used.*Put images into it, or leave it out"),
         (["nowhere"], "Nothing is at 'nowhere'"),
         (["week01", "./week01/"], r"The stream './week01/' is 'week01' once more: give it once"),
+        (["./labelled"], "The stream './labelled' is 'labelled' once more: give it once"),
         (["week01", "twin"], r"The stream 'twin' holds the very images of 'week01': give them once"),
         (
             [],
