@@ -72,8 +72,10 @@ def open_streams(
     seen = {_real(beside): beside} if beside else {}
     for place in places:
         name = name_of(place)
-        if isinstance(place, str) and (first := seen.setdefault(_real(place), name)) is not name:
-            raise DataError(f"The stream {name!r} is {first!r} once more: give it once.")
+        if isinstance(place, str):
+            if (real := _real(place)) in seen:
+                raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
+            seen[real] = name
         opened = _opened(place, split, roots, labelled=False)
         if not len(opened.table):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
