@@ -1,5 +1,6 @@
 """Images that really have no labels arrive in streams beside labelled ones, from every container that is read."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,6 +106,22 @@ def test_a_stream_is_read_from_every_container(
     assert stages.evaluation_labels(stages[0]).tolist() == stages.labelled.labels.tolist()
 
 
+def test_labels_in_a_stream_are_not_looked_at_and_that_is_said(
+    labelled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 23)]
+    place = as_list_with_labels(pictures, tmp_path)
+    StageStream.from_dataset(
+        str(labelled), unlabelled=[place, partly_labelled(["a", ""], Value("string"), tmp_path)]
+    )
+    assert f"{place}: divided by tabs; 'label' not looked at" in caplog.text
+    assert "saved: its labels are not looked at" in caplog.text
+    caplog.clear()
+    StageStream.from_dataset(str(labelled), unlabelled=[as_list(pictures, tmp_path)])
+    assert "not looked at" not in caplog.text
+
+
 def test_data_sets_in_memory_are_streams_too(labelled: Path, tmp_path: Path) -> None:
     pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 23)]
     given = Dataset.from_dict(
@@ -177,6 +194,20 @@ def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path:
     ]
 
 
+def test_a_table_may_say_of_some_with_which_stream_they_come(tmp_path: Path) -> None:
+    table = Dataset.from_dict(
+        {
+            "image": [np.full((12, 12, 3), shade, dtype=np.uint8) for shade in range(5)],
+            "label": ["a", "b", None, None, None],
+            "stream": [None, None, 2, None, 1],
+        },
+        features=Features({"image": Image(), "label": Value("string"), "stream": Value("int64")}),
+    )
+    stages = StageStream.from_dataset(table, unlabelled=[])
+    assert [stage.sample_ids.tolist() for stage in stages] == [[0, 1], [3], [4], [2]]
+    assert stages[1].place.endswith("without a label")
+
+
 def test_a_folder_called_unlabelled_is_the_stream(labelled: Path) -> None:
     draw(labelled / "unlabelled" / "new.png", 99)
     stages = StageStream.from_dataset(str(labelled), unlabelled=[])
@@ -206,10 +237,12 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["empty"], r"'.*empty' holds no image that can be used.*Put images into it, or leave it out"),
         (["nowhere"], "Nothing is at 'nowhere'"),
         (["week01", "./week01/"], r"The stream './week01/' is 'week01' once more: give it once"),
+        (["week01", "week01"], "The stream 'week01' is 'week01' once more"),
+        (["./labelled"], "The stream './labelled' is 'labelled' once more: give it once"),
         (["week01", "twin"], r"The stream 'twin' holds the very images of 'week01': give them once"),
         (
             [],
-            r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*--class_blocks.* 2 categories",
+            r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*such as --class_blocks 1 1$",
         ),
     ],
 )
@@ -276,3 +309,36 @@ def test_labels_that_come_later_are_known_by_the_picture(
     (tmp_path / "none.csv").write_text("path,label\na.png,\n")
     with pytest.raises(DataError, match="names no label"):
         read_labels([str(tmp_path / "none.csv")], "train", (), decoding)
+
+
+def test_what_is_no_image_in_a_stream_is_listed_with_its_stream(labelled: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "week01" / "a.png", 77)
+    (tmp_path / "week01" / "notes.md").write_text("words")
+    (labelled / "readme.md").write_text("words")
+    week = str(tmp_path / "week01")
+    left_out = StageStream.from_dataset(str(labelled), unlabelled=[week]).left_out
+    assert set(left_out) == {"readme.md", f"{week}: notes.md"}
+
+
+def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:
+    """Of a project that was corrected since its table was written nothing is believed."""
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(40, 43)]
+    names = ["moth", "discovered 7", "discovered at night"]
+    project = tmp_path / "groups"
+    (project / ".promptccd").mkdir(parents=True)
+    rows = [f"{path.name},{path},p{place},{place},{names[place]},new" for place, path in enumerate(pictures)]
+    table = project / "assignments.csv"
+    table.write_text("\n".join(["file,path,picture,category,name,known", *rows]))
+    options = {"unlabelled": [str(tmp_path / "week01")], "labels": [str(project)]}
+    stages = StageStream.from_dataset(str(labelled), **options)
+    assert sorted(stages.later_labels.values()) == ["discovered at night", "moth"]
+    journal = project / ".promptccd" / "journal.jsonl"
+    journal.write_text("")
+    written = table.stat().st_mtime_ns
+    os.utime(journal, ns=(written + 1, written + 1))
+    with pytest.raises(
+        DataError, match="was corrected after its assignments.csv was written: give promptccd disc"
+    ):
+        StageStream.from_dataset(str(labelled), **options)
+    os.utime(journal, ns=(written, written))
+    assert len(StageStream.from_dataset(str(labelled), **options).later_labels) == 2

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from datasets import ClassLabel, Dataset, Features, Image
 from huggingface_hub import ModelCard
 
-from promptccd.hub import push_run
+from promptccd.data import StageStream
+from promptccd.errors import ConfigurationError
+from promptccd.hub import publish_stages, push_run
 from promptccd.hub.verify import verify
 from promptccd.runs import RunDirectory, stream_records, train_run
 from promptccd.training.recipe import Recipe
@@ -47,3 +50,10 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     assert "no accuracy is known" in card.text
     for place in (str(run.path), "user/run-stage2"):
         assert not [check for check in verify(place) if check.problem]
+
+
+def test_streams_are_not_published_to_be_scored_by() -> None:
+    table = coloured_images(2, 4)
+    stages = StageStream.from_dataset(table, unlabelled=[coloured_images(1, 3, seed=2)])
+    with pytest.raises(ConfigurationError, match="nobody has labels of a data set given from Python"):
+        publish_stages(stages, "user/stages", dry_run=True)

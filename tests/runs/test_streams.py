@@ -269,9 +269,14 @@ def test_given_numbers_of_categories_are_one_a_stream(
     more = {"unlabelled": [str(collection / WEEKS[1])]}
     with pytest.raises(ConfigurationError, match="a number for each of 2 unlabelled stages"):
         train_run(continued(RunDirectory(tmp_path / "run"), {"data": more}))
-    recipe = continued(RunDirectory(tmp_path / "run"), {"data": more, "training": {"category_count": [5]}})
-    assert recipe.training.category_count == [4, 5]
+    for given in ([4, 5], [5]):
+        changes = {"data": more, "training": {"category_count": given}}
+        recipe = continued(RunDirectory(tmp_path / "run"), changes)
+        assert recipe.training.category_count == [4, 5]
     train_run(recipe)
+    assert continued(RunDirectory(tmp_path / "run"), changes) == recipe  # the same command again
+    other = continued(RunDirectory(tmp_path / "run"), {"training": {"category_count": [4, 6]}})
+    assert other.training.category_count == [4, 6]
     assert [each.estimate for each in stream_records(RunDirectory(tmp_path / "run"))] == ["", ""]
     assert RunDirectory(tmp_path / "run").recipe.training.category_count == [4, 5]
     with pytest.raises(RunError, match="category_count was"):
@@ -295,6 +300,64 @@ def test_the_command_goes_on_with_a_run(
     main(["train", str(begun.path)])
     assert "stage 3" in capsys.readouterr().out
     assert files_of(begun.path) == files_of(all_at_once)
+
+
+def test_a_stage_that_was_begun_keeps_its_images_too(
+    collection: Path, tiny_backbone: Path, begun: RunDirectory
+) -> None:
+    (begun.path / "resume" / "stage3-epoch000000-step00000001").mkdir(parents=True)
+    with pytest.raises(SplitMismatchError, match="has 3 streams already, and 2 are given"):
+        train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
+
+
+def test_a_picture_that_came_twice_is_read_as_the_training_read_it(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(collection / WEEKS[0], tmp_path / "week01")
+    again = next((collection / "labelled" / "kind 0").iterdir())
+    shutil.copy(again, tmp_path / "week01" / "again.png")
+    values = values_of(collection, tiny_backbone, tmp_path / "run")
+    values["data"]["unlabelled"] = [str(tmp_path / "week01")]
+    train_run(Recipe.from_dict(values))
+    evaluation = RunEvaluation(str(tmp_path / "run"))
+    given = evaluation.run.assignments(1)["sample_ids"]
+    assert evaluation.images[1].sample_ids.tolist() == given
+    assert len(given) == len(list((tmp_path / "week01").iterdir())) - 1
+    (row,) = [each for each in evaluation.run.read("images.json")["stages"] if each["stage"] == 1]
+    assert row["used"] == len(given) == row["images"] - 1
+
+
+def test_a_stream_that_moved_is_named(collection: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    shutil.copytree(collection / WEEKS[0], tmp_path / "week01")
+    values = values_of(collection, tiny_backbone, tmp_path / "run")
+    values["data"]["unlabelled"] = [str(tmp_path / "week01")]
+    train_run(Recipe.from_dict(values))
+    (tmp_path / "week01").rename(tmp_path / "moved")
+    with pytest.raises(
+        DataError, match=r"week01.*place if they are labelled, and streams have to be where they were"
+    ):
+        RunEvaluation(str(tmp_path / "run"))
+    values["data"]["unlabelled"] = [str(tmp_path / "moved")]
+    train_run(Recipe.from_dict(values))  # the whole command with the new place
+    assert RunEvaluation(str(tmp_path / "run")).num_stages == 2
+
+
+def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) -> None:
+    recipe = begun.recipe
+    assert recipe.data.unlabelled == [str(collection / each) for each in WEEKS]
+    assert recipe.data.dataset == str(collection / "labelled")
+
+
+def test_numbers_of_stages_that_were_trained_stay(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    values = values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])
+    values["training"]["category_count"] = [4]
+    train_run(Recipe.from_dict(values))
+    values["data"]["unlabelled"].append(str(collection / WEEKS[1]))
+    values["training"]["category_count"] = [3, 5]
+    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3, 5\]"):
+        train_run(Recipe.from_dict(values))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from promptccd.data.loading import (
     read_categories,
     without_label,
 )
-from promptccd.data.table_files import STREAM, image_roots, in_order
+from promptccd.data.table_files import LABEL, STREAM, image_roots, in_order
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -72,11 +72,15 @@ def open_streams(
     seen = {_real(beside): beside} if beside else {}
     for place in places:
         name = name_of(place)
-        if isinstance(place, str) and (first := seen.setdefault(_real(place), name)) is not name:
-            raise DataError(f"The stream {name!r} is {first!r} once more: give it once.")
+        if isinstance(place, str):
+            if (real := _real(place)) in seen:
+                raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
+            seen[real] = name
         opened = _opened(place, split, roots, labelled=False)
         if not len(opened.table):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
+        if LABEL in opened.table.column_names:
+            logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
         images = _images(place, opened.table, roots, decoding)
         streams.append(Stream(name, images, opened.left_out))
     return streams

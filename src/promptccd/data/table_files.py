@@ -55,6 +55,7 @@ _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and 
 _LABELS = ("label", "category", "class", "name")
 GROUPED = "assignments.csv"  # that a discovery writes beside its project
 _UNNAMED = re.compile(r"discovered \d+")  # category there that nobody named
+LABEL = "label"  # column with the category
 STREAM = "stream"  # column of a table that says with which stream an image without a label arrives
 
 
@@ -449,12 +450,14 @@ def _listed_table(file: Path, roots: Sequence[str], labelled: bool) -> Loaded:
             others.append(f"{line} ({reason})")
         is_named = not (is_grouped and _UNNAMED.fullmatch(name))
         rows.append((path, normalize("NFC", name) if is_named else ""))
+    unread = [each for each in sheet.columns if each.casefold() in _LABELS and not labelled]
+    ignored = f"{', '.join(map(repr, unread))} not looked at" if unread else ""
     gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
     odd = f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}" if others else ""
     table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
     if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
         table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
-    return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, gone, odd])))
+    return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, ignored, gone, odd])))
 
 
 def _why_no_image(path: Path, roots: Sequence[str]) -> str:

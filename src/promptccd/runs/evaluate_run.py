@@ -92,8 +92,10 @@ class RunEvaluation:
         try:
             return stage_stream(self.recipe.data, seed)
         except DataError as error:
+            streams = " if they are labelled, and streams have to be where they were"
             raise DataError(
-                f"{error} If the images of {self.run.path} have moved, --dataset names their place."
+                f"{error} If the images of {self.run.path} have moved, --dataset names their place"
+                f"{streams * (self.recipe.data.unlabelled is not None)}."
             ) from error
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:

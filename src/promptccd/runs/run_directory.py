@@ -539,17 +539,23 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         data["class_blocks"] = data.get("class_blocks")  # they are counted anew
         for name in ("unlabelled", "labels"):
             data[name] = _extended(getattr(recipe.data, name), data.get(name))
-    counts, given = recipe.training.given_counts, training.get("category_count")
-    if (
-        counts
-        and isinstance(given, list)
-        and len(given) + len(counts) <= 1 + len(data.get("unlabelled") or ())
-    ):
-        training["category_count"] = [*counts, *given]
+    given = training.get("category_count")
+    if streams is not None and recipe.training.given_counts and isinstance(given, list):
+        are_more = len(data["unlabelled"]) > len(streams)
+        training["category_count"] = _with_counts(recipe.training.given_counts, given, are_more)
     own = {"training": {"output_dir": str(run.path)}}
     return Recipe.from_dict(
         laid_over([recipe.to_dict(), own, {**changes, "data": data, "training": training}])
     )
+
+
+def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[int]:
+    """Numbers of categories for all streams; they are given for all, or for those that come behind, or once more."""
+    if len(given) > len(before) and given[: len(before)] == before:
+        return given
+    if are_more:
+        return [*before, *given]
+    return before if before[-len(given) :] == given else given
 
 
 def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
