@@ -89,7 +89,7 @@ def flush(path: Path) -> None:
     if sys.platform == "win32":
         if path.is_dir():
             return  # Windows opens no folder; its disks write down names in their own time
-        descriptor = os.open(path, os.O_RDWR | os.O_BINARY)  # Windows flushes only what one may write
+        descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what one may write
     else:
         descriptor = os.open(path, os.O_RDONLY)
     try:
