@@ -140,7 +140,7 @@ def test_a_model_that_is_not_there_is_one_line(album, tmp_path, capsys) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_day_of_corrections(found, capsys) -> None:
+def test_a_day_of_corrections(found, capsys, caplog) -> None:
     registry = registry_in(found)
     new = [each.id for each in registry.active if not each.known and each.size > 2]
     code, listed, _ = run(capsys, "categories", found, "list")
@@ -158,8 +158,11 @@ def test_a_day_of_corrections(found, capsys) -> None:
         ("back", registry.category(new[2]).name),
         ("aside", registry.members_of(new[3])[0], registry.members_of(new[3])[1]),
     ):
-        code, _, err = run(capsys, "categories", found, *action)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            code, _, err = run(capsys, "categories", found, *action)
         assert code == 0, err
+        assert ("groups anew what was found beside it" in caplog.text) == (action == ("aside", new[2]))
     final = registry_in(found)
     assert [entry.kind for entry in final.log if entry.time] == [
         "rename",

@@ -175,6 +175,7 @@ def test_the_same_photographs_again_are_told_what_was_set_aside(
         "known": 0, "settled": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
     }  # fmt: skip
     assert result.estimate.count == len({row.category for row in result.rows} - {None})
+    assert result.estimate.is_estimate  # the one before was given
     assert junk not in result.change.new
     page = (found / PAGE).read_text(encoding="utf-8")
     assert f"{len(members)} images by you" in page
@@ -202,7 +203,9 @@ def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
     registry = registry_in(found)
     assert f"Set aside, and left out: {registry.category(junk).size}." in caplog.text
     assert "In no group" not in caplog.text
-    assert f"{len(like)} images because they are like those" in (found / PAGE).read_text(encoding="utf-8")
+    page = (found / PAGE).read_text(encoding="utf-8")
+    assert f"{len(like)} images because they are like those" in page
+    assert "by you" not in page
     assert registry.stage == 1
     assert not registry.put_aside & {rows[name]["picture"] for name in like}
 
@@ -240,6 +243,14 @@ def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> 
     more = write_pictures(album.parent / "more", [4], 6, seed=31)
     again = discover(DiscoverySession.open(tiny_backbone), more, found)
     assert again.report.used == 6
+    for each in [each.id for each in registry_in(found).active]:
+        Project(found).set_aside(each)
+    one = write_pictures(album.parent / "one", [0], 8, seed=77)
+    for path in sorted(one.iterdir())[1:]:
+        path.unlink()
+    last = discover(DiscoverySession.open(tiny_backbone), one, found)
+    assert [row.status for row in last.rows] == ["aside"]
+    assert last.estimate == CountEstimate.known(1)
 
 
 def test_single_photographs_are_set_aside_and_draw_no_other(
@@ -256,8 +267,10 @@ def test_single_photographs_are_set_aside_and_draw_no_other(
     assert (project.registry.prototypes[project.registry.category(home).prototype_row] != before).any()
     mean = project.features().mean([rows[names[0]]["picture"]])
     np.testing.assert_allclose(project.registry.prototypes[place.prototype_row], mean, atol=1e-6)
+    project.move([rows[names[0]]["picture"]], home)
+    assert project.registry.category(place.id).prototype_row == place.prototype_row
     result = discover(DiscoverySession.open(tiny_backbone), album, found)
-    assert sum(row.status == "aside" for row in result.rows) == 3
-    assert len(registry_in(found).log) == 3  # nothing was grouped anew
+    assert sum(row.status == "aside" for row in result.rows) == 2
+    assert len(registry_in(found).log) == 4  # nothing was grouped anew
     project.take_back(place.id)
     assert project.registry.active[-1].id == place.id

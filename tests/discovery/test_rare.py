@@ -106,12 +106,17 @@ def test_what_is_like_no_category_comes_first_and_what_was_looked_at_or_set_asid
     assert len(first(99)) == 9
 
 
-def test_what_is_like_what_was_set_aside_is_no_rarity(registry: CategoryRegistry) -> None:
-    registry.edit(Move(["2:0"], 0))
-    registry.edit(Confirm(registry.members_of(0)))
-    registry.edit(Move(["2:1"], 1))
+def test_what_is_like_what_was_set_aside_is_no_rarity() -> None:
+    keys = [f"{kind}:{number}" for kind in range(3) for number in range(4)] + ["odd:2", "odd:4"]
+    registry = CategoryRegistry()
+    clusters = np.array([0] * 4 + [1] * 4 + [2] * 4 + [0, 1])
+    registry.observe(0, StageGroups(keys, clusters, np.eye(WIDTH)[:3]))
     registry.edit(SetAside(2))
-    assert rare_first(registry, features_of(registry), sorted(registry.images), 1) == ["odd:4"]
+    points = features_of(registry)
+    order = rare_first(registry, points, sorted(registry.images), 99)
+    held = torch.eye(WIDTH)[:3]
+    near = {key: float((points.matrix[points.row_of[key]] - held).square().sum(1).min()) for key in order}
+    assert order[:2] == ["odd:4", max((key for key in near if key != "odd:4"), key=lambda key: near[key])]
 
 
 def test_a_command_lists_them(

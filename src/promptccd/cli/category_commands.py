@@ -153,10 +153,12 @@ def _aside(project: Project, arguments: Sequence[str]) -> None:
     identity = _category(project, one)
     project.set_aside(identity)
     logger.info(
-        "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it. The next "
-        "promptccd discover with this --out groups anew what was found beside it.",
+        "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it.%s",
         identity,
         project.registry.category(identity).size,
+        " The next promptccd discover with this --out groups anew what was found beside it."
+        if (project.folder / TABLE).exists()
+        else "",
     )
 
 

@@ -240,8 +240,9 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
             values[told["changed"]["rows"]] = told["changed"][name]
         for held, whole in zip(before, columns_of(window), strict=True):
             assert np.array_equal(held, whole)
-        fresh = ProjectView(window.page.bench.out).summary()
-        assert told["groups"] == fresh["groups"]
+        fresh = ProjectView(window.page.bench.out)
+        assert told["groups"] == fresh.summary()["groups"]
+        assert np.array_equal(before[0], fresh.columns().group)
         revision = told["revision"]
 
 
@@ -294,6 +295,7 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
         key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images
     }
     assert sum(each["status"] == "aside" for each in rows) == 1 + registry.aside[0].size > 1
+    assert {each["confidence"] for each in rows if each["status"] == "aside"} == {""}
 
 
 def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Window) -> None:
