@@ -457,7 +457,9 @@ def _listed_table(file: Path, roots: Sequence[str], labelled: bool) -> Loaded:
     table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
     if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
         table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
-    return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, ignored, gone, odd])))
+    return Loaded(
+        DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, ignored, gone, odd]))
+    )
 
 
 def _why_no_image(path: Path, roots: Sequence[str]) -> str:
