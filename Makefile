@@ -30,7 +30,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: versions release-check hashes demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench clean
+.PHONY: versions release-check hashes demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench year clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -113,6 +113,10 @@ format: $(VENV)/.dev         ## rewrite to the house format
 
 bench: $(VENV)/.dev          ## ratios of speed and memory, each measured in one run
 	$(BIN)/python -m benchmarks.bench_all
+
+YEAR   ?= --weeks 52
+year: $(VENV)/.dev           ## a folder a week into one project, DATA=train.parquet: categories, kinds, what is right; goes on where it stopped
+	$(BIN)/python -m benchmarks.bench_year $(DATA) $(YEAR) --out $(RUNS)/year
 
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
 	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)

@@ -19,8 +19,12 @@ REFUSED_LOG = "PRETEND_WINDOWS_LOG"
 ROOT = "PRETEND_WINDOWS"  # the folder of the package
 LONG_PATHS = "PRETEND_WINDOWS_LONG_PATHS"
 OURS = "on_windows.py"  # a script that is there, too
-PLACEHOLDER, JUNCTION = "placeholder", "junction"  # files so called pretend to be these
-SYMLINK_TAG, JUNCTION_TAG, CLOUD_TAG = 0xA000000C, 0xA0000003, 0x9000001A
+JUNCTION = "junction"  # links so called pretend to be one
+SYMLINK_TAG, JUNCTION_TAG = 0xA000000C, 0xA0000003
+REPARSE_TAGS = {
+    "placeholder": 0x9000001A,
+    "deduplicated": 0x80000013,
+}  # of files so called, which are no links
 _REPARSE_POINT, _SHARING_VIOLATION, _ACCESS_DENIED = 0x400, 32, 5
 
 
@@ -158,7 +162,15 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             setattr(sys, name, value)
 
     instead["sys"] = Sys("sys")
-    console = types.SimpleNamespace(SetConsoleCtrlHandler=lambda handler, add: 1)
+
+    def set_console_ctrl_handler(handler: None, add: bool) -> int:
+        """Without a handler: whether Ctrl-C of the console is ignored, by what is started from here on as well."""
+        if handler is not None:
+            refuse("a handler of the console", OSError(errno.EINVAL, "Invalid argument"))
+        os.environ.update(DEAF="1") if add else os.environ.pop("DEAF", None)
+        return 1
+
+    console = types.SimpleNamespace(SetConsoleCtrlHandler=set_console_ctrl_handler)
     instead["ctypes"] = Like(ctypes, windll=types.SimpleNamespace(kernel32=console))
 
     class Lazy(Like):
@@ -192,9 +204,13 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     instead["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking, open_osfhandle=of_handle)
 
-    def create_file(
+    def create_file(  # noqa: C901 - one call that says so much
         path: str, access: int, share: int, security: int, making: int, flags: int, template: int
     ) -> int:
+        if making != 3:
+            require_name(path)
+        if share != 7 or flags & ~0x02200000 or security or template:
+            refuse("a file of one's own, or flags that are none", os_error(errno.EINVAL, 87))
         if os.path.isdir(path) and not os.path.islink(path) and not flags & 0x02000000:
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED))
         if access == 0x00010000:  # DELETE: a look whether it may be renamed
@@ -203,7 +219,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             if used(resolved(path)):
                 raise os_error(errno.EACCES, _SHARING_VIOLATION)
             return real["open"](os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        how = {0x80000000: os.O_RDONLY, 0x40000000: os.O_WRONLY}.get(access, os.O_RDWR)
+        how = {0x80000000: os.O_RDONLY, 0x40000000: os.O_WRONLY, 0xC0000000: os.O_RDWR}[access]
         how |= {1: os.O_CREAT | os.O_EXCL, 3: 0, 4: os.O_CREAT}[making] | os.O_CLOEXEC
         if not flags & 0x00200000:
             return real["open"](path, how, 0o666)
@@ -227,10 +243,17 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         def __exit__(self, *_: object) -> None:
             pass
 
+    def open_key(key: int, name: str) -> Key:
+        if LONG_PATHS not in os.environ or not name.endswith("FileSystem"):
+            raise FileNotFoundError(errno.ENOENT, "no such key")
+        return Key()
+
     instead["winreg"] = types.SimpleNamespace(
         HKEY_LOCAL_MACHINE=0,
-        OpenKey=lambda key, name: Key(),
-        QueryValueEx=lambda key, name: (int(os.environ.get(LONG_PATHS, "0")), 4),
+        OpenKey=open_key,
+        QueryValueEx=lambda key, name: (
+            ({"LongPathsEnabled": int(os.environ[LONG_PATHS])}[name], 4) if key else None
+        ),
     )
 
     class Status:
@@ -240,7 +263,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             self._found, name = found, os.path.basename(name)
             is_link = stat.S_ISLNK(found.st_mode)
             link = JUNCTION_TAG if name.startswith(JUNCTION) else SYMLINK_TAG
-            self.st_reparse_tag = link if is_link else CLOUD_TAG if name.startswith(PLACEHOLDER) else 0
+            self.st_reparse_tag = link if is_link else REPARSE_TAGS.get(name.partition(".")[0], 0)
             self.st_file_attributes = _REPARSE_POINT if self.st_reparse_tag else 0
 
         def __getattr__(self, name: str) -> Any:
@@ -338,6 +361,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             descriptor = real["open"](path, flags & ~0x8000, mode, dir_fd=dir_fd)
             text.discard(descriptor)
             return descriptor
+        if flags & os.O_CREAT:
+            require_name(path)
         if os.path.isdir(path):
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED, path))
         descriptor = real["open"](path, (flags & ~0x8000) | os.O_CLOEXEC, mode, dir_fd=dir_fd)
@@ -393,6 +418,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def p_rename(source: Any, target: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
         if asks(through=True):
             old, new = resolved(source, src_dir_fd), resolved(target, dst_dir_fd)
+            require_name(target)
             if os.path.lexists(new):
                 refuse("rename onto what is there", os_error(errno.EEXIST, 183, new))
             require_unused("rename", old, new)
@@ -401,6 +427,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def p_replace(source: Any, target: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
         if asks(through=True):
             old, new = resolved(source, src_dir_fd), resolved(target, dst_dir_fd)
+            require_name(target)
             if os.path.isdir(new) or is_read_only(new):
                 refuse("replace what may not be", os_error(errno.EACCES, _ACCESS_DENIED, new))
             require_unused("replace", old, new)
@@ -456,6 +483,10 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
                 return part
         return ""
 
+    def require_name(path: Any) -> None:
+        if part := refused_part(path):
+            refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
+
     real_open = io.open
 
     def p_builtin_open(
@@ -464,8 +495,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     ) -> Any:  # fmt: skip
         is_path = isinstance(file, (str, bytes, os.PathLike))
         if is_path and asks(through=True):
-            if set(mode) & set("wxa") and (part := refused_part(file)):
-                refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, file))
+            if set(mode) & set("wxa"):
+                require_name(file)
             if "b" not in mode:
                 encoding = encoding or "cp1252"
                 newline = "\r\n" if newline is None and set(mode) & set("wxa") else newline
@@ -474,8 +505,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     builtins.open = io.open = p_builtin_open  # type: ignore[assignment]
 
     def p_mkdir(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
-        if asks(through=True) and (part := refused_part(path)):
-            refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
+        if asks(through=True):
+            require_name(path)
         real["mkdir"](path, mode, dir_fd=dir_fd)
 
     os.mkdir = p_mkdir  # type: ignore[assignment]
@@ -495,4 +526,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
 
 if __name__ == "sitecustomize" and ROOT in os.environ:
+    from tests.mutants import started
+
+    started.begin()
     begin()

@@ -12,7 +12,7 @@ from promptccd.data.file_names import is_of_windows, parts_of, system_reason
 from promptccd.data.table_files import load_table
 from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.intake import find_source
-from promptccd.errors import DataError
+from promptccd.errors import DataError, nothing_at
 from tests.discovery.conftest import write_pictures
 
 
@@ -40,9 +40,7 @@ def test_leftovers_in_lists_of_either_system_are_known():
     assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
 
 
-@pytest.mark.parametrize(
-    "name", ["C:\\photos\\a.jpg", "\\\\nas\\share\\a.jpg", "img\\b.jpg", "C:/photos/a.jpg"]
-)
+@pytest.mark.parametrize("name", ["C:\\photos\\a.jpg", "\\\\nas\\share\\a.jpg", "C:/photos/a.jpg"])
 def test_a_list_with_a_path_of_windows_names_the_line(name, tmp_path):
     write_pictures(tmp_path / "img", [0], per_category=1)
     (picture,) = (tmp_path / "img").iterdir()
@@ -124,3 +122,11 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(project, cap
         rows = list(csv.DictReader(stream))
     assert sorted(row["file"] for row in rows)[-1].startswith("deep/")
     assert {row["path"] for row in rows} == {str(path) for path in (project / "album").rglob("*.png")}
+
+
+def test_what_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
+    (tmp_path / "herons").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert nothing_at("zzz/deep") == "Nothing is at 'zzz/deep'; the folder you are in holds herons."
+    assert nothing_at(tmp_path / "zzz") == f"Nothing is at '{tmp_path}/zzz'; '{tmp_path}' holds herons."
+    assert nothing_at("heron") == "Nothing is at 'heron'. Did you mean 'herons'?"

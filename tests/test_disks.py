@@ -1,5 +1,6 @@
 """Disks and containers as people have them: without modes, without locks, shared between computers, short of memory."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,8 +8,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -20,6 +23,7 @@ from promptccd.data.stage_images import loader_options, workers_for
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.workbench.serving import ADDRESS, address_of
 from promptccd.errors import DeviceError, RunError
+from promptccd.processes import end_with_parent
 from promptccd.storage import lock_folder, write_directory
 from promptccd.system import file_system_of
 from tests.discovery.conftest import write_pictures
@@ -157,7 +161,8 @@ def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, sa
     assert said in caplog.text
     assert ("--shm-size" in caplog.text) == bool(said)
     assert caplog.text.count("Shared memory") == bool(said)
-    assert loader_options(8, 19_000_000) == {"num_workers": workers, "timeout": 300.0 if workers else 0}
+    options = {"num_workers": workers, "timeout": 300.0, "worker_init_fn": end_with_parent}
+    assert loader_options(8, 19_000_000) == (options if workers else {})
 
 
 class Killed(torch.utils.data.Dataset):
@@ -176,6 +181,48 @@ class Killed(torch.utils.data.Dataset):
             time.sleep(60)
         os.kill(os.getpid(), 9)
         return torch.zeros(1)
+
+
+LOADED = """
+import os, sys, time
+from pathlib import Path
+
+class Images:
+    def __getstate__(self):
+        return os.getpid()
+
+    def __setstate__(self, parent):
+        (Path(sys.argv[1]) / str(os.getpid())).touch()
+        while os.getppid() == parent:  # it is not done with its imports before that is gone
+            time.sleep(0.01)
+
+    def __len__(self):
+        return 1
+
+if __name__ == "__main__":
+    from torch.utils.data import DataLoader
+    from promptccd.data.stage_images import loader_options
+    batches = iter(DataLoader(Images(), multiprocessing_context="spawn", **loader_options(1)))  # kept: it ends them
+    while not os.listdir(sys.argv[1]):
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_loader_whose_parent_was_killed_while_it_imported_ends(tmp_path):
+    (tmp_path / "load.py").write_text(LOADED)
+    (tmp_path / "started").mkdir()
+    words = [sys.executable, str(tmp_path / "load.py"), str(tmp_path / "started")]
+    assert subprocess.run(words, check=False).returncode == -9
+    (loader,) = map(int, os.listdir(tmp_path / "started"))
+    until = time.monotonic() + 10
+    try:
+        while psutil.pid_exists(loader) and psutil.Process(loader).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(loader).kill()
 
 
 @pytest.mark.parametrize("hangs", [False, True])

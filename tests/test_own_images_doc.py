@@ -11,7 +11,7 @@ from tests.conftest import coloured_images
 from tests.contributing import ROOT
 
 DOC = (ROOT / "docs" / "own_images.md").read_text(encoding="utf-8")
-FIRST, COMPARISON = (
+FIRST, COMPARISON, STREAMS = (
     [line for line in block.split("```")[0].splitlines() if line] for block in DOC.split("```bash\n")[1:]
 )
 # A small folder of plain colours learns as well in one epoch, and says as much of the commands.
@@ -49,3 +49,27 @@ def test_every_command_works_as_printed(tmp_path: Path, monkeypatch: pytest.Monk
     comparison = (tmp_path / "comparison" / "index.html").read_text(encoding="utf-8")
     assert all(f"{name}-my_photos" in comparison for name in ("promptccd", "promptccd-gcd", "simgcd"))
     assert "MISMATCH" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_streams_are_added_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, record in enumerate(coloured_images(4, 40)):
+        place = number // 4
+        home = (
+            f"labelled/kind {record['label']}"
+            if place < 16 and record["label"] < 3
+            else f"week0{place % 4 + 1}"
+        )
+        (tmp_path / home).mkdir(parents=True, exist_ok=True)
+        record["image"].save(tmp_path / home / f"{number}.png")
+    first = next((tmp_path / "week01").iterdir())
+    (tmp_path / "validated.csv").write_text(f"path,label\nweek01/{first.name},moth\n")
+    assert [line.split()[1] for line in STREAMS] == ["train", "train", "train", "evaluate"]
+    for line in STREAMS:
+        words = shlex.split(line)[1:] + (shlex.split(SOONER) if "labelled/" in line else [])
+        assert main(words) == 0, line
+    said = capsys.readouterr().out
+    assert "no accuracy is known" in said
+    assert "labelled images held out" in said
+    assert len(list((tmp_path / "runs" / "promptccd-labelled").glob("stage*"))) == 5

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save, save_file
 
 from promptccd.errors import DiskError, RunError
 from promptccd.storage import (
+    REPLACED,
     Overflow,
     lock_folder,
     make_folder,
@@ -455,3 +456,18 @@ def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
         lock_folder(tmp_path)
     os.close(held)
     os.close(lock_folder(tmp_path))
+
+
+def test_a_link_to_an_empty_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    require_no_links(tmp_path / "empty")
+    with pytest.raises(RunError, match="link leads elsewhere"):
+        require_no_links(tmp_path / "link")
+
+
+def test_a_file_that_is_called_as_what_is_put_aside_stays(tmp_path: Path) -> None:
+    for name in (f"{REPLACED}a", "a"):
+        (tmp_path / name).write_text("mine")
+    remove_leftovers(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [f"{REPLACED}a", "a"]

@@ -36,7 +36,7 @@ export interface Answer extends Summary {
   changed: { rows: number[]; group: number[]; sure: number[]; flags: number[] } | null;
 }
 
-/** Of every photograph: its group or -1, how sure in 0..255, and flags. */
+/** Of every photograph: its group, -1 or -2, how sure in 0..255, and flags. */
 export interface Columns {
   group: Int32Array;
   sure: Uint8Array;
@@ -84,6 +84,7 @@ export const SET = 1;
 export const NEWEST = 2;
 export const AWAY = 4; // its file is not where it was
 export const NOWHERE = -1;
+export const ASIDE = -2; // set aside, or like what was
 
 export type Edit = { do: string } & Record<string, unknown>;
 

@@ -81,7 +81,7 @@ function Bar({ desk }: { desk: Desk }) {
 }
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"]]; // prettier-ignore
-const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", away: "awayPhotos", alike: "alike", moved: "movedPhotos", doubted: "doubted" }; // prettier-ignore
+const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", away: "awayPhotos", aside: "asidePhotos", rare: "rarePhotos", alike: "alike", moved: "movedPhotos", doubted: "doubted" }; // prettier-ignore
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {
@@ -96,6 +96,9 @@ function Head({ desk }: { desk: Desk }) {
         <span class="space" />
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.dissolve(group.id)}>{t("dissolveDo")}</button>}
+        {group && group.standing !== "known" && <button onClick={() => void desk.setAside([], group.id)}>{t("asideDo")}</button>}
+        {desk.place === "rare" && <small>{t("rareHow")}</small>}
+        {desk.place === "aside" && <small>{t("asideHow")}</small>}
         {desk.place === "away" && <small>{t("awayHow")}</small>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.forget()}>{t("forgetDo")}</button>}
         <button onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
@@ -159,6 +162,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     g: () => void desk.gather(rows),
     b: () => void desk.confirm(rows),
     Delete: () => void desk.move(rows, null),
+    x: () => void desk.setAside(rows),
     w: () => showWhy(desk),
     i: () => showWhy(desk),
     l: () => desk.go("alike", rows[0]),

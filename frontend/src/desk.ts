@@ -1,9 +1,9 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, AWAY, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -44,7 +44,7 @@ export class Desk {
   status = "";
   lost = false;
   over = "";
-  counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0 };
+  counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   private found: number[] = [];
   private names = new Map<number, string[]>();
   private settling = 0;
@@ -119,16 +119,17 @@ export class Desk {
   /** Counts what the places hold, once for every state. */
   private tally(): void {
     const { group, flags } = this.columns;
-    this.counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0 };
+    this.counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
     for (let row = 0; row < group.length; row++) {
       if (this.isAway(row)) {
         this.counts.away++;
         continue;
       }
       this.counts.all++;
-      if (group[row] === NOWHERE) this.counts.none++;
+      if (group[row] === ASIDE) this.counts.aside++;
+      else if (group[row] === NOWHERE) this.counts.none++;
       else if (this.isUnsure(row)) this.counts.unsure++;
-      if (flags[row] & NEWEST) this.counts.new++;
+      if (flags[row] & NEWEST && group[row] !== ASIDE) this.counts.new++;
     }
   }
 
@@ -149,6 +150,7 @@ export class Desk {
   }
 
   groupName(id: number | null): string {
+    if (id === ASIDE) return t("asidePhotos").toLocaleLowerCase();
     return id === null || id === NOWHERE ? t("noGroup") : (this.byId.get(id)?.name ?? "");
   }
 
@@ -164,7 +166,7 @@ export class Desk {
 
   isUnsure(row: number): boolean {
     const { group, sure, flags } = this.columns;
-    return sure[row] < UNSURE_BELOW && !(flags[row] & (SET | AWAY)) && group[row] !== NOWHERE;
+    return sure[row] < UNSURE_BELOW && !(flags[row] & (SET | AWAY)) && group[row] >= 0;
   }
 
   label(row: number): string {
@@ -195,7 +197,7 @@ export class Desk {
 
   /** Whether the server has said which photographs these are, and in which order. */
   get isRanked(): boolean {
-    return ["found", "alike", "moved", "doubted"].includes(this.place);
+    return ["found", "alike", "moved", "doubted", "rare"].includes(this.place);
   }
 
   private rowsOf(place: Place): number[] {
@@ -205,9 +207,10 @@ export class Desk {
     const kept: Partial<Record<Place, (row: number) => boolean>> = {
       group: (row) => group[row] === this.group,
       none: (row) => group[row] === NOWHERE && !this.isAway(row),
-      new: (row) => Boolean(flags[row] & NEWEST) && !this.isAway(row),
+      new: (row) => Boolean(flags[row] & NEWEST) && group[row] !== ASIDE && !this.isAway(row),
       all: (row) => !this.isAway(row),
       away: (row) => this.isAway(row),
+      aside: (row) => group[row] === ASIDE && !this.isAway(row),
       unsure: (row) => this.isUnsure(row),
       desk: (row) => this.isUnsure(row),
     };
@@ -231,6 +234,7 @@ export class Desk {
     const place = named === "group" && !this.byId.has(Number(of)) ? "groups" : named;
     try {
       const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
+        : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
       const change = ["changed", "moved", "doubted"].includes(place) ? await get<Change>("changed") : this.change;
@@ -273,6 +277,7 @@ export class Desk {
   isGone(row: number): boolean {
     if (this.place === "group") return this.columns.group[row] !== this.group;
     if (this.place === "none") return this.columns.group[row] !== NOWHERE;
+    if (this.place === "aside") return this.columns.group[row] !== ASIDE;
     return this.place === "unsure" && !this.isUnsure(row);
   }
 
@@ -456,6 +461,12 @@ export class Desk {
 
   async dissolve(id: number): Promise<void> {
     await this.edit({ do: "dissolve", group: id }, "dissolved", { name: this.groupName(id) });
+  }
+
+  /** Says that photographs are nothing to find, or all of a group, which then draws what is like them. */
+  async setAside(rows: number[], group: number | null = null): Promise<void> {
+    if (group === null) await this.edit({ do: "set_images_aside", rows }, "setAside", { n: rows.length });
+    else await this.edit({ do: "set_aside", group }, "setGroupAside", { name: this.groupName(group) });
   }
 
   /** Forgets the photographs that are not where they were. */

@@ -176,7 +176,7 @@ export function Groups({ desk }: { desk: Desk }) {
   );
 }
 
-const PLACES: ["unsure" | "new" | "none" | "all" | "away", Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"], ["away", "awayPhotos"]]; // prettier-ignore
+const PLACES: ["unsure" | "new" | "none" | "all" | "aside" | "away", Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"], ["aside", "asidePhotos"], ["away", "awayPhotos"]]; // prettier-ignore
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {
@@ -192,6 +192,9 @@ function Places({ desk }: { desk: Desk }) {
           </button>
         );
       })}
+      <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>
+        {t("rarePhotos")}
+      </button>
     </>
   );
 }

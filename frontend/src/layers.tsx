@@ -125,6 +125,7 @@ export function Actions({ desk }: { desk: Desk }) {
       <button title="M" onClick={() => desk.open({ kind: "move", rows: desk.rows })}>{t("moveTo")}</button>
       <button title="G" onClick={() => void desk.gather(desk.rows)}>{t("newGroup")}</button>
       <button title="B" onClick={() => void desk.confirm(desk.rows)}>{t("belongs")}</button>
+      <button title="X" onClick={() => void desk.setAside(desk.rows)}>{t("asideDo")}</button>
       <button title="Del" onClick={() => void desk.move(desk.rows, null)}>{t("takeOut")}</button>
       {desk.rows.length === 1 && (
         <>

@@ -27,7 +27,7 @@ function mark(id: number): Mark {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = 14;
   const pen = canvas.getContext("2d", { willReadFrequently: true })!;
-  pen.fillStyle = id === NOWHERE ? "#888" : `hsl(${(id * 137.5) % 360} 70% 50%)`;
+  pen.fillStyle = id <= NOWHERE ? "#888" : `hsl(${(id * 137.5) % 360} 70% 50%)`;
   pen.translate(7, 7);
   pen.beginPath();
   if (id % 4 === 0) pen.arc(0, 0, 5.5, 0, 7);
@@ -150,7 +150,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
       const x = Math.round((at[2 * row] * view.scale + view.x) * devicePixelRatio);
       const y = Math.round((at[2 * row + 1] * view.scale + view.y) * devicePixelRatio);
       if (!(x > 0 && y > 0 && x < width - 1 && y < height - 1)) return;
-      const colour = colours[group[row] + 1] | (0xff << 24);
+      const colour = colours[Math.max(group[row], NOWHERE) + 1] | (0xff << 24);
       for (let from = (y - 1) * width + x, line = 0; line < 3; line++, from += width) pixels[from - 1] = pixels[from] = pixels[from + 1] = colour;
     };
     if (only) only.forEach(dot);

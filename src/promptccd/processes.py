@@ -24,10 +24,9 @@ CTRL_C: int = signal.SIGINT
 TERMINATE: int = signal.SIGTERM
 IGNORED = signal.SIG_IGN
 BROKEN_PIPE = 128 + 13  # what a shell reports of a program whose reader went away; Windows has no SIGPIPE
+_ENDING = [CTRL_C, TERMINATE]
 if sys.platform == "win32":  # whose Ctrl+Break, and closed windows and sessions, are a signal of their own
-    _ENDING: tuple[int, ...] = (CTRL_C, TERMINATE, signal.SIGBREAK)
-else:
-    _ENDING = (CTRL_C, TERMINATE)
+    _ENDING.append(signal.SIGBREAK)
 
 
 def on_ending(handler: Any) -> dict[int, Any]:
@@ -135,6 +134,21 @@ class ProcessApart:
                 except ProcessLookupError:  # it does not lead its group yet, or the whole group is gone
                     if self.running:
                         os.kill(self._process.pid, number)
+
+
+def end_with_parent(number: int) -> None:
+    """Let a loader process end once the one that started it is gone, whatever ended that: a `worker_init_fn`.
+
+    Torch's loaders watch the number of their parent from their first batch on: one whose parent was killed while it
+    imported, which takes seconds where it is not forked, would watch the number of who took it over, for ever.
+    """
+    if parent := multiprocessing.parent_process():
+
+        def watch() -> None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def _context(preload: Sequence[str]) -> Any:

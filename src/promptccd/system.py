@@ -89,7 +89,7 @@ def flush(path: Path) -> None:
     if sys.platform == "win32":
         if path.is_dir():
             return  # Windows opens no folder; its disks write down names in their own time
-        descriptor = os.open(path, os.O_RDWR | os.O_BINARY)  # Windows flushes only what one may write
+        descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what one may write
     else:
         descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -178,14 +178,14 @@ def copy_facts(source: Path, target: Path) -> None:
 def too_long(path: Path) -> str:
     """In what a path is longer than the system and the disk of its folder take; empty if it is not."""
     path = Path(os.path.abspath(path))
-    if len(os.fsencode(path)) < 140:
+    if len(os.fsencode(path)) < 140:  # mutant < to <=, 140 to 141, 140 to 139: speed alone
         return ""  # which is taken everywhere
     if sys.platform == "win32":  # which counts in UTF-16
         size, *parts = (len(each.encode("utf-16-le")) // 2 for each in (str(path), *path.parts))
         most, most_named = _most_on_windows(), 255
     else:
         size, *parts = (len(os.fsencode(each)) for each in (str(path), *path.parts))
-        there = next(each for each in path.parents if each.exists())
+        there = next(each for each in path.parents if os.path.exists(each))
         most, most_named = os.pathconf(there, "PC_PATH_MAX") - 1, os.pathconf(there, "PC_NAME_MAX")
     if max(parts) > most_named:
         return f"a name of {max(parts)} characters where the disk takes {most_named}"
@@ -194,6 +194,7 @@ def too_long(path: Path) -> str:
 
 def error_number(number: int) -> int:
     """The ``errno`` of an error that a library tells by the system's own number."""
+    # mutant or to and, without operand 1, without operand 2, arguments swapped, 0 to 1: Windows alone has such numbers
     return OSError(0, "", None, number).errno or 0 if sys.platform == "win32" else number
 
 
@@ -236,12 +237,10 @@ def available_cores() -> int:
 
 def bind_alone(listening: socket.socket, address: tuple[str, int]) -> None:
     """Bind a socket to a port that nobody else listens on, also soon after its last owner ended."""
-    if (
-        sys.platform == "win32"
-    ):  # where SO_REUSEADDR shares a port, and without this option another may still take it
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-    else:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    option = socket.SO_REUSEADDR
+    if sys.platform == "win32":  # where that would share the port, and without this another may still take it
+        option = socket.SO_EXCLUSIVEADDRUSE
+    listening.setsockopt(socket.SOL_SOCKET, option, 1)
     listening.bind(address)
 
 
@@ -258,14 +257,11 @@ if sys.platform == "win32":
     def _open_on_windows(path: str, flags: int) -> int:
         """Open what stands under a name, be it a link, and refuse that; `os.open` would follow it."""
         writes = flags & (os.O_WRONLY | os.O_RDWR)
-        access = (_winapi.GENERIC_WRITE if writes else 0) | (
-            0 if writes == os.O_WRONLY else _winapi.GENERIC_READ
-        )
+        access = _winapi.GENERIC_WRITE if writes else 0
+        access |= _winapi.GENERIC_READ if writes != os.O_WRONLY else 0
         making = _MAKE_NEW if flags & os.O_EXCL else _MAKE_OR_OPEN if flags & os.O_CREAT else _OPEN
         try:
-            handle = _winapi.CreateFile(
-                path, access, _SHARED, _winapi.NULL, making, _LINK_ITSELF, _winapi.NULL
-            )
+            handle = _winapi.CreateFile(path, access, _SHARED, 0, making, _LINK_ITSELF, 0)
         except OSError as error:
             if error.winerror == _DENIED and os.path.isdir(path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
@@ -277,6 +273,7 @@ if sys.platform == "win32":
             return descriptor
         os.close(descriptor)
         named = os.lstat(path)
+        # mutant arguments swapped: either is the other
         if named.st_reparse_tag & _STANDS_FOR_ANOTHER or not os.path.samestat(named, found):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return os.open(path, writes | plain)  # a placeholder, whose bytes its program fetches from a cloud
@@ -289,6 +286,7 @@ if sys.platform == "win32":
                 os.replace(source, target)  # `os.rename` takes no name that is taken
                 return
             except PermissionError as error:
+                # mutant >= to >: no clock stands still
                 if time.monotonic() >= until or _is_denied(error, source, target):
                     raise
                 time.sleep(0.02)
@@ -299,8 +297,8 @@ if sys.platform == "win32":
             return False
         for path in (source, target):
             try:
-                found = (str(path), _TO_DELETE, _SHARED, _winapi.NULL, _OPEN, _LINK_ITSELF | _FOLDER_TOO)
-                _winapi.CloseHandle(_winapi.CreateFile(*found, _winapi.NULL))
+                flags = _LINK_ITSELF | _FOLDER_TOO
+                _winapi.CloseHandle(_winapi.CreateFile(str(path), _TO_DELETE, _SHARED, 0, _OPEN, flags, 0))
             except OSError as refused:
                 if refused.winerror == _DENIED:
                     return True

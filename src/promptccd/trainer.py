@@ -90,7 +90,7 @@ class CategoryDiscoveryTrainer:
         model: a model over a bare backbone. Its type decides the method, its configuration the options. Its head and
             prompts are drawn anew from the seed, so that nothing depends on how it was made.
         args: how to train.
-        stages: what to train on, cut with the seed of `args`.
+        stages: what to train on, cut with the seed of `args`; with further streams a finished run goes on.
         callbacks: are called during the training, and may end it early.
         views: how a picture becomes a tensor.
         eval_dataset: unseen images, for protocols that need some; cut with the options of `stages`.
@@ -258,6 +258,8 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
         }
         if isinstance(origin.dataset, str):
             values["dataset"] = origin.dataset
+    for name in {"unlabelled", "labels"} & values.keys():
+        values[name] = [each if isinstance(each, str) else IN_MEMORY for each in values[name]]
     if values.get("cuts") is not None:
         values["cuts"] = [[float(share) for share in row] for row in values["cuts"]]
     return build_section("data", DataArguments, {**values, "class_blocks": [*map(int, split.class_blocks)]})

@@ -59,6 +59,8 @@ LIST = "promptccd categories groups/ list"
 DEMO = "pip install -c constraints.txt '.[space]' '&&' promptccd demo"
 TRAIN = "promptccd train my_photos/ --class_blocks 12 4 4"
 TRAIN_MINE = "promptccd train my_photos/ --class_blocks 2 1 1 --backbone photographs --epochs 8"
+STREAMS = "promptccd train labelled/ --unlabelled week01/ week02/"
+MORE = "promptccd train runs/promptccd-labelled --unlabelled week03/"
 TRAIN_PAPER = "promptccd train --config promptccd-cifar100 --epochs 100 --seed 7"
 EVALUATE = "promptccd evaluate runs/promptccd-cifar100"
 REPORT = "promptccd report runs/promptccd-cifar100 --out report/"
@@ -151,7 +153,30 @@ MISTAKES = [
     Mistake(TRAIN, "promptccd train fotos/ --class_blocks 2 1 1", "fotos/", "my_photos"),
     Mistake(TRAIN, "promptccd train my_fotos --class_blocks 2 1 1", "my_fotos", "my_photos"),
     Mistake(TRAIN, "promptccd train my_photos/ --class_blocks 12 4 4", "sum to 20", "--class_blocks 2 1 1"),
-    Mistake(TRAIN, "promptccd train my_photos/", "my_photos/", "--class_blocks 20 5 5"),
+    Mistake(TRAIN, "promptccd train my_photos/", "my_photos/", "--class_blocks 2 1 1"),
+    Mistake(STREAMS, "promptccd train my_photos/ --unlabeled texts", "--unlabeled", "--unlabelled"),
+    Mistake(STREAMS, "promptccd train my_photos/ --unlabelled nothing", "nothing", "leave it out"),
+    Mistake(STREAMS, "promptccd train my_photos/ --unlabelled texts", "texts", "leave it out"),
+    Mistake(STREAMS, "promptccd train my_photos/ --unlabelled notes.txt", "notes.txt", "path"),
+    Mistake(STREAMS, "promptccd train my_photos/ --unlabelled ./my_photos", "my_photos", "give it once"),
+    Mistake(STREAMS, "promptccd train my_photos/ --unlabelled week1/", "week1/", "my_photos"),
+    Mistake(STREAMS, "promptccd train my_photos/leopard --unlabelled my_photos/bonsai", "--unlabelled", "sub-folder"),
+    Mistake(
+        STREAMS, "promptccd train my_photos/ --class_blocks 2 1 1 --unlabelled nothing", "class_blocks [2, 1, 1]",
+        "give one or the other",
+    ),
+    Mistake(
+        MORE, "promptccd train runs/promptccd-my_photos --unlabelled nothing", "runs/promptccd-my_photos",
+        "promptccd train LABELLED --unlabelled FOLDER",
+    ),
+    Mistake(
+        MORE, "promptccd train runs/promptccd-my_photos/stage1 --unlabelled nothing",
+        "runs/promptccd-my_photos/stage1", "give the run",
+    ),
+    Mistake(
+        MORE, "promptccd train runs/promptccd-my_photos --method gcd --unlabelled nothing",
+        "runs/promptccd-my_photos", "leave --config and --method out",
+    ),
     Mistake(
         TRAIN, "promptccd train my_photos/ --class_blocks 2 1 1 --output_dir runs/new",
         "facebook/dinov2-base", "--backbone",

@@ -379,7 +379,7 @@ def test_a_data_set_that_is_mostly_unreadable_stops_with_the_reasons(
     path.write_text(json.dumps(recipe_values))
     code, _, err = run(capsys, "train", "--config", path)
     assert code == 2
-    assert "images of stage 0 cannot be read" in err
+    assert "100 of 150 images in" in err
     assert "starts like HTML" in err
 
 

@@ -1,13 +1,14 @@
 """`promptccd discover` and `promptccd categories` as a person types them."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import main
-from promptccd.cli.page_commands import _place_beside
+from promptccd.cli.main import main, parse
+from promptccd.cli.page_commands import _find_groups, _place_beside
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
@@ -139,7 +140,7 @@ def test_a_model_that_is_not_there_is_one_line(album, tmp_path, capsys) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_day_of_corrections(found, capsys) -> None:
+def test_a_day_of_corrections(found, capsys, caplog) -> None:
     registry = registry_in(found)
     new = [each.id for each in registry.active if not each.known and each.size > 2]
     code, listed, _ = run(capsys, "categories", found, "list")
@@ -153,9 +154,15 @@ def test_a_day_of_corrections(found, capsys) -> None:
         ("split", new[0]),
         ("merge", new[1], 0),
         ("dissolve", new[0]),
+        ("aside", new[2]),
+        ("back", registry.category(new[2]).name),
+        ("aside", registry.members_of(new[3])[0], registry.members_of(new[3])[1]),
     ):
-        code, _, err = run(capsys, "categories", found, *action)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            code, _, err = run(capsys, "categories", found, *action)
         assert code == 0, err
+        assert ("groups anew what was found beside it" in caplog.text) == (action == ("aside", new[2]))
     final = registry_in(found)
     assert [entry.kind for entry in final.log if entry.time] == [
         "rename",
@@ -163,20 +170,25 @@ def test_a_day_of_corrections(found, capsys) -> None:
         "split",
         "merge",
         "not_a_category",
+        "set_aside",
+        "take_back",
+        "set_images_aside",
     ]
     assert final.members[key] == 0
+    assert [each.size for each in final.aside] == [2]
+    assert final.category(new[2]) in final.active
     for action in ("undo", "redo", "list"):
         code, _, err = run(capsys, "categories", found, action, 3)
         assert code == 2
         assert f"Expected {action} alone, got ['3']" in err
     assert registry_in(found).state_hash() == final.state_hash()
-    for _ in range(5):
+    for _ in range(8):
         assert run(capsys, "categories", found, "undo")[0] == 0
     assert registry_in(found).state_hash() == registry.state_hash()
     code, _, err = run(capsys, "categories", found, "undo")
     assert code == 2
     assert "nothing to undo" in err
-    for _ in range(5):
+    for _ in range(8):
         assert run(capsys, "categories", found, "redo")[0] == 0
     assert registry_in(found).state_hash() == final.state_hash()
     code, printed, _ = run(capsys, "categories", found, "list", "--json")
@@ -204,6 +216,14 @@ def test_a_day_of_corrections(found, capsys) -> None:
         (("move", "0", "abc"), "No image here is called 'abc'"),
         (("dissolve", "0"), "was labelled at stage 0"),
         (("dissolve",), "Expected dissolve ID"),
+        (("aside",), "Expected aside ID, or the images"),
+        (("aside", "0"), "labelled at stage 0"),
+        (("aside", "category 1"), "labelled at stage 0"),
+        (("aside", "0", "1"), "No image here is called '0'"),
+        (("aside", "abc"), "No image here is called 'abc'"),
+        (("back",), "Expected back ID"),
+        (("back", "0"), "Category 0 is not set aside"),
+        (("rare", "x"), "Expected rare COUNT"),
         (("redo",), "nothing to redo"),
     ],
 )
@@ -231,3 +251,61 @@ def test_predictions_bear_the_names_people_gave(trained_run, album, tmp_path, ca
     names = {item["category"]: item["name"] for item in json.loads(printed)["predictions"]}
     assert names.items() <= {each.id: each.name for each in registry_in(stage).active}.items()
     assert {"heron", "=cmd()|' /C calc'!A0"} & set(names.values())
+
+
+@pytest.fixture
+def linked(album: Path, tmp_path: Path) -> Path:
+    """A folder of three photographs, and of links to all of an album elsewhere."""
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    for photograph in sorted(album.glob("?-*.png"))[:3]:
+        shutil.copy(photograph, folder)
+    (folder / "elsewhere").symlink_to(album)
+    return folder
+
+
+def test_links_out_are_followed_where_a_person_allows_it(
+    linked, album, trained_run, tmp_path, capsys
+) -> None:
+    words = ("discover", trained_run / "stage0", linked, "--out", tmp_path / "out", "--export", "folders")
+    code, text, _ = run(capsys, *words)
+    assert code == 0
+    assert (
+        "skipped 1: link to a place outside\n  with --image_roots PLACE, links into that place are followed"
+        in text
+    )
+    code, text, err = run(capsys, *words, "--image-roots", album)
+    assert code == 0, err
+    assert "35 files: 30 images" in text
+    assert "--image_roots" not in text
+    exported = [path for path in (tmp_path / "out" / "folders").rglob("*.png")]
+    assert len(exported) == 30  # the project knows where they lie
+    code, text, _ = run(capsys, *words[:5], "--image_roots", album, "--json")
+    assert (code, json.loads(text)["files"]["used"]) == (0, 30)
+
+
+def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp_path, capsys) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.png").symlink_to(album / "0-000.png")
+    stage = trained_run / "stage0"
+    code, _, err = run(capsys, "discover", stage, tmp_path / "links", "--out", tmp_path / "out")
+    assert code == 2
+    assert "link to a place outside (1)" in err
+    assert "Or: with --image_roots PLACE, links into that place are followed." in err
+    code, text, _ = run(capsys, "predict", stage, tmp_path / "links", "--image-roots", album)
+    assert code == 0
+    assert text.startswith("a.png\t")
+    code, _, err = run(capsys, "predict", stage, tmp_path / "links", "--image-roots", tmp_path / "nowhere")
+    assert code == 2
+    assert "Nothing is at" in err
+
+
+def test_open_follows_links_into_the_same_places(linked, album, trained_run, tmp_path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    words = ["open", str(linked), "--model", str(trained_run / "stage0")]
+    for more, photographs in (([], 3), (["--image-roots", str(album)], 30)):
+        caplog.clear()
+        _find_groups(linked, tmp_path / "out", parse([*words, *more]))
+        assert f"Photographs: {photographs}, of " in caplog.text
+        said = "link to a place outside: 1; with --image_roots PLACE, links into that place are followed."
+        assert (said in caplog.messages) == (not more)

@@ -1,5 +1,6 @@
 """However a command ends: one line, an exit code, nothing half done and nobody left behind."""
 
+import errno
 import io
 import json
 import os
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.ends import INTERRUPTED, one_line
+from promptccd import processes
+from promptccd.cli.ends import INTERRUPTED, end_of, one_line
+from promptccd.errors import DeviceError, DiskError, PromptCCDError
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
@@ -493,6 +496,49 @@ def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
 
 
 # JSON
+
+
+def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert end_of(broken) is None  # it is of another pipe
+        os.close(reading)
+        assert end_of(broken) == ("", 141)
+        failed = end_of(OSError(errno.EIO, "Input/output error"))
+        assert failed is not None and failed.exit_code == DiskError.exit_code
+        for stdout in (None, io.StringIO()):
+            monkeypatch.setattr(sys, "stdout", stdout)
+            assert end_of(broken) is None
+
+
+def test_what_was_ignored_stays_ignored_and_all_is_put_back() -> None:
+    def handler(number: int, frame: object) -> None: ...
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        kept = processes.on_ending(handler)
+        assert kept == {signal.SIGTERM: before[signal.SIGTERM]}
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is handler
+        processes.restore(kept)
+        assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def test_too_little_memory_while_a_package_is_imported_is_no_fault_of_it() -> None:
+    ends = []
+    for error in (MemoryError("no room"), RuntimeError("built for another")):
+        try:
+            exec(compile("raise error", "beside.py", "exec"), {"__name__": "beside", "error": error})
+        except (MemoryError, RuntimeError) as raised:
+            ends.append(end_of(raised))
+    assert [end and end.exit_code for end in ends] == [DeviceError.exit_code, PromptCCDError.exit_code]
+    assert "beside cannot be imported" in str(ends[1])
 
 
 def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:

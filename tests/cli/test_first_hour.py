@@ -16,7 +16,7 @@ from tests.discovery.conftest import write_pictures
 
 SIZES = [
     "--image_size",
-    "28",
+    "24",
     "--resize_size",
     "32",
     "--projection_hidden_size",

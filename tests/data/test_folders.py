@@ -1,6 +1,7 @@
 """Folders as people have them: no word in a name decides what is read, and every file is used or listed."""
 
 import io
+import logging
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +9,14 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderSource, LabelledFolder, labelled_folder
 from promptccd.data.limits import IntakeLimits
 from promptccd.data.loading import load_images, open_images, read_categories
+from promptccd.discovery.intake.intake import read_intake
 from promptccd.errors import DataError
 from promptccd.storage import EXPORTED, PROJECT
 
@@ -392,3 +394,194 @@ def test_metadata_of_windows_and_what_it_does_not_name(tmp_path: Path) -> None:
     assert len(opened.table) == 2
     assert len(opened.left_out) == 7
     assert set(opened.left_out.values()) == {"in no metadata file"}
+
+
+NO_PICTURES: dict[str, tuple[bytes, str]] = {
+    "empty.png": (b"", "empty file"),
+    "words.png": (b"a heron\n", "starts like text"),
+    "page.jpg": (b"<!doctype html><title>404", "starts like HTML"),
+    "film.jpeg": (b"\x00\x00\x00\x18ftypmp42", "a video"),
+    "zeros.webp": (bytes(64), "all its first bytes are 0"),
+    "pointer.TIF": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PICTURES)
+def test_what_is_called_an_image_and_is_none_is_listed_and_counted(name: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    (folder / "boat" / name).write_bytes(NO_PICTURES[name][0])
+    found = read(folder)
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+    assert list(found.left_out) == [f"boat/{name}"]
+    assert NO_PICTURES[name][1] in found.left_out[f"boat/{name}"]
+    assert "10 files found: 9 images with a category; 1 left out" in str(found)
+
+
+def test_a_picture_that_is_empty_stands_for_no_other(tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    raw = b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64)
+    for stem in ("a", "b"):
+        (folder / "boat" / f"{stem}.CR2").write_bytes(raw)
+        (folder / "boat" / f"{stem}.jpg").write_bytes((folder / "bus" / "0.png").read_bytes() * (stem == "a"))
+    found = read(folder)
+    assert found.left_out == {
+        "boat/a.CR2": "camera RAW beside a.jpg, which is used",
+        "boat/b.jpg": "empty file",
+    }
+    assert "boat/b.CR2" in [path for path, _ in found.splits["train"]]
+
+
+NOTES = {
+    "dataset_info.json": '{"description": "", "features": {}}',
+    "state.json": '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": "train"}',
+    "dataset_dict.json": '{"splits": ["boat", "bus"]}',
+    "dataset_infos.json": "{}",
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("dataset_info.json",), ("dataset_info.json", "state.json"), ("dataset_dict.json",), tuple(NOTES)],
+)
+def test_notes_of_another_data_set_make_none_of_a_folder_of_images(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = categories(tmp_path / "photos")
+    for name in names:
+        (folder / name).write_text(NOTES[name])
+        (folder / "boat" / name).write_text(NOTES[name])
+    opened = open_images(str(folder))
+    assert len(opened.table) == 9
+    assert sorted(opened.left_out) == sorted([*names, *(f"boat/{name}" for name in names)])
+    with read_intake(folder) as intake:
+        assert len(intake.used) == 9
+        assert len(intake.files) == 9 + 2 * len(names)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[1]", "null", "{", '{"splits": 3}', '{"_data_files": [3, {}, {"filename": 1}]}']
+)
+def test_notes_that_are_none_are_left_out(content: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    for name in NOTES:
+        (folder / name).write_text(content)
+    assert len(open_images(str(folder)).table) == 9
+
+
+def test_notes_that_name_folders_of_images_as_splits_make_no_data_set_of_them(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        categories(tmp_path / split)
+    for name in ("dataset_dict.json", "dataset_infos.json"):
+        (tmp_path / name).write_text('{"splits": ["train", "test"]}')
+    opened = open_images(str(tmp_path), "test")
+    assert len(opened.table) == 9
+    assert set(opened.left_out.values()) == {"not an image that can be read (starts like JSON)"}
+    with read_intake(tmp_path) as intake:
+        assert len(intake.files) == 20
+
+
+def test_what_was_saved_is_read_beside_other_files(tmp_path: Path) -> None:
+    image(tmp_path / "made.png")
+    content = [{"bytes": (tmp_path / "made.png").read_bytes(), "path": None}] * 4
+    table = Dataset.from_dict({"image": content, "label": [0, 0, 1, 1]}).cast_column("image", Image())
+    table.save_to_disk(tmp_path / "one")
+    DatasetDict({"train": table, "test": table.select([0])}).save_to_disk(tmp_path / "several")
+    for place in ("one", "several"):
+        image(tmp_path / place / "cover.png")
+        assert len(load_images(str(tmp_path / place))) == 4
+        with read_intake(tmp_path / place) as intake:
+            assert len(intake.files) == 4
+    (tmp_path / "one" / "cover.png").unlink()
+    next((tmp_path / "one").glob("*.arrow")).unlink()
+    for table in (tmp_path / "several").rglob("*.arrow"):
+        table.unlink()
+    (tmp_path / "several" / "cover.png").unlink()
+    for place in ("one", "several"):
+        with pytest.raises(DataError, match="Could not load dataset"):
+            load_images(str(tmp_path / place))
+
+
+LAYOUTS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
+    "ImageNet, also as timm has it": (
+        {"train/n01440764": 3, "train/n01443537": 2, "val/n01440764": 1, "val/n01443537": 1},
+        {"train": 5, "validation": 2},
+    ),
+    "timm, other words": (
+        {"train/a": 2, "train/b": 2, "validation/a": 1, "validation/b": 1},
+        {"train": 4, "validation": 2},
+    ),
+    "three parts": ({"training/a": 2, "test/a": 1, "valid/a": 1}, {"train": 2, "test": 1, "validation": 1}),
+    "ImageNet whose val is flat": ({"train/n01440764": 3, "train/n01443537": 2, "val": 4}, {"train": 5}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_the_field(layout: str, tmp_path: Path) -> None:
+    places, wanted = LAYOUTS[layout]
+    for place, count in places.items():
+        for number in range(count):
+            image(tmp_path / place / f"{place.replace('/', '_')}_{number}.JPEG", "JPEG")
+    found = read(tmp_path)
+    assert {split: len(rows) for split, rows in found.splits.items()} == wanted
+    flat = places.get("val", 0)
+    assert (
+        list(found.left_out.values()) == ["in no category: it lies beside the folders of categories"] * flat
+    )
+
+
+def test_a_metadata_file_in_the_folder_of_a_category_is_told_where_it_belongs(tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    for name, text in {
+        "metadata.csv": "file_name,label\n0.png,x\n",
+        "metadata.jsonl": '{"file_name": "0.png"}',
+    }.items():
+        (folder / "boat" / name).write_text(text)
+    opened = open_images(str(folder))
+    assert read_categories(opened.table, "label")[1] == KINDS
+    assert list(opened.left_out) == ["boat/metadata.csv", "boat/metadata.jsonl"]
+    assert all("put it above these folders" in reason for reason in opened.left_out.values())
+    (folder / "metadata.csv").write_text("file_name,size\nboat/0.png,3\n")
+    assert "as columns file_name and label would" in open_images(str(folder)).left_out["metadata.csv"]
+
+
+def test_metadata_that_names_what_is_not_there_or_no_image_says_so(tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    folder = categories(tmp_path / "photos", each=1)
+    (folder / "boat" / "empty.png").write_bytes(b"")
+    (folder / "metadata.csv").write_text("file_name,label\nboat/0.png,b\nbus/gone.png,c\nboat/empty.png,b\n")
+    opened = open_images(str(folder))
+    assert len(opened.table) == 3
+    assert sorted(opened.left_out) == ["bus/0.png", "tram/0.png"]
+    assert "1 of them are not there, the first 'bus/gone.png'" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["nowhere", "a file"])
+def test_a_root_that_is_no_folder_is_told(place: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    (tmp_path / "a file").touch()
+    with pytest.raises(DataError, match=f"{place}.*Give --image_roots the folders"):
+        labelled_folder(folder, [tmp_path / place])
+
+
+@pytest.mark.parametrize(("spoilt", "is_refused"), [(9, False), (10, True)])
+def test_a_folder_most_of_whose_images_are_none_is_refused(
+    spoilt: int, is_refused: bool, tmp_path: Path
+) -> None:
+    folder = categories(tmp_path / "photos")
+    (folder / "boat" / "notes.txt").write_text("not called an image")
+    for number in range(spoilt):
+        (folder / "bus" / f"gone{number}.jpg").write_bytes(b"<html>not found")
+    if not is_refused:
+        assert sizes(read(folder)) == dict.fromkeys(KINDS, 3)
+        return
+    with pytest.raises(
+        DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Get them again"
+    ):
+        labelled_folder(folder)
+
+
+def test_a_film_of_a_live_photo_is_called_that_and_no_video(tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    image(folder / "boat" / "IMG_1.jpg", "JPEG")
+    (folder / "boat" / "IMG_1.MOV").write_bytes(b"\x00\x00\x00\x14ftypqt  ")
+    assert read(folder).left_out == {"boat/IMG_1.MOV": "the film of the live photo IMG_1.jpg"}

@@ -126,7 +126,6 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         b'sep=,\npath,note,label\na.png,"1\n2\n3",x\nb.png,",y\n' + b"c.png,,z\n" * 40_000,
         r"Line 6 of 'list.csv' is no row",
     ),
-    "no label": (b"path;label\na.png;x\n\nb.png;\n", "Line 4 of 'list.csv' has no label: name its category"),
     "no path": (b"sep=;\nPfad;Path;Label\n;;x\n", "Line 3 of 'list.csv' has no Path: name the image"),
     "a lost letter": ("path,label\na.png,M\ufffdwe\n".encode(), r"Line 2 of 'list.csv' holds '.ufffd', .*lost on"),
     "a control character": (b"path,label\na.png,\x1b$Bheron\n", r"Line 2 of 'list.csv' holds '.x1b'"),

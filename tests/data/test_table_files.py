@@ -1,5 +1,7 @@
 """Which files a data set may name, and the layouts of folders and lists that are read."""
 
+import io
+import logging
 import shutil
 from pathlib import Path
 
@@ -10,10 +12,12 @@ from huggingface_hub import constants
 from PIL import Image
 
 from promptccd.data import StageStream
+from promptccd.data.depths import Depths
 from promptccd.data.image_rows import ForeignFileError, ImageRows
 from promptccd.data.images import Status
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import load_images, open_images
+from promptccd.data.stage_images import StageImages
 from promptccd.data.table_files import image_roots
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
@@ -270,8 +274,6 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
         (b"a.png,cat\n", r"names the columns \['a.png', 'cat'\].*such as path,label"),
         (b"", "names the columns"),
         (b"path,label\n", "lists no image"),
-        (b"path,label\na.png,\n", "Line 2 of 'photos.csv' has no label"),
-        (b"path,label\n,,\n\na.png,cat\nb.png, \n", "Line 5 of 'photos.csv' has no label"),
         (b"file,label\na.png,cat\n,dog\n", "Line 3 of 'photos.csv' has no file: name the image"),
         (b"path,label\n\xff\xfe,x\n", "Line 2 of 'photos.csv' is not UTF-8"),
     ],
@@ -288,3 +290,105 @@ def test_a_flat_folder_is_told_of_discover(tmp_path: Path) -> None:
         picture(tmp_path / f"{number}.png")
     with pytest.raises(DataError, match=r"sub-folder per category.*promptccd discover"):
         stages_of(tmp_path)
+
+
+def odd_files(folder: Path) -> dict[str, str]:
+    """Twelve images, and files that are none, with what is said of each when it is read."""
+    for number in range(12):
+        picture(folder / "img" / f"{number}.png", number)
+    (folder / "img" / "empty.png").write_bytes(b"")
+    (folder / "img" / "words.png").write_bytes(b"a heron\n")
+    return {
+        "img/empty.png": "empty file",
+        "img/words.png": "starts like text",
+        "img/gone.png": "no such file",
+    }
+
+
+@pytest.mark.parametrize("kind", ["list", "list of Windows", "metadata", "parquet"])
+def test_every_row_of_a_table_is_used_or_listed(kind: str, tmp_path: Path) -> None:
+    odd = odd_files(tmp_path)
+    names = [*(f"img/{number}.png" for number in range(12)), *odd]
+    place = tmp_path / "list.csv"
+    if kind == "parquet":
+        place = tmp_path / "table.parquet"
+        content = [(tmp_path / name).read_bytes() if (tmp_path / name).exists() else None for name in names]
+        records = [
+            {"image": {"bytes": each, "path": None}, "label": row % 2} for row, each in enumerate(content)
+        ]
+        write_parquet(records, place)
+        odd = dict(
+            zip(
+                ["row 12", "row 13", "row 14"],
+                ["empty file", "starts like text", "no image given"],
+                strict=True,
+            )
+        )
+    else:
+        called = {"metadata": "file_name"}.get(kind, "path")
+        written = [name.replace("/", "\\") if kind == "list of Windows" else name for name in names]
+        lines = [f"{name},{'ab'[row % 2]}" for row, name in enumerate(written)]
+        place = tmp_path / ("metadata.csv" if kind == "metadata" else "list.csv")
+        place.write_text("\n".join([f"{called},label", *lines]))
+        place = tmp_path if kind == "metadata" else place
+    stages = StageStream.from_dataset(str(place), class_blocks=[1, 1])
+    reports = [
+        StageImages.read(stage, 0, lambda batches, total, label: iter(batches)).report.to_dict()
+        for stage in stages
+    ]
+    listed = {name: why for report in reports for name, why in report["skipped"].items()}
+    assert listed.keys() == odd.keys()
+    assert all(said in listed[name] for name, said in odd.items())
+    assert sum(report["used"] for report in reports) == 12
+    assert sum(report["images"] for report in reports) == len(names)
+    assert not stages.left_out
+
+
+def test_a_list_says_how_many_of_its_files_are_no_images(tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    odd_files(tmp_path)
+    listed = tmp_path / "list.csv"
+    listed.write_text("path,label\nimg/0.png,a\nimg\\gone.png,b\nimg/words.png,b\nimg/empty.png,a\n")
+    assert len(load_images(str(listed))) == 4
+    (said,) = caplog.messages
+    assert "1 of 4 files are not there, the first in line 3: 'img\\\\gone.png'" in said
+    assert "2 of 4 files are no images, the first in line 4: 'img/words.png' (not an image" in said
+
+
+def test_what_lies_elsewhere_is_not_opened_to_say_what_it_is(tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    odd_files(tmp_path / "here")
+    (tmp_path / "words.png").write_bytes(b"secret\n")
+    listed = tmp_path / "here" / "list.csv"
+    listed.write_text("path,label\nimg/0.png,a\n../words.png,b\n")
+    load_images(str(listed))
+    assert not caplog.messages
+    open_images(str(listed), roots=[str(tmp_path)])
+    assert "1 of 2 files are no images, the first in line 3: '../words.png'" in caplog.text
+
+
+def deep(bits: int) -> bytes:
+    """A grey picture of 16 bits a value, of which so many are used."""
+    stream = io.BytesIO()
+    values = np.linspace(0, 2**bits - 1, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("as_files", [False, True])
+def test_one_deep_image_among_many_is_found_wherever_it_stands(as_files: bool, tmp_path: Path) -> None:
+    records = []
+    for number in range(250):
+        content = deep(12 if number == 137 else 10) if number in (137, 151) else rows()[0]["image"]["bytes"]
+        path = tmp_path / f"{number}.png"
+        path.write_bytes(content)
+        image = {"bytes": None, "path": str(path)} if as_files else {"bytes": content, "path": None}
+        records.append({"image": image, "label": 0})
+    table = as_table(records)
+    images = ImageRows(table, roots=[tmp_path]).by_one_rule()
+    assert str(images.decoding.depths) == str(Depths.holding([images._depth(137), images._depth(151)]))
+    assert "12 bits" in images.decode(137).verdict.note
+    assert "12 bits" in images.decode(151).verdict.note  # and not 10
+    others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).by_one_rule()
+    assert "10 bits" in others.decode(137).verdict.note
+    assert ImageRows(table, roots=[tmp_path]).by_one_rule(16).decoding.depths.fixed == 16

@@ -19,12 +19,13 @@ from promptccd.discovery import (
     adapt,
     discover,
 )
+from promptccd.discovery.adapt import _learnt, _stage_of
 from promptccd.discovery.project import corrections
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import Rename
+from promptccd.registry import Move, Rename, SetAside
 from promptccd.runs import load_model, train_run
 from promptccd.storage import problems_of
 from promptccd.training.progress import StopRequest
@@ -100,7 +101,45 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
     assert session.model.spread is None
 
 
+def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch, caplog):
+    weights = []
+    for steps in ("1", "4"):
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
+        session = DiscoverySession.open(stage0)
+        grouped(session, albums[0])
+        adapt(session, QUICK)
+        weights.append(torch.cat([value.flatten().float() for value in session.model.state_dict().values()]))
+    assert torch.equal(*weights)
+    assert [line for line in caplog.messages if "gradient_accumulation_steps 4" in line]
+
+
 @pytest.mark.slow
+def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, albums):
+    grouped(session, albums[0], 4)
+    junk = max((each for each in session.registry.active if not each.known), key=lambda each: each.size)
+    session.registry.edit(SetAside(junk.id))
+    kept = {file.key for file in _learnt(session)}
+    assert kept == set(session.current.keys) - set(session.registry.members_of(junk.id))
+    assert len(_stage_of(session).sample_ids) == len(kept) < len(session.current.keys)
+    before = session.registry.prototypes[session.registry.category(junk.id).prototype_row].copy()
+    session.carry_prototypes({junk.id: np.full(len(before), 0.25)})
+    after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
+    np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
+    session.registry.edit(Move(sorted(kept)[3:], junk.id))
+    with pytest.raises(DataError, match="at least 4 images to train on, got 3"):
+        adapt(session, QUICK)
+
+
+@pytest.mark.slow
+def test_training_moves_what_is_set_aside_with_all_images(session, albums):
+    grouped(session, albums[0], 4)
+    junk = max((each for each in session.registry.active if not each.known), key=lambda each: each.size)
+    session.registry.edit(SetAside(junk.id))
+    before = session.registry.prototypes[session.registry.category(junk.id).prototype_row].copy()
+    adapt(session, QUICK)
+    assert (session.registry.prototypes[session.registry.category(junk.id).prototype_row] != before).any()
+
+
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):
         session = DiscoverySession.open(stage0, cache=cache)

@@ -335,6 +335,13 @@ def test_moments_that_fit_no_pictures_are_found_again(tmp_path):
     assert kept.moments(f"{3:064x}", 3) is None, "only the newest are kept"
 
 
+def test_pictures_that_follow_another_of_their_moment_are_remembered_over_all_stages(tmp_path):
+    one, two, three, four = (f"{number:064x}" for number in range(4))
+    FeatureCache(tmp_path).store_followers({two: one})
+    FeatureCache(tmp_path).store_followers({four: three})
+    assert FeatureCache(tmp_path).followers([one, two, four]) == {two: one, four: three}
+
+
 def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
     made_with, stamps = (
         {"enough": 5},

@@ -157,8 +157,7 @@ def test_refused_archives_leave_no_results(stage0, tmp_path, case, capsys):
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert "album.zip" in err
-    assert os.listdir(tmp_path / "out") == [PROJECT]
-    assert os.listdir(tmp_path / "out" / PROJECT) == [".lock"]
+    assert os.listdir(tmp_path) == ["album.zip"]
 
 
 def test_nothing_usable_is_one_line(stage0, tmp_path, capsys):
@@ -358,3 +357,55 @@ def test_csv_is_what_the_session_says(session, albums, tmp_path):
     result = discover(session, albums[0], tmp_path / "out")
     text = (tmp_path / "out/assignments.csv").read_text()
     assert [row["file"] for row in csv.DictReader(io.StringIO(text))] == [row.file for row in result.rows]
+
+
+def no_pictures(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "notes.txt").write_text("a heron\n")
+    (folder / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    return folder
+
+
+@pytest.mark.parametrize("out", ["out", "a/b/out", "here"])
+def test_nothing_is_left_of_a_discovery_without_an_image(out: str, stage0, tmp_path):
+    photos = no_pictures(tmp_path / "photos")
+    (tmp_path / "here").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for _ in range(2):
+        assert run(stage0, photos, tmp_path / out) == 2
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_is_left_beside_photographs_that_cannot_be_opened(tmp_path, capsys):
+    photos = no_pictures(tmp_path / "photos")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["open", str(photos), "--no-browser"]) == 2
+    assert "holds no image that can be used" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_was_there_stays_when_a_discovery_fails(stage0, tmp_path):
+    photos, out = no_pictures(tmp_path / "photos"), tmp_path / "out"
+    (out / PROJECT).mkdir(parents=True)
+    assert run(stage0, photos, out) == 2
+    assert (out / PROJECT).is_dir()
+    shutil.rmtree(out / PROJECT)
+    (out / "mine.txt").write_text("mine")
+    assert run(stage0, photos, out) == 2
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
+    assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
+    assert any((tmp_path / "out" / PROJECT / "features").rglob("*.safetensors"))
+
+
+def test_another_process_at_work_keeps_its_folder(tmp_path):
+    project = tmp_path / "out" / PROJECT
+    other = RunDirectory(project)
+    other.lock()
+    discover_module._remove_idle(project, [project, tmp_path / "out"])
+    assert project.is_dir()
+    other.unlock()
+    discover_module._remove_idle(project, [project, tmp_path / "out"])
+    assert not (tmp_path / "out").exists()

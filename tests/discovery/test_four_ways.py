@@ -43,9 +43,13 @@ def by_command(out: Path) -> Callable[..., None]:
             "split": lambda: [values["category"]],
             "dissolve": lambda: [values["category"]],
             "confirm": lambda: values["images"],
+            "set_aside": lambda: [values["category"]],
+            "set_images_aside": lambda: values["images"],
+            "take_back": lambda: [values["category"]],
             "answer": lambda: [values["first"], values["second"], "same" if values["same"] else "different"],
         }.get(what, list)()
-        assert main(["categories", str(out), what, *map(str, words)]) == 0
+        action = {"set_aside": "aside", "set_images_aside": "aside", "take_back": "back"}.get(what, what)
+        assert main(["categories", str(out), action, *map(str, words)]) == 0
 
     return do
 
@@ -134,6 +138,10 @@ def corrections(out: Path) -> list[dict[str, Any]]:
         {"what": "answer", "first": by_stage[1][3], "second": by_stage[2][3], "same": False},
         {"what": "answer", "first": by_stage[0][4], "second": by_stage[2][4], "same": True},
         {"what": "confirm", "images": [by_stage[2][5]]},
+        {"what": "set_images_aside", "images": [by_stage[0][6], by_stage[2][6]]},
+        {"what": "set_images_aside", "images": [by_stage[1][6]]},
+        {"what": "set_aside", "category": newest[-1]},
+        {"what": "take_back", "category": newest[-1]},
         {"what": "merge", "categories": groups[1:3]},
         {"what": "dissolve", "category": newest[-1]},
         {"what": "undo"},

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from promptccd.cli.main import main
+from promptccd.clustering import CountEstimate
+from promptccd.discovery import Project
 from promptccd.discovery.exports.rows import WAITS
 
 ODD = 9
@@ -59,6 +61,26 @@ def test_new_kinds_open_and_one_image_that_fits_nowhere_waits_until_there_are_mo
     assert [row["category"] for row in again["assignments"]] == [
         row["category"] for row in third["assignments"]
     ]
+
+
+def test_what_was_set_aside_draws_its_like_and_what_is_new_opens_beside_it(tmp_path, capsys):
+    out, junk, four = tmp_path / "groups", 7, dict.fromkeys(range(4), 20)
+    discovered(write_album(tmp_path / "one", dict.fromkeys(range(4), 30) | {junk: 60}, 1), out, capsys)
+    project = Project(out)
+    (group,) = [each.id for each in project.registry.active if each.size == 60]
+    project.set_aside(group)
+    second = discovered(write_album(tmp_path / "two", four | {junk: 50, 4: 20}, 2), out, capsys)
+    aside = [row for row in second["assignments"] if row["status"] == "aside"]
+    assert {row["file"][0] for row in aside} == {str(junk)}
+    assert len(aside) == second["counts"]["aside"] == 50
+    assert second["num_categories"]["count"] == 5
+    assert second["waiting"] == {}
+    assert {row["category"] for row in second["assignments"] if row["file"].startswith("4-")} == set(
+        second["new"]
+    )
+    nothing_else = discovered(write_album(tmp_path / "three", {junk: 25}, 3), out, capsys)
+    assert nothing_else["counts"]["aside"] == 25
+    assert nothing_else["num_categories"] == CountEstimate.known(5).to_dict()
 
 
 @pytest.mark.slow

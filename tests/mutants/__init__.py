@@ -9,5 +9,5 @@ every mutant, five seconds of importing torch each time, and runs all its tests.
 is little: `mutations` finds mistakes with `ast`; `running` learns which test runs which line, and forks a process for
 each mistake from one that has imported everything but this package.
 
-What a test forks has the mutant; a program that it starts anew runs the code as it is and kills nothing.
+What a test forks has the mutant, and so has a Python program that it starts anew (`started`).
 """

@@ -37,9 +37,9 @@ MORE = {  # tests of an area beside those that are called after it
     "discovery/intake": "discovery/test_cache.py",
     **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
     "__main__.py": "cli/test_first_hour.py",
-    "errors.py": "cli/test_mistakes.py cli/test_values.py",
+    "errors.py": "cli/test_mistakes.py cli/test_values.py test_any_system.py",
     "storage.py": "test_planted_links.py",
-    "processes.py": "test_pretended_windows.py cli/test_ends.py",
+    "processes.py": "test_pretended_windows.py cli/test_ends.py test_disks.py",
     "system.py": "test_pretended_windows.py test_any_system.py test_disks.py",
     "trainer.py": "test_category_trainer.py",
 }

@@ -5,19 +5,17 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mutants import started
 from tests.mutants.mutations import Mutant
 from tests.workers import LATE, Worker
 
@@ -75,7 +73,7 @@ class Lines:
     def _state(self, area: str) -> str:
         """A hash of an area and its tests: which lines of it they run does not hang on the rest of the package."""
         root, digest = self.project.root, hashlib.sha256(str(area in self.project.slow).encode())
-        digest.update(Path(__file__).read_bytes())
+        digest.update(Path(__file__).read_bytes() + Path(started.__file__).read_bytes())
         for top in (f"{self.project.package}/{area}", *self.project.areas[area]):
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
                 digest.update(path.read_bytes())
@@ -85,23 +83,20 @@ class Lines:
 class Recorder:
     """A pytest plugin that learns which lines of a folder or file are run."""
 
-    def __init__(self, source: Path):
+    def __init__(self, source: Path, folder: Path):
         self.source = str(source) if source.suffix else f"{source}{os.sep}"
         self.seconds = Counter[str]()  # of each test, with the fixtures that it was the first to need
         self.fixtures: dict[str, list[str]] = {}  # of each test
         self.failed: set[str] = set()  # tests that tell nothing
-        self._at = ""  # the test, or the fixture that several share, that runs; at first what they import
-        self._seen: set[tuple[str, str, int]] = set()
-        # A file, because what a test forks has the mutant too: its lines are written there as well.
-        self._lines = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        sys.settrace(self._trace)
-        threading.settrace(self._trace)
+        self._lines = folder / "lines"
+        os.environ |= {started.RECORD: str(self._lines), started.SOURCE: self.source, started.TEST: ""}
+        started.in_all_programs(folder / "started")
+        self._trace = started.Trace()
 
     def to_dict(self, root: Path) -> dict[str, Any]:
         """As JSON types; lines of a shared fixture are those of each of its tests."""
-        self._lines.seek(0)
         run: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for line in self._lines.read().decode().splitlines():
+        for line in self._lines.read_text(encoding="utf-8").splitlines():
             at, file, number = line.rsplit("\t", 2)
             run[at][os.path.relpath(file, root)].add(int(number))
         tests = {}
@@ -116,19 +111,20 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Lines run are those of this test."""
-        sys.settrace(self._trace)  # anew: who recurses until Python gives up loses it
-        self._at, self.fixtures[item.nodeid] = item.nodeid, getattr(item, "fixturenames", [])
+        self._trace.begin()
+        self._trace.runs(item.nodeid)
+        self.fixtures[item.nodeid] = getattr(item, "fixturenames", [])
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
         """Lines run are those of the fixture, if others may use what it made."""
-        outer, is_shared = self._at, fixturedef.scope != "function"
-        self._at = fixturedef.argname if is_shared else outer
+        outer, is_shared = os.environ[started.TEST], fixturedef.scope != "function"
+        self._trace.runs(fixturedef.argname if is_shared else outer)
         try:
             return (yield)
         finally:
-            self._at = outer
+            self._trace.runs(outer)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
@@ -137,16 +133,6 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         sys.settrace(None)
-
-    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(self.source) else None
-
-    def _line(self, frame: Any, event: str, argument: Any) -> Any:
-        found = (self._at, frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and found not in self._seen:
-            self._seen.add(found)
-            self._lines.write("\t".join(map(str, found)).encode() + b"\n")
-        return self._line
 
 
 def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
@@ -157,7 +143,7 @@ def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object
 
 
 def _record(project: Project, area: str, place: Path, folder: Path) -> int:
-    recorder = Recorder(project.root / project.package / area)
+    recorder = Recorder(project.root / project.package / area, folder)
     which = "" if area in project.slow else "not slow"
     flags = ["--maxfail=1000", f"--timeout={2 * project.patience_s}", "-m", which]
     code = _pytest(project, [*flags, *project.areas[area]], folder, recorder)
@@ -176,7 +162,10 @@ def tried(mutant: Mutant, lines: Lines) -> Worker | None:
     def work(folder: Path) -> int:
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-        _put_in(mutant)
+        (folder / "mistake.py").write_text(text := mutant.applied(), encoding="utf-8")
+        os.environ |= {started.MISTAKE: str(folder / "mistake.py"), started.MISTAKEN: str(mutant.path)}
+        started.in_all_programs(folder / "started")
+        started.put_in(str(mutant.path), text)
         files = dict.fromkeys(name.partition("::")[0] for name in chosen)
         plugin = _Chosen(chosen)
         code = _pytest(project, [f"--timeout={project.patience_s}", *files], folder, plugin)
@@ -199,14 +188,3 @@ class _Chosen:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.is_late |= "Failed: Timeout" in report.longreprtext
-
-
-def _put_in(mutant: Mutant) -> None:
-    """Load the module with the mutant in it."""
-    text, load = mutant.applied(), SourceFileLoader.get_code
-
-    def get_code(loader: SourceFileLoader, name: str) -> Any:
-        is_it = Path(loader.path) == mutant.path
-        return compile(text, mutant.path, "exec", dont_inherit=True) if is_it else load(loader, name)
-
-    SourceFileLoader.get_code = get_code

@@ -48,6 +48,10 @@ def forked(value):
     return value + 0
 
 
+def apart(value):
+    return value * 3
+
+
 def read(names, key):
     try:
         return [name for name in names[key] if name]
@@ -56,6 +60,8 @@ def read(names, key):
 '''
 TESTS = """
 import os
+import subprocess
+import sys
 import pytest
 from maker import larger
 from toy import sums
@@ -94,6 +100,10 @@ def test_forked():
         os._exit(sums.forked(3))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
+def test_apart():
+    lines = "import sys; from toy import sums; sys.exit(sums.apart(2))"
+    assert subprocess.run([sys.executable, "-c", lines]).returncode == 6
+
 def test_read():
     assert sums.read({}, 1) == [] and sums.read({1: ["a", ""]}, 1) == ["a"]
 """
@@ -125,8 +135,10 @@ VERDICTS = {
     (33, "dropped"): "late",  # never ends
     (34, "0 to 1"): "killed",  # what a test forks has the mistake too
     (34, "+ to -"): "survived",  # seen to run, and the same
-    (39, "filter removed"): "killed",
-    (41, "not caught"): "killed",
+    (38, "* to /"): "killed",  # so has what it starts anew
+    (38, "3 to 2"): "killed",
+    (43, "filter removed"): "killed",
+    (45, "not caught"): "killed",
 }
 
 

@@ -12,8 +12,11 @@ from promptccd.registry import (
     Move,
     NotACategory,
     Rename,
+    SetAside,
+    SetImagesAside,
     Split,
     StageGroups,
+    TakeBack,
 )
 
 WIDTH = 24
@@ -110,6 +113,9 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
         NotACategory(one, dict.fromkeys(members[::2], two)),
         Answer(some[0], keys[-1], [True, False, None][generator.integers(3)]),
         Confirm(some),
+        SetAside(one),
+        SetImagesAside(some, vector[0], {one: vector[1]}),
+        TakeBack(registry.aside[0].id if registry.aside else one),
     ]
     return choices[generator.integers(len(choices))]
 

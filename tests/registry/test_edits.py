@@ -17,7 +17,10 @@ from promptccd.registry import (
     Move,
     NotACategory,
     Rename,
+    SetAside,
+    SetImagesAside,
     Split,
+    TakeBack,
 )
 from promptccd.registry.draft import Draft
 from promptccd.registry.files import _write_entry
@@ -268,6 +271,98 @@ def test_images_of_the_only_category_become_unassigned(images: Images) -> None:
     assert registry.unassigned == sorted(images.keys)
 
 
+def test_a_category_that_is_set_aside_keeps_its_images_and_is_none_of_the_result(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    before, row, members = registry.state_hash(), registry.category(5).prototype_row, images.of(4)
+    entry = registry.edit(SetAside(5))
+    assert entry.what == {"kind": "set_aside", "category": 5}
+    assert [each.id for each in registry.active] == registry.active_prototypes().ids == [0, 1, 2, 3, 4]
+    assert [(each.id, each.size, each.prototype_row) for each in registry.aside] == [(5, 5, row)]
+    assert registry.members_of(5) == members
+    assert registry.put_aside == set(members)
+    assert registry.resolve(5) == 5
+    registry.undo()
+    assert registry.state_hash() == before
+    registry.redo()
+    registry.edit(TakeBack(5))
+    assert not registry.aside
+    assert registry.active[-1].id == 5
+    assert not registry.category(5).dormant
+    assert registry.pinned.keys() == set(members)
+
+
+def test_images_without_a_category_of_their_own_are_set_aside_together(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    one, two, three = images.of(3)[0], images.of(4)[0], images.of(5)[0]
+    mean = np.full(WIDTH, 0.5, np.float32)
+    registry.edit(SetImagesAside([one], ONE, {3: mean}))
+    (place,) = registry.aside
+    assert (place.id, place.name, place.size, place.born) == (6, "set aside", 1, 1)
+    assert (registry.prototypes[registry.category(3).prototype_row] == mean).all()
+    registry.edit(SetAside(5))
+    entry = registry.edit(SetImagesAside([two, three], TWO))
+    assert entry.what == {"kind": "set_images_aside", "images": [two, three]}
+    assert registry.put_aside == {one, three, *images.of(4)}
+    assert [registry.members[each] for each in (one, two, three)] == [6, 5, 6]
+    assert (registry.prototypes[registry.category(6).prototype_row] == ONE).all()
+    assert registry.next_id == 7
+    registry.edit(Rename(6, "blurred"))
+    registry.edit(SetImagesAside(images.of(0)[:1], TWO))
+    assert registry.category(7).name == "set aside"
+
+
+def test_a_name_that_is_taken_is_not_given_to_what_is_set_aside(registry: CategoryRegistry) -> None:
+    registry.edit(Rename(3, "set aside"))
+    registry.edit(SetImagesAside(["s1:0"], ONE))
+    assert registry.category(6).name == "set aside (2)"
+
+
+def test_an_answer_that_setting_aside_contradicts_is_dropped(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    one, other = images.of(4)[0], images.of(3)[0]
+    registry.edit(Move([other], 3))
+    registry.edit(Answer(one, other, True))
+    registry.edit(SetAside(5))
+    assert registry.constraints().must_link == ()
+    registry.undo()
+    registry.edit(SetImagesAside([one], ONE))
+    assert registry.constraints().must_link == ()
+
+
+def test_what_is_set_aside_merges_with_its_like_alone(registry: CategoryRegistry) -> None:
+    registry.edit(SetAside(4))
+    with pytest.raises(RegistryError, match=r"\[3, 4\] only some are set aside"):
+        registry.edit(Merge([3, 4]))
+    registry.edit(SetAside(5))
+    registry.edit(Merge([4, 5]))
+    assert [(each.id, each.size) for each in registry.aside] == [(4, 12)]
+
+
+def test_no_image_of_a_dissolved_category_goes_to_one_that_is_set_aside(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    for to in (0, None, 5):  # out of 0, which is nearest to 5; then come 4 and 1
+        registry.edit(Move(images.of(4), to))
+    registry.edit(SetAside(4))
+    registry.edit(NotACategory(5, rest_to_nearest=True))
+    assert {registry.members[key] for key in images.of(4)} == {1}
+    registry.edit(NotACategory(4, rest_to_nearest=True))
+    assert registry.resolve(4) is None
+
+
+def test_an_empty_category_is_set_aside_and_taken_back_dormant(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    registry.edit(Move(images.of(4), 3))
+    registry.edit(SetAside(5))
+    assert not registry.category(5).dormant
+    registry.edit(TakeBack(5))
+    assert registry.category(5).dormant
+
+
 def test_answers_become_constraints_and_can_be_taken_back(registry: CategoryRegistry, images: Images) -> None:
     a, b, c = images.keys[:3]
     registry.edit(Answer(b, a, True))
@@ -353,6 +448,11 @@ REFUSED: list[tuple[Edit, str]] = [
     (NotACategory(5, {"s1:0": 3}), "'s1:0' is not in category 5"),
     (NotACategory(5, {"s1:15": 5}), "is being retired"),
     (Answer("s1:0", "s1:0", True), "got 's1:0' twice"),
+    (SetAside(1), "Category 1 was labelled at stage 0: set its images aside"),
+    (SetAside(99), "no category 99"),
+    (SetImagesAside(["nowhere"], ONE), "never seen, the first is 'nowhere'"),
+    (SetImagesAside(["s1:0"]), "has features here"),
+    (TakeBack(5), "Category 5 is not set aside"),
 ]
 
 

@@ -16,6 +16,7 @@ from promptccd.registry import (
     Move,
     NotACategory,
     Rename,
+    SetAside,
     Split,
     StageGroups,
 )
@@ -526,6 +527,35 @@ def test_edited_categories_take_the_mean_of_their_own_images() -> None:
         np.testing.assert_allclose(registry.prototypes[row], mean_of(S1, keys), atol=1e-6)
     fixed = kept.prototypes[[kept.category(each).prototype_row for each in (6, 3)]]
     np.testing.assert_array_equal(fixed, np.eye(WIDTH)[:2])
+
+
+def test_what_is_like_a_category_that_is_set_aside_comes_to_it_and_changes_nothing_of_it() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, seed=1))
+    before = registry.copy()
+    registry.edit(SetAside(5))
+    row = registry.category(5).prototype_row
+    prototype = registry.prototypes[row].copy()
+    change = registry.observe(2, S2.groups({**KNOWN, 5: 5}, seed=2, features=S2.features))
+    assert registry.members_of(5) == sorted([*S1.of(5), *S2.of(5)])
+    assert registry.put_aside == set(S1.of(5))
+    assert (registry.prototypes[registry.category(5).prototype_row] == prototype).all()
+    apart = registry.copy()
+    apart.observe(2, replace(S2.groups({**KNOWN, 5: 5}, seed=2), features=S2.features[::-1].copy()))
+    assert (apart.prototypes[apart.category(5).prototype_row] == prototype).all()
+    assert 5 not in change.grown
+    since = registry.changes_since(before)
+    assert 5 not in {*since.grown, *since.new, *since.retired, *since.emptied}
+    assert 3 in since.grown
+
+
+def test_what_came_and_was_set_aside_is_no_new_category() -> None:
+    registry = known_registry()
+    before = registry.copy()
+    registry.observe(1, S1.groups(KNOWN, seed=1))
+    assert 5 in registry.changes_since(before).new
+    registry.edit(SetAside(5))
+    assert registry.changes_since(before).new == (3, 4)
 
 
 def test_what_changed_since_the_last_stage() -> None:

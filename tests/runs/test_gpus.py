@@ -65,6 +65,16 @@ def test_a_line_says_why_a_training_is_on_the_cpu() -> None:
     assert "need float64, which not every GPU of the kind mps has" in why_on_the_cpu("mps")
 
 
+def test_a_device_that_gives_the_same_answers_is_used(trained_run: Path, monkeypatch, caplog) -> None:
+    model, view = load_model(trained_run / "stage1"), load_view(trained_run / "stage1")
+    monkeypatch.setattr(gpus, "_EXACT", ("cuda",))
+    caplog.set_level("INFO")
+    there = placed(model, view, CPU)
+    assert there is not model
+    assert "Features are computed on cpu, and groups are found on the CPU" in caplog.text
+    assert all(map(torch.equal, there.state_dict().values(), model.state_dict().values()))
+
+
 def test_a_device_that_computes_nothing_is_left_with_a_line(trained_run: Path, caplog) -> None:
     model, view = load_model(trained_run / "stage1"), load_view(trained_run / "stage1")
     kept = placed(model, view, torch.device("meta"))

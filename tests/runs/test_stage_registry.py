@@ -15,7 +15,7 @@ from promptccd.evaluation import Discovery
 from promptccd.experiments import ReportOptions, write_report
 from promptccd.experiments.measures import measure_run
 from promptccd.hub import verify
-from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, load_registry
+from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage_checkpoint import NO_CATEGORY, key_of, observe_stage, settled_images
 from promptccd.storage import problems_of
@@ -213,6 +213,38 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     assert new.id not in load_model(run / "stage3").config.category_ids
     assert "people\n  made 1 correction before this stage" in (run / "stage3" / "README.md").read_text()
     assert not [check for check in verify(str(run)) if check.problem]
+
+
+@pytest.mark.slow
+def test_nothing_is_learnt_from_images_that_are_set_aside(trained_run: Path, tmp_path: Path) -> None:
+    run = trained_to(trained_run, tmp_path / "run", 2)
+    new = max(
+        (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
+    )
+    assert main(["categories", str(run / "stage2"), "aside", str(new.id)]) == 0
+    assert new.id not in load_model(run / "stage2").config.category_ids
+    assert not [check for check in verify(str(run)) if check.problem]
+    go_on(run)
+    assert problems_of(run / "stage3") == []
+    last = registry_in(run / "stage3")
+    assert [each.id for each in last.aside] == [new.id]
+    assert load_model(run / "stage3").config.category_ids == [each.id for each in last.active]
+    assert not [check for check in verify(str(run)) if check.problem]
+
+
+def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -> None:
+    run = RunDirectory(trained_run)
+    sample_ids = [np.array(run.assignments(stage)["sample_ids"]) for stage in (0, 1)]
+    registry = load_registry(trained_run / "stage1")
+    new = next(each for each in registry.active if not each.known)
+    registry.edit(SetAside(new.id))
+    settled = type(settled_images(run, sample_ids))(registry, settled_images(run, sample_ids).ids)
+    prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
+    found = Discovery(np.array([0, new.id + 50]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
+    after, observed = observe_stage(settled, found, np.array([9001, 9002]), ["a", "b"])
+    assert observed.category_ids.tolist() == [0, NO_CATEGORY]
+    assert after.members["row:9002"] == new.id
+    assert new.id not in observed.prototype_ids
 
 
 def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(

@@ -95,12 +95,10 @@ def test_the_small_backbone_comes_with_what_it_needs(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("'my photos'", "how the categories of 'my photos' arrive: give --class_blocks"),
         (
             "promptccd-cubs",
             "No images and no recipe are called 'promptccd-cubs'. Did you mean 'promptccd-cub'",
         ),
-        ("team/zzz", "how the categories of 'team/zzz' arrive: give --class_blocks"),
         ("'my photos' --method promptcdd --class_blocks 2 1", "Did you mean 'promptccd'?"),
         ("'my photos' --method grow --class_blocks 2 1", "Did you mean 'grow-merge'?"),
         ("'my photos' --method pp --config promptccd-cub", "leave --method pp out"),
@@ -116,8 +114,31 @@ def test_what_is_unclear_is_asked_for(words: str, said: str, photos: Path) -> No
 
 def test_a_folder_may_be_called_nearly_as_a_recipe_is(photos: Path) -> None:
     photos.with_name("promptccd-cubs").mkdir()
-    with pytest.raises(ConfigurationError, match="how the categories of 'promptccd-cubs' arrive"):
-        typed("train promptccd-cubs")
+    assert typed("train promptccd-cubs").data.dataset == "promptccd-cubs"
+
+
+@pytest.mark.parametrize(
+    ("words", "streams"),
+    [("", []), ("--unlabelled 2024 week,2/", ["2024", "week,2/"]), ("--unlabelled a,b", ["a,b"])],
+)
+def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
+    words: str, streams: list[str], photos: Path
+) -> None:
+    """A folder may be called 2024, and hold a comma."""
+    recipe = typed(f"train 'my photos' {words}")
+    assert recipe.data.unlabelled == streams
+    assert (recipe.training.category_count, recipe.training.count_prior) == ("split_merge", "calibrated")
+    assert typed("train 'my photos' --class_blocks 3 1").data.unlabelled is None
+    given = typed("train 'my photos' --unlabelled a b --category_count 4 5 --count_prior matched")
+    assert (given.training.given_counts, given.training.count_prior) == ([4, 5], "matched")
+
+
+@pytest.mark.parametrize("words", ["--class_blocks 3 1", "--cuts [[1.0],[1.0]]", "--split_rule mixed"])
+def test_labels_are_hidden_or_nobody_has_them(words: str, photos: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nobody has labels of, and .* hides labels"):
+        typed(f"train 'my photos' --unlabelled week01 {words}")
+    with pytest.raises(ConfigurationError, match="give their streams as unlabelled too"):
+        typed("train 'my photos' --class_blocks 3 1 --labels later.csv")
 
 
 def test_what_is_a_recipe_and_what_are_images(photos: Path) -> None:

@@ -21,12 +21,16 @@ logger = logging.getLogger(__name__)
 
 def _declare_categories(categories: argparse.ArgumentParser) -> None:
     categories.add_argument("model", metavar="MODEL", help="folder of a finished stage or of a discovery")
-    categories.add_argument("action", choices=list(_ACTIONS), metavar="ACTION", help=" | ".join(_ACTIONS))
+    actions = [*_LOOKS, *_ACTIONS]
+    categories.add_argument("action", choices=actions, metavar="ACTION", help=" | ".join(actions))
     categories.add_argument(
         "arguments", nargs="*", default=[], metavar="ARGUMENT",
         help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... | "
-        "split ID IMAGE ... | dissolve ID | confirm IMAGE ... | answer IMAGE IMAGE same|different | forget [IMAGE ...] "
-        "(those that are not where they were); an image is its file, its picture or sha256 as assignments.csv has them "
+        "split ID IMAGE ... | dissolve ID | aside ID, or IMAGE ... (nothing to find: out of the result, and what is "
+        "like that category follows it) | back ID (from aside) | confirm IMAGE ... | answer IMAGE IMAGE "
+        "same|different | forget [IMAGE ...] (those that are not where they were) | rare [COUNT] (what to look at "
+        "first: images far from all that is known, and from each other); an image is its file, its picture or sha256 "
+        "as assignments.csv has them "
         "or the beginning of one, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
@@ -35,13 +39,13 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
 def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
     folder = Path(os.path.expanduser(options.model))
-    act = _ACTIONS[options.action]
+    act = _ACTIONS.get(options.action)
     if options.arguments and options.action in _ALONE:
         raise RegistryError(
             f"Expected {options.action} alone, got {options.arguments}: it {_ALONE[options.action]}."
         )
     if act is None:
-        _show(options, Project(folder))
+        _LOOKS[options.action](options, Project(folder))
         return
     project = Project(
         folder, Command([options.action, *options.arguments], lambda registry: _show(options, project))
@@ -73,6 +77,32 @@ def _show(options: argparse.Namespace, project: Project) -> None:
 
     show(options, [{**asdict(each), "away": away[each.id]} for each in shown], text)
     sys.stdout.flush()  # the list has to be out before the project forgets the command
+
+
+def _show_rare(options: argparse.Namespace, project: Project) -> None:
+    text = options.arguments[0] if options.arguments else "50"
+    if (
+        len(options.arguments) > 1
+        or not text.isdecimal()
+        or not 0 < len(text) <= MOST_DIGITS
+        or int(text) < 1
+    ):
+        raise RegistryError(f"Expected rare COUNT, a whole number from 1 on, got {options.arguments}.")
+    found, registry = project.rare_first(int(text)), project.registry
+    names, paths = {each.id: each.name for each in registry.active}, project.paths(found)
+    homes = [registry.members.get(key) for key in found]
+    values = [
+        {"picture": key, "category": home, "path": paths[key]} for key, home in zip(found, homes, strict=True)
+    ]
+
+    def text_of() -> str:
+        rows = [
+            [key[:12], "in none" if home is None else names[home], paths[key]]
+            for key, home in zip(found, homes, strict=True)
+        ]
+        return table(["picture", "category", "path"], rows)
+
+    show(options, values, text_of)
 
 
 def _rename(project: Project, arguments: Sequence[str]) -> None:
@@ -112,6 +142,32 @@ def _dissolve(project: Project, arguments: Sequence[str]) -> None:
     )
 
 
+def _aside(project: Project, arguments: Sequence[str]) -> None:
+    if not arguments:
+        raise RegistryError("Expected aside ID, or the images to set aside.")
+    registry, one = project.registry, arguments[0]
+    ids = {str(each) for each in registry.categories} | {each.name for each in registry.active}
+    if len(arguments) > 1 or one not in ids:
+        project.set_images_aside(_images(project, arguments))
+        return
+    identity = _category(project, one)
+    project.set_aside(identity)
+    logger.info(
+        "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it.%s",
+        identity,
+        project.registry.category(identity).size,
+        " The next promptccd discover with this --out groups anew what was found beside it."
+        if (project.folder / TABLE).exists()
+        else "",
+    )
+
+
+def _back(project: Project, arguments: Sequence[str]) -> None:
+    if len(arguments) != 1:
+        raise RegistryError(f"Expected back ID, a category that is set aside, got {arguments}.")
+    project.take_back(_category(project, arguments[0]))
+
+
 def _answer(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) != 3 or arguments[2] not in ("same", "different"):
         raise RegistryError(f"Expected answer IMAGE IMAGE same, or different at the end, got {arguments}.")
@@ -147,14 +203,16 @@ def _category(project: Project, text: str) -> int:
     return named[0]
 
 
-_ACTIONS: dict[str, Callable[[Project, Sequence[str]], object] | None] = {
-    "list": None,
+_LOOKS: dict[str, Callable[[argparse.Namespace, Project], None]] = {"list": _show, "rare": _show_rare}
+_ACTIONS: dict[str, Callable[[Project, Sequence[str]], object]] = {
     "rename": _rename,
     "merge": lambda project, arguments: project.merge([_category(project, each) for each in arguments]),
     "split": _split,
     "move": _move,
     "gather": lambda project, arguments: project.gather(_images(project, arguments)),
     "dissolve": _dissolve,
+    "aside": _aside,
+    "back": _back,
     "confirm": lambda project, arguments: project.confirm(_images(project, arguments)),
     "answer": _answer,
     "forget": lambda project, arguments: project.forget(_images(project, arguments) or None),

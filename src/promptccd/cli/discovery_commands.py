@@ -17,6 +17,7 @@ from promptccd.cli.parsing import (
     show,
     whole_number,
 )
+from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, AdaptationOptions
 from promptccd.errors import ConfigurationError
 
@@ -100,6 +101,7 @@ def discover_command(options: argparse.Namespace) -> None:
         seed=options.seed,
         limits=limits_of(options, options.limit),
         bit_depth=options.bit_depth,
+        image_roots=options.image_roots,
         workers=options.workers,
         device=options.device,
         max_model_bytes=options.max_model_bytes,
@@ -159,6 +161,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{report.duplicates} "
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
+        *([f"  {FOLLOWED}"] if OUTSIDE in report.skipped_reasons else []),
         *([f"  {report.depths} (--bit-depth sets another)"] if report.depths else []),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
         if sizes
@@ -166,6 +169,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
         f"{counts['settled']} in ones discovered before, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
+        *([f"set aside, or like what was: {counts['aside']}"] if counts["aside"] else []),
     ]
     if result.waiting:
         count, like = len(result.waiting), Counter(result.waiting.values()).most_common(LIKEST)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import experiments, runs
 from promptccd.cli.parsing import MOST_WORKERS, show, to_json, whole_number
-from promptccd.cli.tables import comparison_table, score_table, table
+from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
 from promptccd.evaluation.protocol_terms import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
@@ -88,6 +88,9 @@ def evaluate_command(options: argparse.Namespace) -> None:
         evaluation = runs.RunEvaluation(
             path, options.dataset, options.num_workers, keep_features=len(chosen) > 1
         )
+        if not (evaluation.stages.is_scored or options.protocol):
+            _print_streams(options, path, evaluation)
+            continue
         for name, own in chosen.items():
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
@@ -99,7 +102,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
         if routing is not None:
             routed.setdefault(row, []).append(routing)
             _print_score(options, "part routing, percent of patches", routing, ROUTING)
-    _print_together(options, {name: {**scores[name], **baselines[name]} for name in chosen}, routed)
+    if any(scores.values()):
+        _print_together(options, {name: {**scores[name], **baselines[name]} for name in chosen}, routed)
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
 
@@ -107,6 +111,19 @@ def evaluate_command(options: argparse.Namespace) -> None:
 def _print_score(options: argparse.Namespace, title: str, score: "ContinualScore", protocol: str) -> None:
     if not options.json:
         print(f"{title}\n{score_table(score, PROTOCOLS[protocol].counted)}\n", flush=True)
+
+
+def _print_streams(options: argparse.Namespace, path: str, evaluation: "runs.RunEvaluation") -> None:
+    """What can be said of a run on streams that nobody has labels of."""
+    streams, held_out = runs.stream_records(evaluation.run), evaluation.held_out_accuracy()
+    values = {"streams": [asdict(each) for each in streams], "held_out": held_out}
+
+    def text() -> str:
+        rows = [[f"stage {stage}", value] for stage, value in held_out.items()]
+        known = "labelled images held out, percent right"
+        return "\n".join([path, stream_table(streams), *([table([known, ""], rows)] if rows else [])])
+
+    show(options, values, text)
 
 
 def _print_together(options: argparse.Namespace, scores: Mapping[str, Scores], routed: Scores) -> None:

@@ -65,6 +65,7 @@ def predict_command(options: argparse.Namespace) -> None:
         top_k=options.top_k,
         bit_depth=options.bit_depth,
         max_pixels=limits_of(options).max_pixels,
+        image_roots=options.image_roots,
     )
 
     def kind(item: runs.Prediction, category: runs.Prediction | runs.Candidate) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from promptccd import runs
 from promptccd.cli.parsing import add_decoding, limits_of, whole_number
+from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import workbench
 from promptccd.errors import ConfigurationError, RunError, nothing_at
 from promptccd.models.untrusted import one_line
@@ -54,10 +55,10 @@ def open_command(options: argparse.Namespace) -> None:
             logger.info("Photographs that came since are looked for when it is closed and opened again.")
         _show(url, options)
         return
-    if is_project and (options.bit_depth or options.max_megapixels):
+    if is_project and (options.bit_depth or options.max_megapixels or options.image_roots):
         logger.warning(
-            "--bit-depth and --max-megapixels are for reading photographs, which %s are not: give the folder of "
-            "photographs with them.", folder,
+            "--bit-depth, --max-megapixels and --image-roots are for reading photographs, which %s are not: give the "
+            "folder of photographs with them.", folder,
         )  # fmt: skip
     if not is_project:
         _find_groups(folder, out, options)
@@ -101,7 +102,12 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
 
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, options.model, out)
     with StopRequest() as stop:
-        session = DiscoverySession.open(options.model, limits=limits_of(options), bit_depth=options.bit_depth)
+        session = DiscoverySession.open(
+            options.model,
+            limits=limits_of(options),
+            bit_depth=options.bit_depth,
+            image_roots=options.image_roots,
+        )
         found = discover(session, folder, out, stop=stop)
     logger.info(
         "Photographs: %d, of %d moments; groups: about %s.", found.report.used, found.moments, found.estimate
@@ -110,6 +116,8 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         logger.info("%s (--bit-depth sets another).", found.report.depths.capitalize())
     if found.report.skipped:
         logger.info("Files that were skipped: %d; %s says why.", found.report.skipped, out / "discovery.html")
+    if OUTSIDE in found.report.skipped_reasons:
+        logger.info("%s: %d; %s.", OUTSIDE, found.report.skipped_reasons[OUTSIDE], FOLLOWED)
 
 
 DEFAULT_MODEL = "facebook/dinov2-small"

@@ -130,6 +130,15 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="bits of the values of images with more than 8; unless given, what each file says, or else the fewest "
         "that hold the values of all of them",
     )
+    parser.add_argument(
+        "--image-roots",
+        "--image_roots",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PLACE",
+        help="further folders that links among the images may lead into; any other link out is skipped",
+    )
 
 
 def limits_of(options: argparse.Namespace, max_files: int | None = None) -> IntakeLimits:

@@ -4,8 +4,10 @@ import argparse
 import inspect
 import re
 import typing
+from pathlib import Path
 from typing import Any, Literal
 
+from promptccd import runs
 from promptccd.data.ranges import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.methods import words_of_methods
@@ -49,7 +51,8 @@ def add_what(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGES|RECIPE",
         nargs="?",
         help="images of your own: a folder with a sub-folder per category, a CSV of path,label, a parquet file, or a "
-        "data set of the Hub; or a recipe, as --config takes it",
+        "data set of the Hub, with --unlabelled for streams beside them; or a recipe, as --config takes it; or the "
+        "folder of a run, which goes on, with the streams and labels that are given besides",
     )
     parser.add_argument("--config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
     parser.add_argument(
@@ -67,6 +70,14 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
     from promptccd.training.own_images import names_recipe, recipe_for_images
 
     overrides, what, config = given_fields(options), options.what, options.config
+    if what is not None and (Path(what) / "manifest.json").is_file():
+        if config is not None or options.method is not None:
+            raise ConfigurationError(
+                f"{what} is a run, which has its recipe: leave --config and --method out."
+            )
+        return runs.continued(runs.RunDirectory(what), overrides)
+    if what is not None and (Path(what).absolute().parent / "manifest.json").is_file():
+        raise ConfigurationError(f"{what} is a part of the run {Path(what).absolute().parent}: give the run.")
     if what is not None and not names_recipe(what):
         return recipe_for_images(what, options.method, config, overrides)
     if options.method is not None:
@@ -105,6 +116,8 @@ def option_value(given: str | list[str], hint: Any) -> Any:
     if len(words) == 1 and says_none(words[0], hint):
         return None
     choices = any(typing.get_origin(option) is Literal for option in options)
+    if any(typing.get_origin(option) is list and typing.get_args(option) == (str,) for option in options):
+        return words  # places, which may be called 2024
     if isinstance(given, list):  # one list, its items one by one, or a word that the field takes
         values = [parse_value(word) for word in words]
         if len(values) == 1 and isinstance(values[0], str) and "," in values[0]:

@@ -172,7 +172,9 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--jobs", type=whole_number(1, MOST_WORKERS), default=1, help="cells to train at once (1)"
     )
-    sweep.add_argument("--dry-run", action="store_true", help="list the cells and train nothing")
+    sweep.add_argument(
+        "--dry-run", action="store_true", help="list the cells and their devices, and train nothing"
+    )
     _add_table_options(sweep)
     add_recipe_options(sweep)
     sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.experiments.paper_tables"))
@@ -241,9 +243,20 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
-    rows = [[row["cell"], row["state"]] for row in states]
-    show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *notes]))
+    gpus = experiments.devices_of(cells, options.jobs, experiments.visible_devices())
+    devices = {name: f"GPU {gpu}" if gpu else "CPU" for name, gpu in gpus.items()}
+    states = [
+        {
+            "cell": cell.name,
+            "state": _state(cell),
+            "device": devices.get(cell.name, ""),
+            "settings": cell.settings,
+        }
+        for cell in cells
+    ]
+    rows = [[row["cell"], row["state"], row["device"]] for row in states]
+    header = ["cell", "state", "device"]
+    show(options, states, lambda: "\n".join([table(header, rows), f"{len(cells)} cells", *notes]))
 
 
 def _require_whole(result: "SweepResult") -> None:

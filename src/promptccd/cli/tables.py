@@ -10,7 +10,7 @@ from promptccd.evaluation.accuracy import PARTS
 if TYPE_CHECKING:
     from promptccd.data import StageCount
     from promptccd.evaluation import ContinualScore, StageScore
-    from promptccd.runs import ParameterCount
+    from promptccd.runs import ParameterCount, StreamRecord
 
 MOST_PROMPTS = 10  # shown of an explanation
 
@@ -48,6 +48,11 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     names = [name.replace("_", " ") for name in columns]
     below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
     return "\n".join([table(["", "images", counted, "All", "Old", "New", *names], rows), below]).rstrip()
+
+
+def stream_table(records: "Sequence[StreamRecord]") -> str:
+    """What was found in streams without labels, of which no accuracy is known."""
+    return f"{table(*experiments.stream_rows(records))}\nThe streams have no labels, so that no accuracy is known."
 
 
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
@@ -97,5 +102,13 @@ def _count(row: "StageScore") -> str:
 
 def count_table(counts: "Sequence[StageCount]") -> str:
     """Images, categories and Old share per stage."""
-    rows = [[f"stage {row.stage}", row.images, row.classes, f"{row.old_share:.4f}"] for row in counts]
+    rows = [
+        [
+            f"stage {row.stage}",
+            row.images,
+            experiments.ABSENT if row.classes is None else row.classes,
+            experiments.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
+        ]
+        for row in counts
+    ]
     return table(["", "images", "categories", "Old share"], rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from promptccd import data, hub, runs
 from promptccd.cli.parsing import show
 from promptccd.cli.recipe_options import add_what, recipe_from
-from promptccd.cli.tables import count_table, parameter_table, score_table
+from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.launcher import is_first_process
 from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
@@ -49,8 +49,13 @@ def train_command(options: argparse.Namespace) -> None:
 
     if not (first := is_first_process()):
         _be_silent()
-    score = train_recipe(recipe_from(options, needs_images=True))
-    if first:
+    recipe = recipe_from(options, needs_images=True)
+    score = train_recipe(recipe)
+    if not first:
+        return
+    if streams := runs.stream_records(runs.RunDirectory(recipe.training.output_dir)):
+        show(options, [asdict(each) for each in streams], lambda: stream_table(streams))
+    else:
         show(options, score.to_dict(), lambda: score_table(score))
 
 

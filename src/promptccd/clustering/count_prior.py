@@ -131,7 +131,8 @@ def _within(points: Tensor, settled: Tensor) -> Tensor:
     if not covariance.diagonal().sum() > 0:
         raise DataError(
             f"Expected known categories with two different images at least, to learn how far categories spread, got "
-            f"{len(members)} images of {len(ids)} categories: set count_prior to paper."
+            f"{len(members)} images of {len(ids)} categories: set count_prior to paper, "
+            "and category_count to split_merge."
         )
     return covariance
 

@@ -230,8 +230,11 @@ def _refuse_planes(image: Image.Image) -> None:
         )
 
 
+DEPTH_BYTES = 32  # of a file, which tell whether it may be deep
+
+
 def may_be_deep(head: bytes) -> bool:
-    """Whether a file may have more than 8 bits a value, by its first 32 bytes."""
+    """Whether a file may have more than 8 bits a value, by its first `DEPTH_BYTES`."""
     if head.startswith(b"\x89PNG"):
         return head[24:25] == b"\x10"
     return head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") or head[:2] in (b"P2", b"P5", b"P6", b"Pf")

@@ -5,6 +5,7 @@ import codecs
 from promptccd.data.heif import INSTALL, heif_plugin, is_heif
 
 FIRST_BYTES = 512  # of a file, which tell what it is
+UNKNOWN = "no known format"
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
@@ -42,6 +43,7 @@ _STARTS = (  # after leading blanks, in lower case
         "a property list of macOS",
         "if it ends in .icloud, open it once to download the photograph",
     ),
+    (b"{", "JSON", ""),  # behind RTF, which begins like it
     (b"8bps", "PSD", _CONVERT),
     (b"gimp xcf", "XCF", _CONVERT),
     (b"\x00\x00\x00\x0cjp  ", "JPEG 2000", _CONVERT),
@@ -132,10 +134,22 @@ def is_picture(head: bytes) -> bool:
     return bool(picture_kind(head) or camera_raw_kind(head))
 
 
+def why_skipped(head: bytes) -> str:
+    """Why a file is skipped by its first bytes; empty for a picture that is read."""
+    if is_picture(head):
+        return ""
+    return why_no_picture(head) if head else "empty file"
+
+
 def why_no_picture(head: bytes) -> str:
     """Why a file is skipped that begins like no picture that is read: what it is, and what to do with it."""
     kind, advice = kind_of(head)
     return f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
+
+
+def kind_name(head: bytes) -> str:
+    """What a file is, by its first bytes, in a word or two."""
+    return "an image" if is_picture(head) else kind_of(head)[0]
 
 
 def kind_of(head: bytes) -> tuple[str, str]:
@@ -150,7 +164,7 @@ def kind_of(head: bytes) -> tuple[str, str]:
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
         return "text", "give a table of path,label itself to promptccd train"
-    return "no known format", "give JPEG, PNG or WebP"
+    return UNKNOWN, "give JPEG, PNG or WebP"
 
 
 def _by_place(head: bytes) -> tuple[str, str] | None:

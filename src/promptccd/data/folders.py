@@ -13,12 +13,22 @@ from pathlib import Path
 from unicodedata import normalize
 
 from promptccd import system
-from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
+from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.file_names import display_name, folder_reason, library_reason, system_reason
+from promptccd.data.heif import is_heif
 from promptccd.data.leftovers import leftovers
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import OUTSIDE, Entry, ImageSource, Stamp, first_bytes, inside, read_regular_file
-from promptccd.errors import DataError
+from promptccd.data.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import (
+    FOLLOWED,
+    OUTSIDE,
+    Entry,
+    ImageSource,
+    Stamp,
+    first_bytes,
+    inside,
+    read_regular_file,
+)
+from promptccd.errors import DataError, nothing_at
 from promptccd.storage import EXPORTED, PROJECT
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
@@ -35,11 +45,20 @@ class FolderSource(ImageSource):
     Args:
         path: the folder.
         roots: further folders that links may lead into.
+
+    Attributes:
+        roots: all that they may lead into, links resolved.
+
+    Raises:
+        DataError: one of the roots is no folder.
     """
 
     def __init__(self, path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()):
         self._root = os.path.realpath(os.path.expanduser(path))
-        self._roots = (self._root, *(os.path.realpath(os.path.expanduser(each)) for each in roots))
+        self.roots = (self._root, *(os.path.realpath(os.path.expanduser(each)) for each in roots))
+        if missing := next((each for each in self.roots[1:] if not os.path.isdir(each)), None):
+            what = f"{missing!r} is no folder." if os.path.exists(missing) else nothing_at(missing)
+            raise DataError(f"{what} Give --image_roots the folders that links lead into.")
         self._has_linked_folders = False
         self.name = f"Folder {display_name(os.fspath(path))!r}"
 
@@ -76,7 +95,7 @@ class FolderSource(ImageSource):
     def _target(self, entry: Entry) -> str:
         path = os.path.join(self._root, *entry.key.split("/"))
         is_linked = self._has_linked_folders or os.path.islink(path)
-        return inside(path, self._roots) if is_linked else path
+        return inside(path, self.roots) if is_linked else path
 
     def _walk(self) -> Iterator[Entry]:
         # A folder, and where it and those above it lie.
@@ -107,7 +126,7 @@ class FolderSource(ImageSource):
     def _ours(self, place: str) -> str:
         """What of ours a folder lies in or is, whichever link led there; empty for all others."""
         places = itertools.takewhile(
-            lambda each: str(each) not in self._roots, (Path(place), *Path(place).parents)
+            lambda each: str(each) not in self.roots, (Path(place), *Path(place).parents)
         )
         found = (said for each in places for mark, said in _OURS.items() if (each / mark).exists())
         return next(found, "")
@@ -118,13 +137,14 @@ class FolderSource(ImageSource):
         left = library_reason(os.path.basename(above[-1]), item.name)
         if is_link:
             try:
-                target = inside(item.path, self._roots)
+                target = inside(item.path, self.roots)
             except SkippedFileError as skipped:
                 return "", str(skipped)
             if os.path.isdir(target):
                 if any(each == target or each.startswith(f"{target}{os.sep}") for each in above):
                     return "", "link that leads back to itself"
                 self._has_linked_folders = True
+        # mutant always: the list of names has told it already, which saves a look
         is_folder = os.path.isdir(target) if is_link else item.is_dir(follow_symlinks=False)
         if is_folder:
             reason = folder_reason(item.name) or left
@@ -155,14 +175,13 @@ class LabelledFolder:
     def __str__(self) -> str:
         images = sum(map(len, self.splits.values()))
         reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
-        parts = [f"{self.found} files found: {images} images with a category"]
+        what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
+        parts = [f"{self.found} files found: {what}"]
         parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
         parts += [f"{self.deeper} images lie deeper, and count for the folder at the first level"] * bool(
             self.deeper
         )
-        parts += ["with --image_roots PLACE, links into that place are followed"] * (
-            OUTSIDE in self.left_out.values()
-        )
+        parts += [FOLLOWED] * (OUTSIDE in self.left_out.values())
         return "; ".join(parts)
 
 
@@ -173,34 +192,45 @@ class Sorted:
     Attributes:
         images: paths of images, in the order of the source.
         left_out: why each of the others is none, by path.
+        spoilt: paths of those that are called images.
     """
 
     images: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    spoilt: set[str] = field(default_factory=set)
 
 
 def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
-    """Tell images of a folder from its other files: by what they hold, where their names do not say image already."""
+    """Tell images of a folder from its other files, by what they begin with."""
     found = Sorted()
     entries = source.entries(limits)
-    beside = leftovers(entry.name for entry in entries if not entry.reason)
+    reasons = {entry.key: entry.reason or _reason_in(source, entry) for entry in entries}
+    files = [entry for entry in entries if not entry.reason]
+    found.spoilt = {
+        entry.name for entry in files if reasons[entry.key] and entry.key.lower().endswith(IMAGE_SUFFIXES)
+    }
+    # They stand for no other file.
+    beside = leftovers(entry.name for entry in files if entry.name not in found.spoilt)
     for entry in entries:
-        reason = entry.reason or beside.get(entry.name, "")
-        if not reason and not entry.key.lower().endswith(IMAGE_SUFFIXES):
-            try:
-                head = source.first_bytes(entry)
-                reason = "" if is_picture(head) else why_no_picture(head) if head else "empty file"
-            except SkippedFileError as skipped:
-                reason = str(skipped)
-        if reason:
+        if reason := entry.reason or beside.get(entry.name) or reasons[entry.key]:
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
     return found
 
 
+def _reason_in(source: FolderSource, entry: Entry) -> str:
+    try:
+        head = source.first_bytes(entry)
+        # A HEIC that is called a JPEG is said to be one when it is read, unless what reads it was installed by then.
+        waits = entry.key.lower().endswith(IMAGE_SUFFIXES) and is_heif(head)
+        return "" if waits else why_skipped(head)
+    except SkippedFileError as skipped:
+        return str(skipped)
+
+
 def labelled_folder(
-    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()
+    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = (), labelled: bool = True
 ) -> LabelledFolder:
     """Images of a sub-folder per category, and of splits above them if all folders of the first level are splits.
 
@@ -209,12 +239,22 @@ def labelled_folder(
     Args:
         folder: the folder.
         roots: further folders that links may lead into.
+        labelled: whether names of folders are those of categories; if not, no image has one.
 
     Raises:
-        DataError: it cannot be listed, or it holds splits without categories.
+        DataError: it cannot be listed, more than half of its images are none, or it holds splits without categories.
     """
     files = images_in(FolderSource(folder, roots), IntakeLimits())
     found, left_out = len(files.images) + len(files.left_out), files.left_out
+    called = len(files.images) + len(files.spoilt)
+    if files.images and len(files.spoilt) > TOO_MANY_BAD * called:
+        reasons = Counter(left_out[path] for path in files.spoilt).most_common(3)
+        raise DataError(
+            f"{len(files.spoilt)} of {called} images in {str(folder)!r} cannot be read: "
+            f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
+        )
+    if not labelled:
+        return LabelledFolder({}, left_out, files.images, found=found)
     parts = {path: Path(path).parts for path in files.images}
     splits = _splits_of(Path(folder).expanduser(), list(parts.values()))
     if all(len(each) == 1 for each in parts.values()):

@@ -1,12 +1,14 @@
 """Images that are rows of a data set, a person's own or one of the Hub."""
 
+import contextlib
 import logging
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import datasets
 import numpy as np
@@ -14,18 +16,17 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 from huggingface_hub import HfApi, constants
 
-from promptccd.data.depths import Depth, Depths
+from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.file_names import display_name
 from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, load_images
-from promptccd.data.sources import Entry, ImageSource, read_regular_file, within_limit
+from promptccd.data.sources import Entry, ImageSource, first_bytes, read_regular_file, within_limit
 from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-_TRIED = 100  # rows
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
@@ -79,17 +80,30 @@ class ImageRows:
 
         Args:
             bit_depth: of all of them; by default what each file says, or else the smallest of
-                `promptccd.data.depths.BIT_DEPTHS` that holds the values of all. Every image is read for it if one of
-                `_TRIED` has more than 8 bits.
+                `promptccd.data.depths.BIT_DEPTHS` that holds the values of all. Images that by their first bytes may
+                have more than 8 bits are read for it.
         """
-        depths, rows = Depths(fixed=bit_depth), range(len(self))
-        if bit_depth is None and any(map(self._depth, rows[:: max(1, len(rows) // _TRIED)])):
-            depths = Depths.holding(map(self._depth, rows))
+        depths = Depths(fixed=bit_depth)
+        found = (
+            [] if bit_depth is not None else [*filter(None, map(self._depth, self._rows_that_may_be_deep()))]
+        )
+        if found:
+            depths = Depths.holding(found)
             logger.info(
                 "%s (bit_depth sets another).",
                 str(depths).capitalize() or "Images are shown by the depth that their files say they have",
             )
         return ImageRows(self._table, self._column, self._roots, replace(self.decoding, depths=depths))
+
+    def _rows_that_may_be_deep(self) -> Iterator[int]:
+        starts = self._by_row(
+            lambda chunk: pyarrow.compute.binary_slice(chunk.field("bytes"), 0, DEPTH_BYTES), pyarrow.binary()
+        )
+        yield from (row for row, start in enumerate(starts.to_pylist()) if may_be_deep(start or b""))
+        for row, path in self._named_files():
+            with contextlib.suppress(SkippedFileError):  # it is skipped with its reason when it is read
+                if may_be_deep(first_bytes(self._own_file(path), DEPTH_BYTES)):
+                    yield row
 
     def _depth(self, row: int) -> Depth | None:
         try:
@@ -148,17 +162,19 @@ class ImageRows:
 
     def _named_files(self) -> Iterator[tuple[int, str]]:
         """Rows without bytes, and the path that each gives instead; found without touching an image."""
-        paths = pyarrow.chunked_array(
-            [
-                pyarrow.compute.if_else(chunk.field("bytes").is_null(), chunk.field("path"), None)
-                for chunk in self._table.data.column(self._column).chunks
-            ],
+        paths = self._by_row(
+            lambda chunk: pyarrow.compute.if_else(chunk.field("bytes").is_null(), chunk.field("path"), None),
             pyarrow.string(),
         )
-        if self._table._indices is not None:  # rows were selected or shuffled
-            paths = paths.take(self._table._indices.column(0))
         rows = np.flatnonzero(paths.is_valid().to_numpy())
         return zip(rows.tolist(), paths.take(rows).to_pylist(), strict=True)
+
+    def _by_row(self, of_chunk: Callable[[Any], Any], kind: Any) -> Any:
+        """What is taken of every chunk of the column, in the order of the rows."""
+        chunks = self._table.data.column(self._column).chunks
+        taken = pyarrow.chunked_array([of_chunk(chunk) for chunk in chunks], kind)
+        # Rows may have been selected or shuffled.
+        return taken if self._table._indices is None else taken.take(self._table._indices.column(0))
 
     def _own_file(self, path: str) -> str:
         """Where a path leads, links resolved."""

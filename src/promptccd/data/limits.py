@@ -81,6 +81,7 @@ class IntakeLimits:
 
 
 _MOST_LISTED = 1_000_000  # files of an archive: its list is read in one piece and takes a gigabyte of memory
+TOO_MANY_BAD = 0.5  # share of the images that a training may not read
 SMALL = MIB  # bytes; a blank drawing packs a thousandfold and does no harm
 
 

@@ -83,10 +83,12 @@ class OpenedImages:
     Attributes:
         table: its rows.
         left_out: why files of a folder are in no split, by path.
+        name: what it is called; empty for one that was given from Python.
     """
 
     table: Dataset
     left_out: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -94,7 +96,9 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
     return open_images(dataset, split).table
 
 
-def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -> OpenedImages:
+def open_images(
+    dataset: str, split: str = "train", roots: Sequence[str] = (), labelled: bool = True
+) -> OpenedImages:
     """Open one split of an image data set, and log what a folder holds besides.
 
     Args:
@@ -103,12 +107,14 @@ def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -
             data set on the Hub.
         split: name of the split, for example ``"train"``.
         roots: further folders that links in a folder of images may lead into.
+        labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
+            set of one split is that split.
 
     Raises:
         DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
     """
     if dataset in BUILT_IN:
-        return OpenedImages(BUILT_IN[dataset].load())
+        return OpenedImages(BUILT_IN[dataset].load(), name=dataset)
     path = Path(os.path.expanduser(dataset))
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
     is_path = is_path or is_of_windows(dataset)
@@ -116,7 +122,7 @@ def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -
         said = " It is a path of Windows." if is_of_windows(dataset) and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{said} {_GIVE}")
     try:
-        loaded = load_table(dataset, roots=roots)
+        loaded = load_table(dataset, roots=roots, labelled=labelled)
     except DataError:
         raise
     except Exception as error:  # datasets raises many kinds here; a person needs one line
@@ -125,7 +131,9 @@ def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -
         raise DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}") from error
     if loaded.said:
         logger.info("%s: %s.", dataset, loaded.said)
-    return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out)
+    if not labelled and isinstance(loaded.splits, DatasetDict) and len(loaded.splits) == 1:
+        split = next(iter(loaded.splits))
+    return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out, dataset)
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -191,11 +199,31 @@ def label_column_of(dataset: Dataset, label_column: str | None) -> str:
     if all(isinstance(feature, Image) for feature in dataset.features.values()):
         raise DataError(
             "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
-            "list them in a CSV file of path,label. To group images without labels: promptccd discover photographs "
-            "FOLDER --out groups/"
+            "list them in a CSV file of path,label; give those without a label as --unlabelled FOLDER. To group "
+            "images without labels: promptccd discover photographs FOLDER --out groups/"
         )
     raise DataError(
         f"Which column holds the labels? The columns are {dataset.column_names}. Set --label_column."
+    )
+
+
+UNLABELLED = ("", "unlabelled", "unlabeled")  # words that stand where a label would
+
+
+def without_label(dataset: Dataset, label_column: str) -> np.ndarray:
+    """Which rows ``(N,)`` say that they have no label: by none, by -1, or by one of the words `UNLABELLED`."""
+    feature = dataset.features[label_column]
+    values = dataset.with_format(None)[label_column][:]
+    if isinstance(feature, ClassLabel):
+        values = [feature.int2str(each) if each is not None and each >= 0 else each for each in values]
+    return np.array(
+        [
+            each is None
+            or (isinstance(each, str) and each.strip().casefold() in UNLABELLED)
+            or (isinstance(each, int | float) and (each == -1 or each != each))
+            for each in values
+        ],
+        dtype=bool,
     )
 
 
@@ -214,9 +242,18 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     if not len(dataset):
         raise DataError("The data set has no row: there is nothing to cut into stages. Give one with images.")
     feature = dataset.features[label_column]
-    raw = np.asarray(dataset.with_format(None)[label_column][:], dtype=object)
+    values = dataset.with_format(None)[label_column][:]
+    # Where some are missing, pandas makes fractions of whole numbers.
+    whole = [int(each) if isinstance(each, float) and each.is_integer() else each for each in values]
+    raw = np.asarray(whole, dtype=object)
     for row, value in enumerate(raw):
-        if not isinstance(value, (int, str)) or isinstance(value, bool) or value in (-1, ""):
+        if value in (None, -1, ""):
+            raise DataError(
+                f"Row {row} of column {label_column!r} has no label ({value!r}), and class_blocks need one for every "
+                "image: they hide labels, to score by them. Leave --class_blocks out, and images without a label come "
+                "as a stream of their own; or remove the row, or choose another --label_column."
+            )
+        if not isinstance(value, (int, str)) or isinstance(value, bool):
             raise DataError(
                 f"Row {row} of column {label_column!r} has the label {value!r}; expected an integer from 0 or a "
                 "name. Remove the row, or choose another --label_column."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from promptccd import system
-from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
+from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
 
@@ -164,8 +164,8 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
     """
     limits = budget.limits
     with _opened(path) as (stream, size):
-        if size > SMALL and not is_picture(head := stream.read(FIRST_BYTES)):
-            raise SkippedFileError(why_no_picture(head))  # a video of a gigabyte is not read for it
+        if size > SMALL and (reason := why_skipped(stream.read(FIRST_BYTES))):
+            raise SkippedFileError(reason)  # a video of a gigabyte is not read for it
         if size > limits.max_file_bytes:
             raise SkippedFileError(too_large(size, limits))
         stream.seek(0)
@@ -219,6 +219,7 @@ def _why_unreadable(error: OSError | ValueError) -> str:
 
 
 OUTSIDE = "link to a place outside"
+FOLLOWED = "with --image_roots PLACE, links into that place are followed"
 
 
 def inside(path: str, roots: Sequence[str]) -> str:

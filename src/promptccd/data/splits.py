@@ -65,14 +65,14 @@ class StageCount:
     Attributes:
         stage: index of the stage; stage 0 is labelled.
         images: number of images.
-        classes: number of categories among them.
-        old_share: share of images of initially labelled categories, in 0..1.
+        classes: number of categories among them; `None` for a stream, whose categories nobody knows.
+        old_share: share of images of initially labelled categories, in 0..1; `None` for a stream.
     """
 
     stage: int
     images: int
-    classes: int
-    old_share: float
+    classes: int | None
+    old_share: float | None
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ class CategorySplit:
         sample_ids: per stage the row numbers in the data set, ascending, int64.
         counts: images, categories and Old share per stage.
         data_fingerprint: sha256 of the labels and of a sample of the pixels.
-        rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's) or ``whole`` (one stage).
+        rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's), ``whole`` (one stage) or ``streams`` (images
+            whose labels nobody has; more may follow).
+        contents: sha256 of the labels and a sample of the pixels by stage, for streams.
     """
 
     class_blocks: tuple[int, ...]
@@ -98,6 +100,21 @@ class CategorySplit:
     counts: tuple[StageCount, ...]
     data_fingerprint: str
     rule: str = "mixed"
+    contents: tuple[str, ...] = ()
+
+    def up_to(self, stage: int) -> "CategorySplit":
+        """The split as it was when a stage was trained: streams may have followed."""
+        return self if self.rule != "streams" else self.first(stage + 1)
+
+    def first(self, num_stages: int) -> "CategorySplit":
+        """The split of so many streams, the labelled stage counted."""
+        return split_in_streams(
+            self.class_blocks[0],
+            self.categories,
+            self.sample_ids[:num_stages],
+            self.contents[:num_stages],
+            self.seed,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -123,6 +140,7 @@ class CategorySplit:
             "categories": list(self.categories),
             "stages": [vars(count) for count in self.counts],
             "sample_ids": [ids.tolist() for ids in self.sample_ids],
+            **({"contents": list(self.contents)} if self.contents else {}),
         }
 
     @classmethod
@@ -143,6 +161,7 @@ class CategorySplit:
             counts=tuple(StageCount(**count) for count in values["stages"]),
             data_fingerprint=values["data_fingerprint"],
             rule=values["rule"],
+            contents=tuple(values.get("contents", ())),
         )
         if split.fingerprint != values["fingerprint"]:
             raise DataError(
@@ -208,6 +227,39 @@ def keep_whole(
     )
 
 
+def split_in_streams(
+    num_known: int,
+    categories: Sequence[str],
+    sample_ids: Sequence[np.ndarray],
+    contents: Sequence[str],
+    seed: int,
+) -> CategorySplit:
+    """One labelled stage, and streams as they came: nothing is drawn, and nobody knows their categories.
+
+    Args:
+        num_known: number of labelled categories.
+        categories: their names.
+        sample_ids: of every stage, the labelled one first.
+        contents: see `CategorySplit`.
+        seed: of the run.
+    """
+    counts = [StageCount(0, len(sample_ids[0]), num_known, 1.0)]
+    counts += [StageCount(stage, len(ids), None, None) for stage, ids in enumerate(sample_ids[1:], start=1)]
+    blocks = (num_known, *[0] * (len(sample_ids) - 1))
+    content = hashlib.sha256("\n".join(contents).encode()).hexdigest()
+    return CategorySplit(
+        blocks,
+        (),
+        seed,
+        tuple(categories),
+        tuple(sample_ids),
+        tuple(counts),
+        content,
+        "streams",
+        tuple(contents),
+    )
+
+
 def _as_split(
     labels: np.ndarray,
     categories: Sequence[str],
@@ -264,12 +316,12 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
             f"({_listed(categories)})",
             f"let the blocks sum to {num_categories}, such as --class_blocks "
-            f"{' '.join(map(str, _fitting(num_categories, len(blocks))))}",
+            f"{' '.join(map(str, fitting_blocks(num_categories, len(blocks))))}",
         )
     return blocks
 
 
-def _fitting(num_categories: int, num_blocks: int) -> list[int]:
+def fitting_blocks(num_categories: int, num_blocks: int) -> list[int]:
     """Blocks that sum to a number of categories: half of them known, and the others in equal parts."""
     later = min(num_blocks, num_categories) - 1
     each = max(1, num_categories // (2 * later))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptccd.data.file_kinds import FIRST_BYTES, is_picture, is_text, kind_of
+from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError
 
@@ -121,12 +121,11 @@ def require_table(head: bytes, file: Path) -> None:
     """
     if head.startswith(tuple(mark for mark, *_ in _MARKS)):
         return
-    kind = "an image" if is_picture(head) else kind_of(head)[0]
+    kind = kind_name(head)
     if is_text(head):
         if not head.lstrip().startswith(_NO_TABLES):
             return
-        kind = "JSON" if kind == "text" else kind
-    elif kind == "no known format" and b"\0" not in head:
+    elif kind == UNKNOWN and b"\0" not in head:
         return  # a code page, whose line is named later
     name = display_name(file.name)
     if file.suffix.lower() in WORKBOOKS or kind == "an office file":

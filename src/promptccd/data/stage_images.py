@@ -18,13 +18,14 @@ from torch.utils.data import DataLoader, Dataset
 from promptccd import system
 from promptccd.data.duplicates import Original, conflicts, digest_of
 from promptccd.data.images import Status, Verdict
+from promptccd.data.limits import TOO_MANY_BAD
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
+from promptccd.processes import end_with_parent
 
 logger = logging.getLogger(__name__)
 
 CACHE_BYTES = 2**30  # decoded pixels kept per stage; 30,450 images of CIFAR-100 take a tenth of it
-TOO_MANY_BAD = 0.5  # a stage is refused if a larger share of its images cannot be read
 
 Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
@@ -63,8 +64,9 @@ def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
 
 def loader_options(wanted: int, batch_bytes: int = 0) -> dict[str, Any]:
     """What a `DataLoader` is told about its processes; arguments are those of `workers_for`."""
-    workers = workers_for(wanted, batch_bytes)
-    return {"num_workers": workers, "timeout": LOADER_WAITS_S if workers else 0}
+    if not (workers := workers_for(wanted, batch_bytes)):
+        return {}
+    return {"num_workers": workers, "timeout": LOADER_WAITS_S, "worker_init_fn": end_with_parent}
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class ImageReport:
         conflicting: sample id of an image with the same picture and another label, by sample id of every image that
             is left out for it.
         names: what the images that are listed are called, by sample id.
+        once: whether the later copies of a picture are left out.
     """
 
     stage: int
@@ -89,11 +92,13 @@ class ImageReport:
     copies: dict[int, Original] = field(default_factory=dict)
     conflicting: dict[int, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    once: bool = False
 
     @property
     def num_used(self) -> int:
         """Images that take part in the stage."""
-        return self.num_images - len(self.skipped) - len(self.conflicting)
+        copies = len(self.copies) if self.once else 0
+        return self.num_images - len(self.skipped) - len(self.conflicting) - copies
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types; images by what they are called."""
@@ -165,7 +170,7 @@ class StageImages:
                 read.add(*record)
         if conflicting is not None and isinstance(stage, LabelledStage):
             read.leave_out_conflicts(stage, conflicting)
-        _log_and_judge(read.report)
+        _log_and_judge(read.report, stage.place)
         return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report, read.digests)
 
     def __len__(self) -> int:
@@ -198,7 +203,7 @@ class _Reading:
     def __init__(self, stage: Stage, seen: dict[bytes, Original]):
         self._stage, self._samples = stage, iter(enumerate(stage.sample_ids.tolist()))
         self._room, self._seen = CACHE_BYTES, seen
-        self.report = ImageReport(stage.index, len(stage), {}, {})
+        self.report = ImageReport(stage.index, len(stage), {}, {}, once=stage.once)
         self.used: list[int] = []
         self.digests: list[bytes] = []
         self.cache: list[np.ndarray] | None = []
@@ -210,13 +215,15 @@ class _Reading:
             self.report.skipped[sample] = verdict.note
             self.report.names[sample] = self._stage.name_of(position)
             return
-        self.used.append(position)
-        self.digests.append(digest)
         name = self._stage.name_of(position)
         original = self._seen.setdefault(digest, Original(sample, self.report.stage, name))
         if original.sample != sample:  # the same image may be in several stages
             self.report.copies[sample] = original
             self.report.names[sample] = name
+            if self._stage.once:
+                return
+        self.used.append(position)
+        self.digests.append(digest)
         if verdict.status is Status.NOTED:
             self.report.noted[sample] = verdict.note
             self.report.names[sample] = name
@@ -272,8 +279,8 @@ class _Decoded(Dataset):
         return pixels, decoded.verdict, digest_of(pixels)
 
 
-def _log_and_judge(report: ImageReport) -> None:
-    """Log everything unusual, and refuse a stage of which more than half cannot be read."""
+def _log_and_judge(report: ImageReport, place: str) -> None:
+    """Log everything unusual, and refuse a stage of which more than half cannot be read; a stream has a place."""
     if report.noted:
         logger.info("Stage %d: %d images used with a note.", report.stage, len(report.noted))
     if report.skipped:
@@ -286,9 +293,10 @@ def _log_and_judge(report: ImageReport) -> None:
         sample, first = next(iter(report.copies.items()))
         earlier = sum(original.stage < report.stage for original in report.copies.values())
         logger.warning(
-            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage: %r is %r, for "
-            "one; images.json lists all.",
-            report.stage, len(report.copies), earlier, report.names[sample], first.name,
+            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r is %r, "
+            "for one; images.json lists all.",
+            report.stage, len(report.copies), earlier, ", and count once, where they came first" * report.once,
+            report.names[sample], first.name,
         )  # fmt: skip
     if report.conflicting:
         sample, other = next(iter(report.conflicting.items()))
@@ -300,5 +308,15 @@ def _log_and_judge(report: ImageReport) -> None:
         reasons = sorted(set(report.skipped.values()))[:3]
         raise DataError(
             f"{len(report.skipped)} of {report.num_images} images of stage {report.stage} cannot be read "
-            f"({'; '.join(reasons)}): mend the data set, or point --dataset at another."
+            f"({'; '.join(reasons)}): "
+            + (
+                f"mend {place}, or leave it out."
+                if place
+                else "mend the data set, or point --dataset at another."
+            )
+        )
+    if not report.num_used:
+        raise DataError(
+            f"All {report.num_images} images of stage {report.stage} ({place}) are in an earlier one: give the whole "
+            "command again without that stream."
         )

@@ -1,14 +1,15 @@
 """The stages of a data set as a sequence: ``for stage in stages``, ``stages[2]``, ``stages[:2]``, ``len(stages)``.
 
 Stage 0 is labelled. Later stages hold images and nothing else: their class has no field for a label, so no
-training code can read one by accident. Evaluation asks the stream itself, through `evaluation_labels`.
+training code can read one by accident. Either their labels are hidden, and evaluation asks the stream itself, through
+`evaluation_labels`; or they are streams that nobody has labels of, see `promptccd.data.streams`.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -19,9 +20,25 @@ from huggingface_hub import hf_hub_download
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
-from promptccd.data.loading import label_column_of, load_images, open_images, read_categories
+from promptccd.data.loading import (
+    OpenedImages,
+    label_column_of,
+    load_images,
+    open_images,
+    read_categories,
+    without_label,
+)
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.splits import CategorySplit, StageCount, cut_in_sessions, keep_whole, split_by_category
+from promptccd.data.splits import (
+    CategorySplit,
+    StageCount,
+    cut_in_sessions,
+    fitting_blocks,
+    keep_whole,
+    split_by_category,
+    split_in_streams,
+)
+from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
 from promptccd.data.table_files import image_roots as roots_of
 from promptccd.data.table_files import load_table
 from promptccd.errors import DataError, SplitMismatchError
@@ -116,13 +133,18 @@ class Stage:
         index: position in the stream, from 0.
         images: the undecoded images.
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
-        num_categories: number of categories seen up to and including this stage (K_t of the paper).
+        num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream, the
+            labelled ones.
+        once: whether a picture counts only where it came first: in a stream of one's own, never in a benchmark.
+        place: what the stream is called, for messages; empty for others.
     """
 
     index: int
     images: ImageRows
     sample_ids: np.ndarray
     num_categories: int
+    once: bool = field(default=False, kw_only=True)
+    place: str = field(default="", kw_only=True)
 
     def __len__(self) -> int:
         return len(self.sample_ids)
@@ -193,6 +215,7 @@ class StageStream(Sequence[Stage]):
         [1096, 209, 234, 258]
         >>> len(stages[:2])
         2
+        >>> stages = StageStream.from_dataset("labelled/", unlabelled=["week01/", "week02/"])  # doctest: +SKIP
 
     Args:
         stages: the stages, in order.
@@ -208,14 +231,17 @@ class StageStream(Sequence[Stage]):
         self._labels = labels
         self.split, self.origin = split, origin
         self.left_out: Mapping[str, str] = {}
+        self.later_labels: Mapping[bytes, str] = {}  # by `read_labels`
 
     @classmethod
     def from_dataset(
         cls,
-        dataset: str | Dataset,
+        dataset: str | Dataset | OpenedImages,
         *,
-        class_blocks: Sequence[int],
+        class_blocks: Sequence[int] = (),
         cuts: Sequence[Sequence[float]] | None = None,
+        unlabelled: Sequence[str | Dataset] | None = None,
+        labels: Sequence[str | Dataset] = (),
         seed: int = 1,
         split: str = "train",
         image_column: str | None = None,
@@ -235,10 +261,14 @@ class StageStream(Sequence[Stage]):
         With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
-            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.load_images` takes: a Hub id,
-                a local folder, or ``"digits"``.
+            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.open_images` takes: a Hub id,
+                a local folder, or ``"digits"``; or what that function opened.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
+            unlabelled: instead of class blocks, streams that really have no labels, a stage each: names as `dataset`
+                takes them, and loose images, or data sets. Images of `dataset` without a label are the first stream,
+                or several by its column ``stream``; `None` means that labels are hidden by `class_blocks`.
+            labels: tables of labels that came after their images had been grouped; the next stage starts from them.
             seed: seed of the split.
             split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
             image_column: name of the image column; `None` finds the only one.
@@ -261,37 +291,106 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
+        opened = dataset
         if isinstance(dataset, str):
             opened = open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
-            table, left_out = opened.table, opened.left_out
-            image_roots = [*roots_of(dataset), *(image_roots or ())]
         elif isinstance(dataset, Dataset):
-            table, left_out = dataset, {}
-        else:
+            opened = OpenedImages(dataset)
+        if not isinstance(opened, OpenedImages):
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
             )
+        table, origin = opened.table, Origin(opened.name or opened.table, given)
+        if opened.name:
+            image_roots = [*roots_of(opened.name), *(image_roots or ())]
         images = ImageRows(table, image_column, image_roots, Decoding(max_pixels))
         images.require_own_files("the data set")
         images = images.by_one_rule(bit_depth)
         label_column = label_column_of(table, label_column)
-        labels, categories = select_rows(
-            *read_categories(table, label_column),
+        is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
+        if len(table) and not is_labelled.any():
+            raise DataError(
+                f"No image of {name_of(opened.name)!r} has a label (column {label_column!r}): label some, or group "
+                "all of them without: promptccd discover photographs FOLDER --out groups/"
+            )
+        labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
+        known, categories = read_categories(labelled, label_column)
+        ids = np.full(len(table), UNUSED, dtype=np.int64)
+        ids[is_labelled] = known
+        category_ids, categories = select_rows(
+            ids,
+            categories,
             class_order=class_order,
             num_classes=num_classes,
             images_per_class=images_per_class,
             held_out=held_out,
             held_out_only=held_out_only,
         )
+        if unlabelled is not None and split_rule != "whole":
+            named = [each for each in unlabelled if isinstance(each, str)]
+            roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
+            rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
+            arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
+            stream = cls._of_streams(images, category_ids, categories, rest, arriving, seed, origin)
+            theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
+            stream.left_out = {**opened.left_out, **theirs}
+            stream.later_labels = read_labels(labels, split, roots, images.decoding)
+            return stream
         if split_rule not in SPLIT_RULES:
             raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
-        labels, cut = SPLIT_RULES[split_rule](
-            labels, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
+        category_ids, cut = SPLIT_RULES[split_rule](
+            category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
-        stages = _stages_of([images.select(ids) for ids in cut.sample_ids], labels, cut)
-        stream = cls(stages, cut, labels, Origin(dataset, given))
-        stream.left_out = left_out
+        stages = _stages_of([images.select(ids) for ids in cut.sample_ids], category_ids, cut)
+        stream = cls(stages, cut, category_ids, origin)
+        stream.left_out = opened.left_out
         return stream
+
+    @classmethod
+    def _of_streams(
+        cls,
+        images: ImageRows,
+        category_ids: np.ndarray,
+        categories: Sequence[str],
+        rest: Sequence[tuple[Stream, np.ndarray]],
+        arriving: Sequence[Stream],
+        seed: int,
+        origin: Origin,
+    ) -> "StageStream":
+        """Stage 0 from the rows ``(N,)`` with a category, a stage per stream; those to come add rows at the end."""
+        if not rest and not arriving:
+            number = len(categories)
+            blocks = " ".join(map(str, fitting_blocks(number, 3))) if number > 1 else ""
+            hide = " Or hide labels, and score by them: first how many categories are labelled, then how many are new "
+            hide += f"in each stage without labels, such as --class_blocks {blocks}"
+            raise DataError(
+                f"All images of {name_of(origin.dataset)!r} have a label, and nothing says what arrives without: give "
+                f"it as --unlabelled FOLDER.{hide * (number > 1)}"
+            )
+        labelled = np.flatnonzero(category_ids != UNUSED)
+        sample_ids, end = [labelled, *(rows for _, rows in rest)], len(images)
+        for each in arriving:
+            sample_ids.append(np.arange(end, end + len(each.images), dtype=np.int64))
+            end += len(each.images)
+        streams = [*(each for each, _ in rest), *arriving]
+        nothing = np.empty(0, dtype=np.int64)
+        contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
+        for each in streams:
+            contents.append(_data_fingerprint(each.images, nothing, [str(len(each.images))]))
+            if contents[-1] in contents[:-1]:
+                twin = streams[contents.index(contents[-1]) - 1].name
+                raise DataError(
+                    f"The stream {each.name!r} holds the very images of {twin!r}: give them once."
+                )
+        split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
+        parts = [images.select(labelled), *(each.images for each in streams)]
+        ids = np.concatenate([category_ids, np.full(end - len(images), UNUSED, dtype=np.int64)])
+        stages = _stages_of(parts, ids, split)
+        stages[1:] = [
+            replace(stage, once=True, place=each.name)
+            for stage, each in zip(stages[1:], streams, strict=True)
+        ]
+        return cls(stages, split, ids, origin)
 
     @classmethod
     def from_hub(
@@ -328,7 +427,9 @@ class StageStream(Sequence[Stage]):
     def __getitem__(self, index: slice) -> "StageStream": ...
     def __getitem__(self, index: int | slice) -> "Stage | StageStream":
         if isinstance(index, slice):
-            return StageStream(self._stages[index], self.split, self._labels, self.origin)
+            part = StageStream(self._stages[index], self.split, self._labels, self.origin)
+            part.left_out, part.later_labels = self.left_out, self.later_labels
+            return part
         return self._stages[index]
 
     def __iter__(self) -> Iterator[Stage]:
@@ -357,8 +458,22 @@ class StageStream(Sequence[Stage]):
         """Images, categories and Old share per stage."""
         return tuple(self.split.counts[stage.index] for stage in self._stages)
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether the labels of later stages are known and only hidden; of streams nobody has any."""
+        return self.split.rule != "streams"
+
     def evaluation_labels(self, stage: Stage) -> np.ndarray:
-        """True category ids of a stage's images, shape ``(N,)``: for scoring, never for training."""
+        """True category ids of a stage's images, shape ``(N,)``: for scoring, never for training.
+
+        Raises:
+            DataError: it is a stream, of which nobody has labels.
+        """
+        if stage.index and not self.is_scored:
+            raise DataError(
+                f"Stage {stage.index} ({stage.place}) has no labels, so that no accuracy can be measured on it. "
+                "`promptccd report` says what can be said."
+            )
         return self._labels[stage.sample_ids]
 
     def require_fingerprint(self, expected: str, origin: str) -> None:

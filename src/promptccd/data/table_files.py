@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 from unicodedata import normalize
 
@@ -25,10 +25,14 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
+from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
+from promptccd.data.limits import SkippedFileError
+from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
+from promptccd.storage import PROJECT
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
 KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
@@ -44,8 +48,15 @@ _THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+")
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datasets` says of its images
 _METADATA_PATHS = ("file_name",)
+_TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
+_NO_LABELS = "not read: it does not name images and their categories, as columns file_name and label would"
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
+_GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _LABELS = ("label", "category", "class", "name")
+GROUPED = "assignments.csv"  # that a discovery writes beside its project
+_UNNAMED = re.compile(r"discovered \d+")  # category there that nobody named
+LABEL = "label"  # column with the category
+STREAM = "stream"  # column of a table that says with which stream an image without a label arrives
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,11 @@ class Loaded:
 
 
 def load_table(
-    place: str, config: str | None = None, revision: str | None = None, roots: Sequence[str] = ()
+    place: str,
+    config: str | None = None,
+    revision: str | None = None,
+    roots: Sequence[str] = (),
+    labelled: bool = True,
 ) -> Loaded:
     """Load a data set that names no file but its own.
 
@@ -73,25 +88,42 @@ def load_table(
         config: config of the repository; by default the only or the default one.
         revision: branch, tag or commit of the repository; by default the newest.
         roots: further folders that links in a folder of images may lead into.
+        labelled: whether labels are wanted: without, all images of a folder and all rows of a list count.
 
     Raises:
         DataError: it names a file that is not its own; no such file was read.
         Exception: whatever `datasets` raises.
     """
     folder = Path(os.path.expanduser(place))
+    if (folder / PROJECT).is_dir() and (folder / GROUPED).is_file():
+        folder = _up_to_date(folder / GROUPED)
     suffix = folder.suffix.lower()
     if folder.is_file() and suffix == _PARQUET:
         return Loaded(
             _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
         )
     if (folder.is_file() and suffix in ONE_FILE) or (folder.is_dir() and suffix == PACKAGE):
-        return _listed_table(folder)
+        return _listed_table(folder, [*image_roots(str(folder)), *roots], labelled)
     if folder.is_file():
         raise DataError(
             f"{display_name(place)!r} is one file: give a folder of a sub-folder per category, a table of "
             "path,label (.csv, .tsv or .txt), or a parquet file. Unpack an archive first."
         )
-    return _from_folder(folder, roots) if folder.exists() else Loaded(_from_hub(place, config, revision))
+    if folder.exists():
+        return _from_folder(folder, roots, labelled)
+    return Loaded(_from_hub(place, config, revision))
+
+
+def _up_to_date(grouped: Path) -> Path:
+    """The table of a project, which holds what a person made of groups if nothing was corrected since."""
+    written = grouped.stat().st_mtime_ns
+    said = grouped.parent / PROJECT / "journal.jsonl"  # every correction
+    if said.exists() and said.stat().st_mtime_ns > written:
+        raise DataError(
+            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
+            "discover with the same --out once more, which brings it up to date, and then this."
+        )
+    return grouped
 
 
 def image_roots(place: str) -> tuple[str, ...]:
@@ -110,16 +142,16 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
+def _from_folder(folder: Path, roots: Sequence[str], labelled: bool) -> Loaded:
     folder = folder.resolve()  # "." has no name, by which `datasets` calls it
     own = _OwnFiles(str(folder), image_roots(str(folder)))
     for name in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", *_CARDS):
         own.require(folder / name)
-    if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
+    if is_saved(folder):
         return Loaded(_saved(folder, own))
     for name in _CARDS:
         own.require_plain(folder / name)
-    if not _is_published(folder) and (images := _images_of(folder, own, roots)) is not None:
+    if not _is_published(folder) and (images := _images_of(folder, own, roots, labelled)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         own.require(archive)
@@ -129,32 +161,67 @@ def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
     return Loaded(_built(builder, str(folder), TABLE_KINDS))
 
 
+def is_saved(folder: Path) -> bool:
+    """Whether ``save_to_disk`` wrote a folder: it holds a table that its notes name, or at least nothing but notes.
+
+    Such notes alone, which stray into folders of images, make no data set of them.
+    """
+    notes = [folder / name for name in ("dataset_dict.json", "dataset_info.json")]
+    if not any(note.is_file() for note in notes):
+        return False
+    parts, root = _parts_of(folder), os.path.realpath(folder)
+    if any(not is_below(os.path.realpath(part / "state.json"), root) for part in parts):
+        return True  # whoever opens it reads none of that, or says why not
+    has_tables = any(os.path.lexists(table) for part in parts for table in _tables_of(part))
+    return has_tables or all(each.suffix == ".json" for each in folder.rglob("*") if each.is_file())
+
+
 def _saved(folder: Path, own: "_OwnFiles") -> Any:
     """What ``save_to_disk`` wrote."""
-    parts = [folder]
-    if (folder / "dataset_dict.json").exists():
-        splits = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-        parts = [folder / str(split) for split in splits]
-    for part in parts:
+    for part in _parts_of(folder):
         own.require_parts(part)
     return load_from_disk(str(folder))
 
 
-def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str]) -> Loaded | None:
+def _parts_of(folder: Path) -> list[Path]:
+    """The folders of the splits of a saved data set, or the folder itself where it has none."""
+    splits = _note(folder / "dataset_dict.json").get("splits")
+    return [folder / str(split) for split in splits] if isinstance(splits, list) else [folder]
+
+
+def _tables_of(part: Path) -> list[Path]:
+    """The tables that a saved data set names."""
+    named = _note(part / "state.json").get("_data_files")
+    files = named if isinstance(named, list) else []
+    return [part / str(file["filename"]) for file in files if isinstance(file, dict) and "filename" in file]
+
+
+def _note(file: Path) -> dict[str, Any]:
+    """What `datasets` noted beside a saved data set; nothing in a file of that name that another program wrote."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str], labelled: bool) -> Loaded | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
-    found = labelled_folder(folder, [*image_roots(str(folder)), *roots])
-    if (described := _described(folder, own, found)) is not None:
+    found = labelled_folder(folder, [*image_roots(str(folder)), *roots], labelled)
+    if labelled and (described := _described(folder, own, found)) is not None:
         return described
     if found.splits:
         return Loaded(_labelled_tables(folder, found), found.left_out, str(found))
     suffixes = {path.suffix.lower() for path in folder.rglob("*")}
     if found.unlabelled and suffixes.isdisjoint(_TABLES):
-        return Loaded(DatasetDict({"train": _images(folder, found.unlabelled)}), found.left_out, str(found))
+        rows = [(folder / path, "") for path in found.unlabelled]
+        return Loaded(DatasetDict({"train": _images(rows)}), found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     raise DataError(
-        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. Put the images of "
-        "each category into a sub-folder of it, or give another folder."
+        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. "
+        + "Put the images of each category into a sub-folder of it, or give another folder." * labelled
+        + "Put images into it, or leave it out." * (not labelled)
     )
 
 
@@ -181,10 +248,10 @@ def _labelled_tables(folder: Path, found: LabelledFolder) -> DatasetDict:
     )
 
 
-def _images(folder: Path, paths: Sequence[str]) -> Dataset:
+def _images(rows: Sequence[tuple[Path, str]]) -> Dataset:
     """Images without labels."""
     return Dataset.from_dict(
-        {"image": [str(folder / path) for path in paths]}, features=Features({"image": Image()})
+        {"image": [str(path) for path, _ in rows]}, features=Features({"image": Image()})
     )
 
 
@@ -211,10 +278,17 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
             named.update(os.path.relpath(path, folder) for path in paths)
             tables[split] = table.add_column("image", paths).cast_column("image", Image())
     if not tables:
+        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA]
+        found.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABELS for name in unread})
         return None
     images = [path for rows in found.splits.values() for path, _ in rows] + list(found.unlabelled)
     strangers = {display_name(path): "in no metadata file" for path in images if path not in named}
     said = f"{len(named)} images that metadata files name; {len(strangers)} others are left out"
+    gone = sorted(path for path in named if not os.path.lexists(folder / path))
+    if gone:
+        notes.append(f"{len(gone)} of them are not there, the first {display_name(gone[0])!r}")
+    # One that is no image is a row, whose stage lists it.
+    left_out = {path: reason for path, reason in left_out.items() if path not in named}
     return Loaded(tables, {**left_out, **strangers}, "; ".join([said, *notes]))
 
 
@@ -322,11 +396,8 @@ class _OwnFiles:
         """Refuse a saved table with a part that leads out."""
         for name in ("dataset_info.json", "state.json"):
             self.require(folder / name)
-        if not (folder / "state.json").exists():
-            return  # `datasets` says what is missing
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        for part in state["_data_files"]:
-            self.require(folder / part["filename"])
+        for table in _tables_of(folder):  # without any, `datasets` says what is missing
+            self.require(table)
 
     def require_plain(self, card: Path) -> None:
         """Refuse a card that names data outside its own folder."""
@@ -351,32 +422,65 @@ def _places(value: Any, named: bool = False) -> Iterator[str]:
         yield value
 
 
-def _listed_table(file: Path) -> Loaded:
-    """The images that a table lists, with their categories; paths are relative to its folder."""
-    called, sheet = display_name(file.name), read_sheet(file, _PATHS, _LABELS)
+def _listed_table(file: Path, roots: Sequence[str], labelled: bool) -> Loaded:
+    """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
+
+    What cannot be read stays a row, so that the stages are cut alike wherever the files are; it is counted and named.
+    A row without a category has none in the table; a column `STREAM` stays.
+    """
+    called = display_name(file.name)
+    sheet = read_sheet(file, _PATHS, *([_LABELS] if labelled else []))
+    is_grouped = labelled and {*sheet.columns} >= _GROUPS
+    if is_grouped:  # its category is a number
+        sheet = read_sheet(file, _PATHS, ["name"])
     if not sheet.rows:
         raise DataError(f"{called!r} lists no image: give a line of path,label for each.")
-    rows, missing = [], []
+    rows, missing, others = [], list[str](), list[str]()
     for row in sheet.rows:
-        place, name = (row.cells[column] for column in sheet.chosen)
-        if not place or not name:
+        place, name, *_ = (*(row.cells[column] for column in sheet.chosen), "")
+        if not place:
             raise DataError(
-                f"Line {row.line} of {called!r} has no {sheet.chosen[1 if place else 0]}: name "
-                f"{'its category' if place else 'the image'}, or remove the line."
+                f"Line {row.line} of {called!r} has no {sheet.chosen[0]}: name the image, or remove the line."
             )
-        path = _as_written(file.parent, place)
+        path, line = _as_written(file.parent, place), f"line {row.line}: {display_name(place)!r}"
         if not os.path.lexists(path):
             _require_place_here(place, f"Line {row.line} of {called!r}")
-            missing.append(f"line {row.line}: {display_name(place)!r}")
-        rows.append((path, normalize("NFC", name)))
+            missing.append(line)
+        elif reason := _why_no_image(path, roots):
+            others.append(f"{line} ({reason})")
+        is_named = not (is_grouped and _UNNAMED.fullmatch(name))
+        rows.append((path, normalize("NFC", name) if is_named else ""))
+    unread = [each for each in sheet.columns if each.casefold() in _LABELS and not labelled]
+    ignored = f"{', '.join(map(repr, unread))} not looked at" if unread else ""
     gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
-    table = _table(rows, in_order({name for _, name in rows}))
-    return Loaded(DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, gone])))
+    odd = f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}" if others else ""
+    table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
+    if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
+        table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
+    return Loaded(
+        DatasetDict({"train": table}), said="; ".join(filter(None, [sheet.said, ignored, gone, odd]))
+    )
+
+
+def _why_no_image(path: Path, roots: Sequence[str]) -> str:
+    """Why a file that a list names is no image, by its first bytes; empty for one, and for what lies elsewhere.
+
+    That is not opened: whoever reads the rows refuses it.
+    """
+    target = os.path.realpath(path)
+    if not any(is_below(target, os.path.realpath(root)) for root in roots):
+        return ""
+    try:
+        return why_skipped(first_bytes(target, FIRST_BYTES))
+    except SkippedFileError as skipped:
+        return str(skipped)
 
 
 def _require_place_here(place: str, where: str) -> None:
     """Refuse what is not there and could not be on this computer."""
-    is_address, is_windows = "://" in place, os.sep == "/" and is_of_windows(place)
+    # What has neither drive nor share may be a file of this folder that is missing, written as Windows writes it.
+    is_far = bool(PureWindowsPath(place).drive or PureWindowsPath(place).root)
+    is_address, is_windows = "://" in place, os.sep == "/" and is_of_windows(place) and is_far
     if is_address or is_windows:
         raise DataError(
             f"{where} names {display_name(place)!r}, "
@@ -387,9 +491,10 @@ def _require_place_here(place: str, where: str) -> None:
 
 def _as_written(folder: Path, name: str) -> Path:
     """The file that a table means, which may have the separators and the form of accents of another system."""
+    here = name.replace("\\", "/") if is_of_windows(name) else name
     names = dict.fromkeys([name, name.replace("\\", "/")])
     names |= dict.fromkeys(normalize(form, each) for form in ("NFC", "NFD") for each in [*names])
-    return next((folder / each for each in names if os.path.lexists(folder / each)), folder / name)
+    return next((folder / each for each in names if os.path.lexists(folder / each)), folder / here)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -405,8 +510,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str]) -> Dataset:
-    id_of = {name: number for number, name in enumerate(names)}
+    id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
     return Dataset.from_dict(
-        {"image": [str(path) for path, _ in rows], "label": [id_of[name] for _, name in rows]},
+        {"image": [str(path) for path, _ in rows], "label": [id_of.get(name) for _, name in rows]},
         features=Features({"image": Image(), "label": ClassLabel(names=list(names))}),
     )

@@ -15,6 +15,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from promptccd.data.images import MAX_ASPECT, DecodedImage
 from promptccd.data.view_options import ViewOptions as ViewOptions
+from promptccd.models.stored_files import sides_of
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -162,9 +163,14 @@ class EvaluationView:
         self.std: tuple[float, ...] = tuple(processor.image_std)
 
     @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of a view, in pixels."""
+        return sides_of(self.processor)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the view of one image."""
-        return 3 * self.processor.crop_size["height"] * self.processor.crop_size["width"]
+        return 3 * math.prod(self.sides)
 
     @property
     def enough(self) -> int:

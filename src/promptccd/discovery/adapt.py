@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
 from datasets import Dataset, Features, Image
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from promptccd.discovery.checkpoint import (
     save_checkpoint,
 )
 from promptccd.discovery.embedding import feature_space
+from promptccd.discovery.intake.intake import IntakeFile
 from promptccd.discovery.options import AdaptationOptions, Precision
 from promptccd.discovery.project.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
@@ -34,6 +34,7 @@ from promptccd.errors import ConfigurationError, DataError, InterruptedRunError,
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.prediction import load_model
+from promptccd.runs.train_run import accelerator_for
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.gpus import exact_device, why_on_the_cpu
@@ -58,10 +59,14 @@ def require_head(session: DiscoverySession) -> None:
 
 def require_enough_images(session: DiscoverySession) -> None:
     """Refuse fewer than four images with a `DataError`."""
-    if len(session.current.keys) < FEWEST_IMAGES:
-        raise DataError(
-            f"Expected at least {FEWEST_IMAGES} images to train on, got {len(session.current.keys)}."
-        )
+    if (count := len(_learnt(session))) < FEWEST_IMAGES:
+        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
+
+
+def _learnt(session: DiscoverySession) -> list[IntakeFile]:
+    """The newest images without those that are set aside."""
+    aside, members = {each.id for each in session.registry.aside}, session.registry.members
+    return [file for file in session.current.intake.used if members.get(file.key) not in aside]
 
 
 def adapt(
@@ -115,7 +120,8 @@ def adapt(
         raise
     row_of = {key: row for row, key in enumerate(session.current.keys)}
     after = features[[row_of[key] for key in found.keys]]
-    session.carry_prototypes(_shifts(found.ids, found.category_ids, found.features, after))
+    ids = (*found.ids, *(each.id for each in session.registry.aside))
+    session.carry_prototypes(_shifts(ids, found.category_ids, found.features, after))
 
 
 def _train(
@@ -133,7 +139,7 @@ def _train(
     arguments = TrainingArguments(
         seed=session.seed,
         epochs=options.epochs,
-        batch_size=min(options.batch_size, len(stage.keys)),
+        batch_size=min(options.batch_size, len(_learnt(session))),
         learning_rate=options.learning_rate,
         refit_every=max(1, options.epochs // 3),
         prompt_warmup_epochs=0,
@@ -149,7 +155,7 @@ def _train(
         arguments=arguments,
         views=TrainingViews(_view_options(session)),
         evaluation_view=session.view,
-        accelerator=Accelerator(cpu=model.device.type == "cpu"),
+        accelerator=accelerator_for(arguments, on_cpu=model.device.type == "cpu"),
         stop=stop,
         save=lambda state: None,
     ).train()
@@ -168,7 +174,7 @@ def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tenso
 def _stage_of(session: DiscoverySession) -> Stage:
     """The newest images as a stage without labels; sample ids are positions."""
     intake = session.current.intake
-    records = [{"bytes": intake.read_bytes(file), "path": None} for file in intake.used]
+    records = [{"bytes": intake.read_bytes(file), "path": None} for file in _learnt(session)]
     table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
     return Stage(
         session.current.stage,
@@ -179,8 +185,7 @@ def _stage_of(session: DiscoverySession) -> Stage:
 
 
 def _view_options(session: DiscoverySession) -> ViewOptions:
-    processor = session.view.processor
-    side, resized = processor.crop_size["height"], processor.size.get("shortest_edge")
+    side, resized = session.view.sides[0], session.view.processor.size.get("shortest_edge")
     return ViewOptions(image_size=side, resize_size=max(side, resized or int(side / RESIZE_SHARE)))
 
 

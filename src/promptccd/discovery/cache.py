@@ -268,13 +268,13 @@ class FeatureCache:
         """Store moments in place of those that were stored before; if the disk refuses them, only log it."""
         Packs(self.folder, _MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
 
-    def store_followers(self, keys: Iterable[str]) -> None:
-        """Remember pictures that were not the first of their moment; if the disk refuses them, only log it."""
-        Packs(self.folder, _FOLLOWERS).add(dict.fromkeys(keys, b"1"))
+    def store_followers(self, firsts: Mapping[str, str]) -> None:
+        """Remember, by picture, the first one of its moment, where it is another; if the disk refuses, only log it."""
+        Packs(self.folder, _FOLLOWERS).add({key: first.encode() for key, first in firsts.items()})
 
-    def followers(self, keys: Iterable[str]) -> set[str]:
-        """Those of the pictures that were not the first of their moment."""
-        return {key for key, _ in Packs(self.folder, _FOLLOWERS).each(keys)}
+    def followers(self, keys: Iterable[str]) -> dict[str, str]:
+        """The first picture of its moment, by key, of those of the pictures that were not that themselves."""
+        return {key: first.decode() for key, first in Packs(self.folder, _FOLLOWERS).each(keys)}
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file

@@ -77,7 +77,7 @@ def assignment_in(
     temperature: float,
     spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None,
 ) -> Assignment:
-    """Images in the categories that a registry has them in; images without a category are left out.
+    """Images in the categories that a registry has them in; those without one, and those set aside, are left out.
 
     Distances are those to the prototypes of the registry.
 
@@ -90,9 +90,10 @@ def assignment_in(
         spread_for: how far categories of these ids spread; `None` where that was not measured.
     """
     members, pinned = registry.members, registry.pinned
-    placed = [row for row, key in enumerate(keys) if key in members]
-    kept = [keys[row] for row in placed]
     found, first = registry.active_prototypes(), set(settled)
+    ours = set(found.ids)
+    placed = [row for row, key in enumerate(keys) if members.get(key) in ours]
+    kept = [keys[row] for row in placed]
     order = sorted(range(len(found.ids)), key=lambda row: (found.ids[row] not in first, found.ids[row]))
     ids = [found.ids[row] for row in order]
     position = {identity: row for row, identity in enumerate(ids)}

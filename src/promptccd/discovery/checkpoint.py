@@ -69,7 +69,15 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
         "decoding": {"max_pixels": session.decoding.max_pixels, **vars(session.decoding.depths)},
-        "sources": list(dict.fromkeys([*earlier, named])),
+        "sources": list(
+            dict.fromkeys(
+                [
+                    *earlier,
+                    named,
+                    *(os.path.abspath(os.path.expanduser(each)) for each in session.image_roots),
+                ]
+            )
+        ),
     }
     save_registry(session.current.before, make_inside(project, BEFORE))
     write_file(project / RECORD, json.dumps(record, indent=1) + "\n")

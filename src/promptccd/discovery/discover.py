@@ -1,12 +1,14 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
+import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PIL import Image
@@ -33,7 +35,7 @@ from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
-from promptccd.discovery.project.folder import FEATURES, PROJECT, RECORD, clear_leftovers, open_project
+from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
@@ -59,6 +61,7 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
+_IDLE = (".lock", FILES)  # files of a project that hold nothing of an image
 _WRITTEN = (PAGE, TABLE, *EXPORTS)
 
 
@@ -91,9 +94,9 @@ class DiscoveryResult:
     @property
     def counts(self) -> dict[str, int]:
         """Number of files by what became of them; they add up to all that were found."""
-        counted = {"known": 0, "settled": 0, "new": 0, "unassigned": 0, "skipped": 0}
+        counted = {"known": 0, "settled": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
         for row in self.rows:
-            counted["skipped" if row.status == "skipped" else row.known or "unassigned"] += 1
+            counted[row.status if row.status in ("skipped", "aside") else row.known or "unassigned"] += 1
         return counted
 
 
@@ -113,8 +116,8 @@ def discover(
 
     If an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept: the
     same images stay in their categories, and other images become the next stage. If the call ends early, the folder
-    is as before, and the features computed so far are kept. If it is killed while it writes, or repeated when all is
-    written, the same call uses what is there, above all a trained stage.
+    is as before, and the features computed so far are kept; without any, no folder is left that was not there. If it is
+    killed while it writes, or repeated when all is written, the same call uses what is there: above all a stage.
 
     Args:
         session: fresh, with its model.
@@ -133,10 +136,11 @@ def discover(
     """
     if adaptation is not None:
         require_head(session)
-    target = _target(source, out)
-    return _Discovery(
-        session, source, target, num_categories, adaptation, exports, precision, batch_size, stop
-    ).run()
+    with _nothing_left_of_an_error(Path(os.path.expanduser(out))):
+        target = _target(source, out)
+        return _Discovery(
+            session, source, target, num_categories, adaptation, exports, precision, batch_size, stop
+        ).run()
 
 
 @dataclass(frozen=True)
@@ -244,14 +248,31 @@ class _Discovery:
     def _start(self) -> _Start:
         session, came_with = self.session, self.session.registry.state_hash()
         if self.adaptation is None:
-            return _Start(came_with, load_progress(session, self.out))
+            return _Start(came_with, self._earlier())
         command = AdaptationCommand.of(
             session, self.out, self.adaptation, self.num_categories, self.precision
         )
         trained = AdaptedStage.left_by(command, self.out)
         if trained is None:
-            return _Start(came_with, load_progress(session, self.out), command)
+            return _Start(came_with, self._earlier(), command)
         return _Start(came_with, trained.take_up(session, self.out, command), command, trained)
+
+    def _earlier(self) -> EarlierDiscovery | None:
+        """What is in the folder; what was found beside a category that was set aside since is grouped anew."""
+        session, earlier = self.session, load_progress(self.session, self.out)
+        if earlier is None:
+            return None
+        session.registry = earlier.registry
+        if session.regroup(read_record(self.out)["features"]) is None:
+            return earlier
+        logger.info(
+            "Something was set aside since the photographs of stage %d were grouped, so the others were grouped anew: "
+            "categories %s. `promptccd categories %s undo` takes this back.",
+            session.registry.stage,
+            session.estimate,
+            self.out,
+        )
+        return replace(earlier, estimate=session.estimate)
 
     def _read(self, start: _Start) -> None:
         session, earlier = self.session, start.earlier
@@ -358,6 +379,33 @@ class _Discovery:
         started = time.perf_counter()
         yield
         seconds[step] = round(time.perf_counter() - started, 2)
+
+
+@contextmanager
+def _nothing_left_of_an_error(out: Path) -> Iterator[None]:
+    """Take the folders away that are made for results, if an error comes before anything of use is in them."""
+    made = [each for each in (out / PROJECT, out, *out.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        files = (path for path in (out / PROJECT).rglob("*") if path.is_file())
+        if all(path.name in _IDLE for path in files):
+            _remove_idle(out / PROJECT, made)
+        raise
+
+
+def _remove_idle(project: Path, made: Sequence[Path]) -> None:
+    """Remove folders without anything of use, inner ones first; not while another process writes there."""
+    with contextlib.suppress(OSError, RunError):
+        if project in made and project.exists():
+            folder = RunDirectory(project)
+            folder.lock()
+            shutil.rmtree(project, ignore_errors=True)
+            folder.unlock()
+            shutil.rmtree(project, ignore_errors=True)  # Windows keeps a file that is open
+        for each in made:
+            if each.exists():
+                each.rmdir()
 
 
 def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int, int]:

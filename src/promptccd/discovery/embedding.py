@@ -25,8 +25,9 @@ from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
-from promptccd.models.stored_files import BACKBONE_TYPES, stored_processor
+from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
 from promptccd.models.untrusted import one_line
+from promptccd.runs.models import published_processor, rim_not_seen
 from promptccd.runs.prediction import load_model, require_finite
 from promptccd.runs.stage_checkpoint import load_view, require_whole
 from promptccd.training.devices import in_smaller_batches
@@ -105,13 +106,21 @@ def load_embedder(
                 place, dtype=torch.float32, max_model_bytes=max_model_bytes,
                 projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
             ).eval()  # fmt: skip
-            return model, _backbone_view(place, model)
+            return model, _told_of_its_rim(path, model, _backbone_view(place, model))
     except (OSError, ValueError) as error:
         raise RunError(
             f"Cannot load a {what} from {str(path)!r}: {one_line(error)} Or give photographs, a small "
             "backbone that comes along and needs no network."
         ) from error
-    return load_model(path, max_model_bytes), load_view(path)
+    model = load_model(path, max_model_bytes)
+    return model, _told_of_its_rim(path, model, load_view(path))
+
+
+def _told_of_its_rim(path: str | Path, model: CategoryDiscoveryModel, view: EvaluationView) -> EvaluationView:
+    """The same view; what the model does not see of it is logged, and left: whoever made the model chose its sides."""
+    if rim := rim_not_seen(view.sides, model.config.vision_config.patch_size):
+        logger.warning("%s: of the views that its %s makes, the side %s.", path, PREPROCESSOR, rim)
+    return view
 
 
 def can_use_bf16(device: torch.device) -> bool:
@@ -275,12 +284,10 @@ def _keep(
 
 def _backbone_view(place: str, model: CategoryDiscoveryModel) -> EvaluationView:
     """The view published beside a backbone, or else the paper's at the backbone's size."""
-    vision = model.config.vision_config
-    try:
-        published = stored_processor(place, vision.patch_size)
-    except OSError:  # no network, and never fetched
-        published = None
+    published = published_processor(place)
     if published is not None:
         return EvaluationView(published)
+    vision = model.config.vision_config
     side = min(vision.image_size, ViewOptions.image_size)
+    side -= side % vision.patch_size
     return EvaluationView(build_image_processor(ViewOptions(image_size=side, resize_size=int(side / 0.875))))

@@ -81,7 +81,7 @@ def write_page(
         dots=dots,
         legend=[(group, *style_of(group.id)) for group in groups if group.size],
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
-        change=_change_in_words(session),
+        change=_change_in_words(session) + _aside_in_words(session, rows),
         num_unsure=len(unsure),
         unsure=unsure[:MAX_LISTED],
         skipped=[
@@ -152,6 +152,17 @@ def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[st
         ("In no category", [("", _images(change.unassigned))] * bool(change.unassigned)),
     ]
     return [(heading, items) for heading, items in lines if items]
+
+
+def _aside_in_words(
+    session: DiscoverySession, rows: Sequence[AssignmentRow]
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """How many of the images a person set aside, and how many came because they are like those."""
+    by_people = session.registry.put_aside
+    aside = {row.picture for row in rows if row.status == "aside"}
+    parts = [("by you", len(aside & by_people)), ("because they are like those", len(aside - by_people))]
+    said = [("", f"{_images(count)} {why}") for why, count in parts if count]
+    return [("Set aside", said)] * bool(said)
 
 
 def _images(count: int) -> str:

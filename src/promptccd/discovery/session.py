@@ -1,6 +1,7 @@
 """A session: a person's images and the groups that a model finds in them."""
 
 import hashlib
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.models.assignment import assign, squared_distances
-from promptccd.registry import CategoryRegistry, StageChange, StageGroups
+from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
 
@@ -74,6 +75,48 @@ class SessionStage:
         return {file.key: file for file in self.intake.used}
 
 
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """Images to group.
+
+    Attributes:
+        keys: of the images.
+        features: ``(N, D)``.
+        moments: numbers of their moments ``(N,)``.
+        constraints: what people said.
+        stage: that they came with.
+        space: what the features were computed with.
+    """
+
+    keys: Sequence[str]
+    features: Tensor
+    moments: np.ndarray
+    constraints: GroupingConstraints
+    stage: int
+    space: str
+
+    def select(self, rows: Sequence[int]) -> "_Images":
+        """Some of them."""
+        kept = [self.keys[row] for row in rows]
+        return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
+
+
+def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
+    """One grouping of images that were grouped in parts; ids below `first_free` are those of the registry."""
+    prototypes = dict[int, np.ndarray]()
+    for part in parts:
+        prototypes |= zip(part.ids, part.prototypes.numpy(), strict=True)
+    return StageGroups.of(
+        [key for part in parts for key in part.keys],
+        torch.cat([part.category_ids for part in parts]).numpy(),
+        list(prototypes),
+        np.stack(list(prototypes.values())),
+        settled=range(first_free),
+        confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
+        features=torch.cat([part.features for part in parts]).numpy(),
+    )
+
+
 def _first_among(moments: np.ndarray) -> list[int]:
     """Position ``(N,)`` of the first image with the same number."""
     _, first, place = np.unique(moments, return_index=True, return_inverse=True)
@@ -98,6 +141,7 @@ class DiscoverySession:
         cache: of features; nothing is kept on disk by default.
         workers: images that are decoded at once; by default one for each core of this process.
         bit_depth: as `read_intake` takes it.
+        image_roots: the same.
 
     Attributes:
         stages: the stages that were read, oldest first.
@@ -114,8 +158,9 @@ class DiscoverySession:
         cache: FeatureCache | None = None,
         workers: int | None = None,
         bit_depth: int | None = None,
+        image_roots: Sequence[str | Path] = (),
     ):
-        self.bit_depth = bit_depth
+        self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
         self.workers = workers or system.available_cores()
@@ -133,6 +178,7 @@ class DiscoverySession:
         cache: FeatureCache | None = None,
         workers: int | None = None,
         bit_depth: int | None = None,
+        image_roots: Sequence[str | Path] = (),
         device: str | None = None,
         max_model_bytes: int | None = None,
     ) -> "DiscoverySession":
@@ -146,6 +192,7 @@ class DiscoverySession:
             cache: of features.
             workers: images that are decoded at once.
             bit_depth: as `read_intake` takes it.
+            image_roots: the same.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
 
@@ -160,8 +207,9 @@ class DiscoverySession:
         if registry is None:
             registry = registry_of(model, place)
         return cls(
-            model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers, bit_depth=bit_depth
-        )
+            model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers, bit_depth=bit_depth,
+            image_roots=image_roots,
+        )  # fmt: skip
 
     # Images in
 
@@ -200,6 +248,7 @@ class DiscoverySession:
             source,
             limits=self.limits,
             bit_depth=self.bit_depth,
+            image_roots=self.image_roots,
             progress=progress,
             view=self.view,
             workers=self.workers,
@@ -240,8 +289,9 @@ class DiscoverySession:
         stage.space = feature_space(self.model, self.view, resolved)
         stage.moments = self._moments_of(stage, stage.features)
         if self.cache is not None:
-            followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments)))
-            self.cache.store_followers([stage.keys[row] for row in followers])
+            followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments))).tolist()
+            firsts = stage.moments.tolist()
+            self.cache.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
         return stage.features
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
@@ -325,7 +375,8 @@ class DiscoverySession:
     def group(self, num_categories: int | None = None) -> StageChange:
         """Group the newest stage's images beside the `fixed` categories; corrections hold.
 
-        Images that came with an earlier stage stay in their categories and are not grouped again.
+        Images that came with an earlier stage stay in their categories and are not grouped again, nor are those that a
+        person set aside. What is like a category that was set aside comes to that one, which counts for none.
 
         Args:
             num_categories: of all categories, fixed ones included; `None` estimates the number.
@@ -333,58 +384,133 @@ class DiscoverySession:
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
-        rows_here = self.fresh
-        if not rows_here:
+        aside = self.registry.put_aside
+        # mutant without the condition: what is pinned to what is set aside is drawn there before others are grouped
+        rows = [row for row in self.fresh if self.current.keys[row] not in aside]
+        if not rows:
             return self._leave(num_categories)
+        keys, stage = [self.current.keys[row] for row in rows], self.current
+        images = _Images(
+            keys, self.features[rows], self.moments[rows], self._constraints(), stage.stage, stage.space
+        )
+        known = self._known(images, num_categories)
+        return self._observe(images, known, self._like_what_is_aside(images, known), num_categories)
+
+    def regroup(self, space: str) -> StageChange | None:
+        """Group the newest stage anew, from features that are kept, if a category was set aside since it was grouped.
+
+        What was found beside it may be several categories that only it made look like one. What a person named stays.
+
+        Args:
+            space: that the features were kept under.
+
+        Returns:
+            What changed; `None` if nothing was set aside, or nothing is left.
+        """
+        registry = self.registry
+        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(registry.log))
+        if self.cache is None or not any(entry.kind == SetAside.kind for entry in since):
+            return None
+        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members
+        newest = (key for key, stage in registry.images.items() if stage == registry.stage)
+        kept = dict(self.cache.each(space, [key for key in newest if members.get(key) not in stay]))
+        if not kept:
+            return None
+        keys, numbers = sorted(kept), dict[str, int]()
+        first = self.cache.followers(keys)
+        moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
+        features, said = torch.stack([kept[key] for key in keys]), registry.constraints()
+        images = _Images(keys, features, moments, said, registry.stage, space)
+        # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
+        return self._observe(images, self._known(images, None), None, None)
+
+    def _known(self, images: _Images, num_categories: int | None) -> KnownCategories:
+        """The fixed categories, and what earlier images say of them where they decide what is new."""
         fixed = set(self.fixed)
-        active = self.registry.active_prototypes()
-        rows = [row for row, identity in enumerate(active.ids) if identity in fixed]
-        known = KnownCategories.none(self.features.shape[1])
-        if rows:
-            ids = tuple(active.ids[row] for row in rows)
-            prototypes, spread = torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids)
-            earlier = self._earlier(ids, len(rows_here)) if num_categories is None else None
-            known = KnownCategories(ids, prototypes, spread, earlier).measured(self.seed)
-        first_free = self.registry.next_id
-        found, count = group_images(
-            self.features[rows_here],
-            [self.current.keys[row] for row in rows_here],
+        held = self.registry.prototypes_of([each for each in self.registry.active if each.id in fixed])
+        if not held.ids:
+            return KnownCategories.none(images.features.shape[1])
+        ids = tuple(held.ids)
+        earlier = self._earlier(images, ids) if num_categories is None else None
+        known = KnownCategories(ids, torch.from_numpy(held.matrix), self.model.spread_for(ids), earlier)
+        return known.measured(self.seed)
+
+    def _grouped(
+        self, images: _Images, known: KnownCategories, num_categories: int | None
+    ) -> tuple[Assignment, CountEstimate]:
+        return group_images(
+            images.features,
+            images.keys,
             known,
             num_categories=num_categories,
-            next_id=first_free,
-            constraints=self._constraints(),
+            next_id=self.registry.next_id,
+            constraints=images.constraints,
             seed=self.seed,
             temperature=self.model.config.confidence_temperature,
-            moments=_first_among(self.moments[rows_here]),
+            moments=_first_among(images.moments),
         )
-        placed = [found] if (waited := self._waited(found, known)) is None else [found, waited]
-        groups = StageGroups.of(
-            [key for each in placed for key in each.keys],
-            torch.cat([each.category_ids for each in placed]).numpy(),
-            found.ids,
-            found.prototypes.numpy(),
-            settled=range(first_free),
-            confidences=torch.cat([each.confidences for each in placed]).clamp(0, 1).numpy(),
-            features=torch.cat([each.features for each in placed]).numpy(),
+
+    def _like_what_is_aside(self, images: _Images, known: KnownCategories) -> Assignment | None:
+        """Images that are nearer to a category that is set aside than to any other, known or new."""
+        held = self.registry.prototypes_of(self.registry.aside)
+        if not held.ids:
+            return None
+        rows = [*range(len(known.ids)), *[None] * len(held.ids)]
+        beside = replace(
+            known,
+            ids=(*known.ids, *held.ids),
+            prototypes=torch.cat([known.prototypes, torch.from_numpy(held.matrix)]),
+            spread=None if known.spread is None else known.spread.of(rows),
         )
-        change = self.registry.observe(self.current.stage, groups)
+        found, _ = self._grouped(images, beside, None)
+        drawn = found.select(torch.isin(found.category_ids, torch.tensor(held.ids)).nonzero()[:, 0])
+        place = slice(len(known.ids), len(beside.ids))
+        return replace(drawn, ids=found.ids[place], prototypes=found.prototypes[place])
+
+    def _observe(
+        self,
+        images: _Images,
+        known: KnownCategories,
+        drawn: Assignment | None,
+        num_categories: int | None,
+    ) -> StageChange:
+        """Group images but those that what is set aside has drawn; the registry and the estimate follow."""
+        gone = set[str]() if drawn is None else set(drawn.keys)
+        rest = images.select([row for row, key in enumerate(images.keys) if key not in gone])
+        first_free, aside = self.registry.next_id, {each.id for each in self.registry.aside}
+        found = waited = None
+        if rest.keys:
+            found, count = self._grouped(rest, known, num_categories)
+            waited = self._waited(found, known, images)
+        elif num_categories in (None, self.num_categories):
+            count = CountEstimate.known(max(1, self.num_categories))
+        else:
+            raise DataError(
+                f"All {len(gone)} images are like what was set aside, so there is nothing to make {num_categories} "
+                "categories of: leave the number out, or take back what was set aside."
+            )
+        parts = [part for part in (found, waited, drawn) if part is not None]
+        change = self.registry.observe(images.stage, _groups_of(parts, first_free))
         if num_categories is None or self._estimate is None:
-            # A group like one that people merged or refused adds no category.
-            categories = {each for each in change.cluster_ids if each is not None}
-            self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
+            # A group like one that people merged, refused or set aside adds no category.
+            ours = {each for each in change.cluster_ids if each is not None} - aside
+            num_found = len(ours) if found is None else len(found.ids)
+            self._estimate = count.including(max(1, count.count - num_found + len(ours)))
         return change
 
-    def _earlier(self, ids: Sequence[int], num_images: int) -> EarlierImages | None:
+    def _earlier(self, images: _Images, ids: Sequence[int]) -> EarlierImages | None:
         """Images of earlier stages, the first ones of their moments, if there are enough beside so many new ones."""
-        stage, members = self.current.stage, self.registry.members
+        stage, members = images.stage, self.registry.members
         row_of = {category: row for row, category in enumerate(ids)}
         keys = sorted(key for key, came in self.registry.images.items() if came < stage)
         if len(keys) > MOST_REMEMBERED:
             drawn = numpy_generator("remembered images", self.seed, stage).permutation(len(keys))
             keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
-        followers = set() if self.cache is None else self.cache.followers(keys)
-        features = self._features_of([key for key in keys if key not in followers])
-        if not enough_earlier(len(features), num_images):
+        followers = {} if self.cache is None else self.cache.followers(keys)
+        features = self._features_of(
+            [key for key in keys if key not in followers], images.space, images.features.shape[1]
+        )
+        if not enough_earlier(len(features), len(images.keys)):
             return None
         return EarlierImages(
             torch.stack(list(features.values())),
@@ -393,13 +519,12 @@ class DiscoverySession:
             stage,
         )
 
-    def _features_of(self, keys: Sequence[str]) -> dict[str, Tensor]:
+    def _features_of(self, keys: Sequence[str], space: str, width: int) -> dict[str, Tensor]:
         """Unit features by key, in the order of the keys, of images that have some from here or from earlier."""
-        found = {} if self.cache is None else self.cache.load(self.current.space, keys)
+        found = {} if self.cache is None else self.cache.load(space, keys)
         for stage in self.stages:
-            if stage.features is not None and stage.space == self.current.space and self.cache is None:
+            if stage.features is not None and stage.space == space and self.cache is None:
                 found |= dict(zip(stage.keys, stage.features, strict=True))
-        width = self.features.shape[1]
         return {key: found[key] for key in keys if key in found and len(found[key]) == width}
 
     @property
@@ -410,17 +535,20 @@ class DiscoverySession:
 
     def likest(self, keys: Sequence[str]) -> dict[str, int]:
         """The active category that each of these images is most like, where its features are there."""
-        features, active = self._features_of(keys), self.registry.active_prototypes()
+        active, stage = self.registry.active_prototypes(), self.current
+        features = self._features_of(keys, stage.space, self.features.shape[1])
         if not features or not active.ids:
             return {}
         prototypes = torch.from_numpy(active.matrix)
         nearest = squared_distances(torch.stack(list(features.values())), prototypes).argmin(1)
         return {key: active.ids[row] for key, row in zip(features, nearest.tolist(), strict=True)}
 
-    def _waited(self, found: Assignment, known: KnownCategories) -> Assignment | None:
+    def _waited(self, found: Assignment, known: KnownCategories, images: _Images) -> Assignment | None:
         """Images of earlier stages that fitted nowhere and fit into one of these categories now."""
-        here = set(found.keys)
-        features = self._features_of([key for key in self.waiting if key not in here])
+        here = set(images.keys)
+        features = self._features_of(
+            [key for key in self.waiting if key not in here], images.space, images.features.shape[1]
+        )
         if known.spread is None or known.earlier is None or not features:
             return None
         rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]
@@ -454,10 +582,11 @@ class DiscoverySession:
         """Group nothing, because all images came with earlier stages."""
         if num_categories not in (None, self.num_categories):
             raise DataError(
-                f"All {len(self.current.keys)} images were grouped at earlier stages, into categories that stay; they "
-                f"cannot be made {num_categories} (now {self.num_categories}): merge or split categories instead."
+                f"All {len(self.current.keys)} images are set aside or were grouped at earlier stages, into categories "
+                f"that stay; they cannot be made {num_categories} (now {self.num_categories}): merge or split "
+                "categories instead."
             )
-        self._estimate = CountEstimate.known(self.num_categories)
+        self._estimate = CountEstimate.known(max(1, self.num_categories))
         return self.change
 
     def keep(self, estimate: CountEstimate) -> None:
@@ -483,8 +612,8 @@ class DiscoverySession:
     @property
     def num_categories(self) -> int:
         """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
-        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh} - {None}
-        return len(here.union(self.fixed))
+        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh}
+        return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
 
     @property
     def change(self) -> StageChange:
@@ -509,7 +638,7 @@ class DiscoverySession:
 
     def carry_prototypes(self, shifts: Mapping[int, np.ndarray]) -> None:
         """Move the prototype of each category by a vector ``(D,)``, as further training moved the features."""
-        found = self.registry.active_prototypes()
+        found = self.registry.prototypes_of([*self.registry.active, *self.registry.aside])
         moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
         self.registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
 

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from promptccd.experiments.run_report import ReportOptions as ReportOptions
     from promptccd.experiments.run_report import write_report as write_report
     from promptccd.experiments.run_report import write_run_comparison as write_run_comparison
+    from promptccd.experiments.stream_report import stream_rows as stream_rows
     from promptccd.experiments.sweep import SweepResult as SweepResult
     from promptccd.experiments.sweep import run_sweep as run_sweep
     from promptccd.experiments.sweep_cells import ProtocolScoring as ProtocolScoring
     from promptccd.experiments.sweep_cells import SweepCell as SweepCell
+    from promptccd.experiments.sweep_cells import devices_of as devices_of
     from promptccd.experiments.sweep_cells import grid_keys as grid_keys
     from promptccd.experiments.sweep_cells import plan_cells as plan_cells
+    from promptccd.experiments.sweep_cells import visible_devices as visible_devices
 
 give_names_on_demand(__name__)

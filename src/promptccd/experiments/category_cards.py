@@ -2,19 +2,16 @@
 
 import base64
 import io
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from promptccd.data.images import media_type
 from promptccd.data.stage_images import StageImages
-
-if TYPE_CHECKING:
-    from promptccd.experiments.measures import StageMeasures
 
 SIDE = 96
 PIXEL_ART = 32  # images up to this side are PNGs and shown pixel by pixel
@@ -67,8 +64,8 @@ class CategoryCard:
     name: str
     stage: int
     num_images: int
-    mostly: str  # the most frequent true category of its images
-    purity: float  # share of images of that category, in percent
+    mostly: str  # the most frequent true category of its images; empty where nobody knows
+    purity: float  # share of images of that category, in percent; NaN where nobody knows
     sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
     images: Sequence[Thumbnail]
     near: Sequence[NearKnown]  # nearest first
@@ -89,36 +86,49 @@ class CardMaker:
 
     def add_stage(
         self,
-        stage: "StageMeasures",
+        stage: int,
+        found_ids: np.ndarray,
+        names: Mapping[int, str],
         images: StageImages,
         known_features: np.ndarray,
         own_features: np.ndarray,
+        true_ids: np.ndarray | None = None,
     ) -> None:
         """Add a card for every category that a stage discovers.
 
-        Features of stage 0 and of the stage itself are those of the stage's model, ``(N, D)`` each, normalised.
+        Args:
+            stage: its index.
+            found_ids: category of every image of the stage, ``(N,)``.
+            names: of categories by id.
+            images: of the stage.
+            known_features: of stage 0 under the stage's model, normalised, ``(M, D)``.
+            own_features: of the stage itself, ``(N, D)``.
+            true_ids: true categories ``(N,)``; `None` where nobody knows.
         """
         known_means = {
             int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
         }
-        for category in np.unique(stage.found_ids).tolist():
+        for category in np.unique(found_ids).tolist():
             if category < 0 or category in known_means or category in self._seen:  # -1 is no category
                 continue
             self._seen.add(category)
             if len(self.cards) >= MAX_CARDS:
                 self.left_out += 1
                 continue
-            rows = np.flatnonzero(stage.found_ids == category)
+            rows = np.flatnonzero(found_ids == category)
             mean = _mean(own_features[rows])
             typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples]
-            most, count = Counter(stage.true_ids[rows].tolist()).most_common(1)[0]
+            mostly, purity = "", math.nan
+            if true_ids is not None:
+                most, count = Counter(true_ids[rows].tolist()).most_common(1)[0]
+                mostly, purity = self.categories[most], 100 * count / len(rows)
             self.cards.append(
                 CategoryCard(
-                    name=stage.names[category],
-                    stage=stage.stage,
+                    name=names[category],
+                    stage=stage,
                     num_images=len(rows),
-                    mostly=self.categories[most],
-                    purity=100 * count / len(rows),
+                    mostly=mostly,
+                    purity=purity,
                     sample_ids=images.sample_ids[typical].tolist(),
                     images=[picture for row in typical if (picture := self._picture(images, int(row)))],
                     near=self._near(mean, known_means, known_features),

@@ -232,7 +232,7 @@ class RunMeasures:
     versions: Mapping[str, str]  # of packages
     class_blocks: Sequence[int]  # number of categories that each stage introduced
     categories: Sequence[str]  # names of the true categories; position is category id
-    stages: Sequence[StageMeasures]  # finished unlabelled ones
+    stages: Sequence[StageMeasures]  # finished unlabelled ones; none of streams that nobody has labels of
     costs: Sequence[StageCost]
     history: Sequence[EpochRecord]
     instruments: Mapping[int, Mapping[str, float]]  # of prompts, by stage and name of `instruments.TITLES`
@@ -290,7 +290,8 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
     """
     run, stages = evaluation.run, evaluation.stages
     manifest = run.manifest
-    measured = [_measure_stage(evaluation, index) for index in range(1, evaluation.num_stages)]
+    scored = range(1, evaluation.num_stages if stages.is_scored else 1)
+    measured = [_measure_stage(evaluation, index) for index in scored]
     recorded = {row.stage: row for row in run.results.stages} if run.results else {}
     for stage in measured:
         _require_agreement(stage.score, recorded.get(stage.stage), str(run.path))

@@ -26,7 +26,7 @@ def run_records(
     figure: MapFigure | None,
 ) -> Sections:
     """Records by section; accuracies in percent. Map and cards are of the first run."""
-    first = runs[:1]
+    first, unscored = runs[:1], unscored_records(runs, cards)
     sections = {
         "scores": _of(runs, _scores),
         "summary": _summary(runs, published),
@@ -35,14 +35,23 @@ def run_records(
         "category_sizes": _of(runs, _sizes),
         "blocks": _of(runs, _blocks),
         "forgetting": _of(runs, _forgetting),
+        **{name: unscored[name] for name in ("history", "costs", "prompts")},
+        "part_routing": _of(runs, _routing),
+        **{name: unscored[name] for name in ("discovered", "nearest_known")},
+        "map": _of(first, lambda run: _map(figure)),
+        "map_movement": _of(first, lambda run: _movement(figure)),
+    }
+    return {name: [_plain(record) for record in records] for name, records in sections.items()}
+
+
+def unscored_records(runs: Sequence[RunMeasures], cards: Sequence[CategoryCard]) -> Sections:
+    """Those of the records that need no label of an image."""
+    sections = {
         "history": _of(runs, lambda run: (_epoch(asdict(each)) for each in run.history)),
         "costs": _of(runs, lambda run: map(asdict, run.costs)),
         "prompts": _of(runs, _prompts),
-        "part_routing": _of(runs, _routing),
-        "discovered": _of(first, lambda run: map(_discovered, cards)),
-        "nearest_known": _of(first, lambda run: _nearest_known(cards)),
-        "map": _of(first, lambda run: _map(figure)),
-        "map_movement": _of(first, lambda run: _movement(figure)),
+        "discovered": _of(runs[:1], lambda run: map(_discovered, cards)),
+        "nearest_known": _of(runs[:1], lambda run: _nearest_known(cards)),
     }
     return {name: [_plain(record) for record in records] for name, records in sections.items()}
 

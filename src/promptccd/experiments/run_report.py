@@ -29,6 +29,7 @@ from promptccd.experiments.run_figures import (
     size_rows,
 )
 from promptccd.experiments.run_records import run_records
+from promptccd.experiments.stream_report import write_stream_report
 from promptccd.runs import RunEvaluation
 from promptccd.runs.model_card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
@@ -101,6 +102,8 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     pictures = _Pictures()
     for path in paths:
         evaluation = _evaluation(path, options)
+        if not evaluation.stages.is_scored:
+            return write_stream_report(evaluation, out, options.samples, others=len(paths) - 1)
         runs.append(measure_run(evaluation, routing=options.routing))
         _require_alike(runs)
         if len(runs) == 1:
@@ -122,7 +125,10 @@ def write_run_comparison(
     require_different(paths)
     groups: dict[str, list[RunMeasures]] = {}
     for path, name in zip(paths, row_names(paths), strict=True):
-        groups.setdefault(name, []).append(measure_run(_evaluation(path, options), routing=False))
+        evaluation = _evaluation(path, options)
+        if not evaluation.stages.is_scored:
+            raise ConfigurationError(f"{path} has streams that nobody has labels of: leave --compare out.")
+        groups.setdefault(name, []).append(measure_run(evaluation, routing=False))
     every = [run for runs in groups.values() for run in runs]
     facts = {
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
@@ -174,7 +180,10 @@ def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOption
         features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
         shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
-            maker.add_stage(run.stages[index - 1], images[index], features[0], features[-1])
+            stage = run.stages[index - 1]
+            maker.add_stage(
+                index, stage.found_ids, stage.names, images[index], features[0], features[-1], stage.true_ids
+            )
     pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
     if options.map_method:
         pictures.figure = map_figure(

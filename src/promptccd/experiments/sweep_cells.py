@@ -21,7 +21,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.processes import ProcessApart
 from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.runs.models import described_backbone, model_options
+from promptccd.runs.models import described_backbone, model_options, require_whole_patches
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import PIXELS
 from promptccd.storage import make_inside, open_to_change, problems_of, remove_leftovers
@@ -202,6 +202,8 @@ def _cell(
         model_options(recipe)
         if recipe.model.backbone is None:
             described_backbone(recipe)
+        if not RunDirectory(recipe.training.output_dir).begun:
+            require_whole_patches(recipe, local_files_only=True)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from error
     return SweepCell(config.stem, settings, recipe)
@@ -321,6 +323,25 @@ def visible_devices() -> list[str]:
         # CUDA shows none behind the first that is none.
         return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
     return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def devices_of(cells: Sequence[SweepCell], jobs: int, devices: Sequence[str]) -> dict[str, str]:
+    """The GPU that each cell will get, by name: ``0 or 1`` for one that starts when another ends; empty without GPUs.
+
+    Finished cells are not in it. One whose backbone another pretrains starts when that has ended.
+    """
+    keys = {cell.name: (cell.backbone_key, cell.seed) for cell in cells}
+    made = {keys[cell.name] for cell in cells if RunDirectory(cell.path).backbone.exists()}
+    found, begun = dict[str, str](), set[tuple[str, int]]()
+    for cell in (cell for cell in cells if not cell.finished()):
+        key = keys[cell.name]
+        waits = cell.recipe.model.backbone is None and key in begun - made
+        starts = len(found) < jobs and not waits
+        if starts:
+            begun.add(key)
+            found[cell.name] = least_used(devices, list(found.values()))
+    later = " or ".join(devices[:jobs])
+    return {cell.name: found.get(cell.name, later) for cell in cells if not cell.finished()}
 
 
 def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from promptccd.data.stages import (
     StageStream,
     stage_config,
 )
+from promptccd.errors import ConfigurationError
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
 from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.progress import progress_bar
@@ -67,11 +68,16 @@ def publish_stages(
         api: the client; its token must be allowed to write.
 
     Raises:
-        ConfigurationError: the Hub takes no such name.
+        ConfigurationError: the Hub takes no such name, or the stages have no labels that others could score by.
         HubError: the Hub cannot be reached or refuses, or the repository is public and `public` was not given.
         DiskError: there is no room for the data set in the temporary folder.
     """
     require_name(name, "dataset", "Give NAMESPACE/NAME.")
+    if not stages.is_scored:
+        raise ConfigurationError(
+            f"Stages are published to be scored by, and nobody has labels of {stages[1].place}: push the images "
+            f"themselves as a data set, Dataset.push_to_hub({name!r})."
+        )
     api = api or HfApi()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         contents: Contents = {

@@ -239,7 +239,7 @@ def _built(values: Mapping[str, Any], patch_size: int) -> Any:
         if key not in (*_IDLE_OF_PROCESSORS, *_TYPES) and value is not None
     }
     processor = _CLASSES[kinds[0]](**{key: value for key, value in options.items() if value is not None})
-    for side in _sides_of(processor):
+    for side in sides_of(processor):
         require_side(side, patch_size, "the side of a view")
     return processor
 
@@ -282,7 +282,7 @@ def _channels(key: str, value: Any) -> list[float]:
     return [float(number) for number in value]
 
 
-def _sides_of(processor: Any) -> tuple[int, int]:
+def sides_of(processor: Any) -> tuple[int, int]:
     """Height and width of processed images, which must not depend on the image."""
     size = processor.crop_size if processor.do_center_crop else processor.size
     if size is None or size.get("height") is None or size.get("width") is None:

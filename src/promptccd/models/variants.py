@@ -97,14 +97,14 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
     return config
 
 
-def backbone_configuration(name: str | os.PathLike[str]) -> Any:
-    """The configuration of a bare backbone.
+def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> Any:
+    """The configuration of a bare backbone; options are `promptccd.models.loading.HUB_OPTIONS`.
 
     Raises:
         OSError: there is no such model.
         CheckpointError: it is no backbone, or refused.
     """
-    _, raw = find_model(name)
+    _, raw = find_model(name, **hub_options)
     values = backbone_values(raw)
     return BACKBONE_CONFIGS[values.get("model_type", "dinov2")].from_dict(values)
 

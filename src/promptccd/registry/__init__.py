@@ -15,7 +15,10 @@ from promptccd.registry.edits import Merge as Merge
 from promptccd.registry.edits import Move as Move
 from promptccd.registry.edits import NotACategory as NotACategory
 from promptccd.registry.edits import Rename as Rename
+from promptccd.registry.edits import SetAside as SetAside
+from promptccd.registry.edits import SetImagesAside as SetImagesAside
 from promptccd.registry.edits import Split as Split
+from promptccd.registry.edits import TakeBack as TakeBack
 from promptccd.registry.files import JOURNAL as JOURNAL
 from promptccd.registry.files import LONGEST_JOURNAL as LONGEST_JOURNAL
 from promptccd.registry.files import PROTOTYPES as PROTOTYPES
@@ -25,6 +28,7 @@ from promptccd.registry.files import has_registry as has_registry
 from promptccd.registry.files import load_registry as load_registry
 from promptccd.registry.files import save_registry as save_registry
 from promptccd.registry.grouping import StageGroups as StageGroups
+from promptccd.registry.labelling import take_labels as take_labels
 from promptccd.registry.registry import ActivePrototypes as ActivePrototypes
 from promptccd.registry.registry import CategoryRegistry as CategoryRegistry
 from promptccd.registry.tables import Category as Category

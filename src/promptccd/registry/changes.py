@@ -104,10 +104,12 @@ class StageChange:
 
 def compare(before: Tables, after: Tables, stage: int) -> StageChange:
     """What changed between two states of one registry, of which the later is at `stage`."""
-    # A category that came and was emptied again is no change: neither state shows it.
-    new = [each for each in after.not_retired() if each.id not in before.categories and not each.dormant]
+    # A category that came and was emptied or set aside again is no change: neither state shows it.
+    new = [each for each in after.not_retired() if each.id not in before.categories and each.active]
     common = [
-        (before.categories[each.id], each) for each in after.not_retired() if each.id in before.categories
+        (before.categories[each.id], each)
+        for each in after.not_retired()
+        if each.id in before.categories and not each.aside
     ]
     moved = {
         key: (before.members.get(key), after.members.get(key))

@@ -12,7 +12,15 @@ from numpy.typing import ArrayLike
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
 from promptccd.registry.grouping import unit, weighted_mean
-from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, check_name, default_name
+from promptccd.registry.tables import (
+    DIFFERENT,
+    SAME,
+    Category,
+    CategoryState,
+    check_name,
+    default_name,
+    free_name,
+)
 
 
 class Edit(ABC):
@@ -99,6 +107,11 @@ class Merge(Edit):
         merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
         if len(merged) < 2:
             raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
+        if len({each.aside for each in merged}) > 1:
+            raise RegistryError(
+                f"Of the categories {[each.id for each in merged]} only some are set aside: set the others aside too, "
+                "or take those back."
+            )
         (survivor, *others), ids = merged, {each.id for each in merged}
         members = [key for each in others for key in draft.tables.members_of(each.id)]
         self._unlink(draft, ids)
@@ -249,7 +262,7 @@ class NotACategory(Edit):
 
 def _nearest_first(draft: Draft, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in draft.tables.not_retired() if not each.dormant and each.id != category.id]
+    others = [each for each in draft.tables.not_retired() if each.active and each.id != category.id]
     own, *rest = unit(draft.prototypes[[each.prototype_row for each in (category, *others)]])
     cosines = {each.id: float(vector @ own) for each, vector in zip(others, rest, strict=True)}
     return sorted(cosines, key=lambda each: -cosines[each])
@@ -288,6 +301,92 @@ class Move(Edit):
         for identity, vector in self.prototypes.items():
             draft.set_prototype(identity, vector)
         draft.settle_links(keys)
+
+
+ASIDE = "set aside"  # name of the category of single images
+
+
+@dataclass(frozen=True)
+class SetAside(Edit):
+    """Say that the images of a discovered category are nothing to find; they are pinned to it.
+
+    It is no category of the result any more. Later images that are like it come to it by themselves.
+
+    Attributes:
+        category: its id.
+    """
+
+    kind: ClassVar[str] = "set_aside"
+    category: int
+
+    def apply(self, draft: Draft) -> None:
+        """See `Edit.apply`."""
+        category = draft.tables.category(self.category)
+        if category.known or category.aside:
+            why = (
+                "was labelled at stage 0: set its images aside" if category.known else "is set aside already"
+            )
+            raise RegistryError(f"Category {category.id} {why}.")
+        draft.change(category.id, state=CategoryState.ASIDE, dormant=False)
+        if members := draft.tables.members_of(category.id):
+            Confirm(members).apply(draft)
+
+
+@dataclass(frozen=True, eq=False)
+class SetImagesAside(Edit):
+    """Say that images are nothing to find, whatever category they are in.
+
+    They go to one category, called "set aside", that holds all such images. These need not be alike, so its prototype
+    is that of the first one alone, and hardly anything else comes to it by itself.
+
+    Attributes:
+        images: their keys.
+        prototype: unit feature of one of them ``(D,)``, for the category if it has to be made.
+        prototypes: new means of categories that lost some of them, by id; the others keep theirs.
+    """
+
+    kind: ClassVar[str] = "set_images_aside"
+    images: Sequence[str]
+    prototype: ArrayLike | None = field(default=None, metadata={"vector": True})
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+
+    def apply(self, draft: Draft) -> None:
+        """See `Edit.apply`."""
+        keys, tables = draft.check_images(self.images), draft.tables
+        aside = {each.id: each.name for each in tables.not_retired() if each.aside}
+        place = next((each for each, name in aside.items() if name == ASIDE), None)
+        if place is None:
+            if self.prototype is None:
+                raise RegistryError("None of these images has features here: discover them again first.")
+            place = draft.new_category(born=min(tables.images[key] for key in keys))
+            draft.set_prototype(place, self.prototype)
+            name = free_name(ASIDE, {each.name for each in tables.not_retired()})
+            draft.change(place, name=name, state=CategoryState.ASIDE)
+        for identity, vector in self.prototypes.items():
+            draft.set_prototype(identity, vector)
+        for key in keys:
+            home = tables.members.get(key)
+            draft.place(key, home if home in aside else place, pin=True)
+        draft.settle_links(keys)
+
+
+@dataclass(frozen=True)
+class TakeBack(Edit):
+    """Say that a category that was set aside is one after all; what is pinned to it stays so.
+
+    Attributes:
+        category: its id.
+    """
+
+    kind: ClassVar[str] = "take_back"
+    category: int
+
+    def apply(self, draft: Draft) -> None:
+        """See `Edit.apply`."""
+        category = draft.tables.category(self.category)
+        if not category.aside:
+            raise RegistryError(f"Category {category.id} is not set aside, so there is nothing to take back.")
+        draft.change(category.id, state=CategoryState.DISCOVERED, dormant=category.size == 0)
 
 
 @dataclass(frozen=True)

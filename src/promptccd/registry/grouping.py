@@ -253,6 +253,8 @@ def _update_prototypes(
     for identity in sorted({*homes.tolist(), *ids} - {_UNASSIGNED, None}):
         category, own = draft.tables.categories[identity], homes == identity
         rows = [cluster for cluster, each in enumerate(ids) if each == identity]
+        if category.aside:  # what looks like it must not change with what came by itself
+            continue
         is_first = identity >= first_new
         # mutant without operand 1: one without clusters is there for its images
         if rows and (own == (by_cluster == identity)).all():

@@ -93,8 +93,19 @@ class CategoryRegistry:
 
     @property
     def active(self) -> list[Category]:
-        """Categories that are neither retired nor dormant, by id: known ones first."""
-        return [each for each in self._tables.not_retired() if not each.dormant]
+        """Categories that are neither retired, set aside nor dormant, by id: known ones first."""
+        return [each for each in self._tables.not_retired() if each.active]
+
+    @property
+    def aside(self) -> list[Category]:
+        """Categories that were set aside, by id."""
+        return [each for each in self._tables.not_retired() if each.aside]
+
+    @property
+    def put_aside(self) -> set[str]:
+        """Keys of images that a person set aside; others are in such a category because they are like its images."""
+        found = {each.id for each in self.aside}
+        return {key for key, home in self._tables.pinned.items() if home in found}
 
     @property
     def members(self) -> Mapping[str, int]:
@@ -186,11 +197,13 @@ class CategoryRegistry:
 
     def active_prototypes(self) -> ActivePrototypes:
         """Ids, names and prototypes of the active categories, as ``model.set_categories`` takes them."""
-        rows = [each.prototype_row for each in self.active]
+        return self.prototypes_of(self.active)
+
+    def prototypes_of(self, categories: Sequence[Category]) -> ActivePrototypes:
+        """The same of any categories, in their order."""
+        rows = [each.prototype_row for each in categories]
         return ActivePrototypes(
-            [each.id for each in self.active],
-            [each.name for each in self.active],
-            self._prototypes[rows],
+            [each.id for each in categories], [each.name for each in categories], self._prototypes[rows]
         )
 
     def state_hash(self) -> str:

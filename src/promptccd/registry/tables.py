@@ -23,6 +23,7 @@ class CategoryState(StrEnum):
 
     KNOWN = "known"
     DISCOVERED = "discovered"
+    ASIDE = "aside"
     RETIRED = "retired"
 
 
@@ -33,7 +34,8 @@ class Category:
     Attributes:
         id: never given to another category, also after this one was retired.
         name: what people call it; no two categories that are not retired share one.
-        state: known (labelled at stage 0), discovered, or retired by an edit.
+        state: known (labelled at stage 0), discovered, set aside or retired by an edit. What is set aside is no
+            category of the result, but holds images and prototype, so that later images like it come to it.
         born: the stage it was first seen at.
         size: number of its images.
         prototype_row: its row in the registry's prototypes.
@@ -64,9 +66,19 @@ class Category:
         """Whether an edit took it away."""
         return self.state is CategoryState.RETIRED
 
+    @property
+    def aside(self) -> bool:
+        """Whether a person said that its images are nothing to find."""
+        return self.state is CategoryState.ASIDE
+
+    @property
+    def active(self) -> bool:
+        """Whether it is a category of the result."""
+        return not (self.retired or self.aside or self.dormant)
+
     def settled(self, stage: int) -> bool:
-        """Whether it is older than a stage, so that the images of that stage leave its prototype as it is."""
-        return self.known or self.born < stage
+        """Whether the images of a stage leave its prototype as it is: it is older, or set aside."""
+        return self.known or self.aside or self.born < stage
 
     def standing(self, stage: int) -> str:
         """``known`` if it was labelled, ``settled`` if a stage before `stage` discovered it, ``new`` otherwise."""

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from promptccd.runs.prediction import predict_folder as predict_folder
     from promptccd.runs.prediction import stage_of as stage_of
     from promptccd.runs.run_directory import RunDirectory as RunDirectory
+    from promptccd.runs.run_directory import continued as continued
     from promptccd.runs.run_groups import PIXELS as PIXELS
     from promptccd.runs.run_groups import baseline_rows as baseline_rows
     from promptccd.runs.run_groups import require_different as require_different
     from promptccd.runs.run_groups import row_names as row_names
     from promptccd.runs.stage_checkpoint import load_view as load_view
+    from promptccd.runs.stream_record import StreamRecord as StreamRecord
+    from promptccd.runs.stream_record import stream_records as stream_records
     from promptccd.runs.train_run import stage_stream as stage_stream
     from promptccd.runs.train_run import train_run as train_run
 

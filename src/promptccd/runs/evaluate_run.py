@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
+from promptccd.data.duplicates import Original
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
@@ -77,8 +78,9 @@ class RunEvaluation:
         )
         self.run.require_split(self.stages)
         self.device, self.num_workers = device_named(device), num_workers
-        self.images = [  # conflicts as the training left them out
-            StageImages.read(stage, num_workers, progress_bar, conflicting="drop")
+        seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
+        self.images = [  # conflicts and copies as the training left them out
+            StageImages.read(stage, num_workers, progress_bar, seen=seen, conflicting="drop")
             for stage in self.stages[: self.num_stages]
         ]
         self._keep_features = keep_features
@@ -90,8 +92,10 @@ class RunEvaluation:
         try:
             return stage_stream(self.recipe.data, seed)
         except DataError as error:
+            streams = " if they are labelled, and streams have to be where they were"
             raise DataError(
-                f"{error} If the images of {self.run.path} have moved, --dataset names their place."
+                f"{error} If the images of {self.run.path} have moved, --dataset names their place"
+                f"{streams * (self.recipe.data.unlabelled is not None)}."
             ) from error
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
@@ -107,6 +111,24 @@ class RunEvaluation:
             DataError: the data has no test images and the protocol needs some.
         """
         return self._score(protocol, self.features, options)
+
+    def held_out_accuracy(self) -> dict[int, float]:
+        """By stage, the percentage of held-out labelled images that get the category of their label.
+
+        This can be said of streams that nobody has labels of. It is empty where no labelled image was held out.
+
+        Raises:
+            PromptCCDError: as `test_images`.
+        """
+        if not self.recipe.data.resolved.held_out:
+            return {}
+        (images,), (labels,) = (test := self.test_images()).images, test.labels
+        found = {}
+        for stage in range(self.num_stages):
+            (features,) = self.features(stage, [images])
+            given = self.load_stage(stage).assign(features.cpu()).category_ids.numpy()
+            found[stage] = 100 * float(np.mean(given == labels))
+        return found
 
     def part_routing(self) -> ContinualScore | None:
         """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""

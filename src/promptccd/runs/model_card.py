@@ -23,7 +23,8 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
-from promptccd.runs.run_directory import FREE_FIELDS, PLACES
+from promptccd.runs.run_directory import FREE_FIELDS, change_places
+from promptccd.runs.stream_record import StreamRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
@@ -54,6 +55,7 @@ def stage_card(
     versions: Mapping[str, str],
     instruments: Instruments | None = None,
     corrections: int = 0,
+    streams: Sequence[StreamRecord] = (),
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -68,6 +70,7 @@ def stage_card(
         versions: of the packages, from the manifest.
         instruments: measures of the prompts at this stage.
         corrections: number of corrections that people made before this stage.
+        streams: what was found in stages that nobody has labels of.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -92,6 +95,7 @@ def stage_card(
         _usage(recipe, title),
         _categories(config, category_sizes),
         _results(recipe, table),
+        _found([each for each in streams if each.stage <= stage]),
         _prompts(recipe, instruments),
         _memory(recipe),
         _training(recipe, fingerprint, read, versions),
@@ -210,6 +214,7 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     else:
         backbone = f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
     last = len(recipe.data.resolved.class_blocks) - 1
+    whole = f" of {last}" if recipe.data.unlabelled is None else ""  # streams may follow
     known = sum(each < config.num_known for each in config.category_ids)  # of those that have images
     found = len(config.category_ids) - known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
@@ -220,7 +225,7 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     has_replay = recipe.training.exemplars_per_class and "exemplars" in method.published
     replay = " with replay" if has_replay else ""
     return (
-        f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
+        f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage}{whole} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
         f"{known} known, which stage 0 labelled, and {discovered}{number}."
     )
@@ -309,6 +314,16 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
     return "## Results\n\n" + text + "\n\n" + "\n".join(lines)
 
 
+def _found(streams: Sequence[StreamRecord]) -> str:
+    """What can be said of streams without labels."""
+    if not streams:
+        return ""
+    lines = [f"- Stage {each.stage}: {each}" for each in streams]
+    return "\n".join(
+        ["## What was found", "", "The streams have no labels: no accuracy is known.", "", *lines]
+    )
+
+
 def _prompts(recipe: Recipe, instruments: Instruments | None) -> str:
     """What the prompts of the stage did, and warnings."""
     if instruments is None or not (values := instruments.to_dict()):
@@ -376,8 +391,9 @@ Fields of the recipe that are not at their defaults:
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """The fields that a recipe sets and a result depends on; local folders are not named."""
     values, usual, free = recipe.to_dict(), Recipe().to_dict(), FREE_FIELDS["training"]
-    for section, key in PLACES:
-        values[section][key] = _shown_place(values[section][key])
+    change_places(values, _shown_place)
+    if recipe.data.unlabelled is not None:  # a card is the same whatever comes later
+        values["data"] |= {"unlabelled": None, "class_blocks": None}
     changed = {
         section: {
             key: item for key, item in fields.items() if item != usual[section][key] and key not in free
@@ -416,9 +432,9 @@ Code and weights are under Apache-2.0 unless the metadata above say otherwise. T
 licences of their own, and no image is part of this repository."""
 
 
-def _shown_place(place: str | None) -> str | None:
+def _shown_place(place: str) -> str:
     comes_along = place in BUILT_IN or place in BACKBONES
-    return place if place is None or comes_along or hub_id_of(place) else "<local folder>"
+    return place if comes_along or hub_id_of(place) else "<local folder>"
 
 
 def _cells(row: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,44 @@ def published_processor(backbone: str | Path) -> Any:
         raise ConfigurationError(
             f"{error} Mend that file, or take it away: ImageNet's values are used then."
         ) from error
+
+
+def rim_not_seen(sides: Sequence[int], patch_size: int) -> str:
+    """What of a view lies in no whole patch, and which sides lose nothing, in a line; empty if all of it is seen.
+
+    Args:
+        sides: of the view, in pixels.
+        patch_size: of the backbone, in pixels.
+    """
+    side = next((each for each in sides if each % patch_size), 0)
+    if not side:
+        return ""
+    below = side - side % patch_size
+    fitting = " or ".join(str(each) for each in (below, below + patch_size) if each)
+    return (
+        f"{side} is no multiple of the backbone's patch of {patch_size} pixels, which does not see the last "
+        f"{side - below} of each row and column: {fitting} would do"
+    )
+
+
+def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
+    """Refuse an image size that the backbone's patches do not divide, if there is such a backbone.
+
+    Args:
+        recipe: the backbone and the views.
+        hub_options: `promptccd.models.loading.HUB_OPTIONS`.
+
+    Raises:
+        ConfigurationError: naming both, and what would do.
+    """
+    try:
+        patch_size = _vision_config(recipe, **hub_options).patch_size
+    except ConfigurationError:
+        return  # whoever loads the backbone says why
+    if rim := rim_not_seen([recipe.views.image_size], patch_size):
+        raise ConfigurationError(
+            f"image_size {rim}. Give such an --image_size, and a --resize_size no smaller."
+        )
 
 
 _NOT_THE_MODELS = {"variant", "backbone", "backbone_config", "max_model_bytes"}
@@ -268,14 +306,14 @@ def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     return counts
 
 
-def _vision_config(recipe: Recipe) -> PreTrainedConfig:
+def _vision_config(recipe: Recipe, **hub_options: Any) -> PreTrainedConfig:
     name = recipe.model.backbone
     if name is None:
         return described_backbone(recipe)
     if name in PUBLISHED:
         return PUBLISHED[name]
     try:
-        config: PreTrainedConfig = backbone_configuration(name)
+        config: PreTrainedConfig = backbone_configuration(name, **hub_options)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "

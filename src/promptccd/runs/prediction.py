@@ -13,7 +13,7 @@ import torch
 
 from promptccd import system
 from promptccd.data.camera_raw import reason_of_raw
-from promptccd.data.depths import Depth, Depths, may_be_deep
+from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
@@ -147,6 +147,7 @@ def predict_folder(
     top_k: int | None = None,
     bit_depth: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    image_roots: Sequence[str | Path] = (),
 ) -> FolderPredictions:
     """Assign every image below a folder, or one image.
 
@@ -159,21 +160,23 @@ def predict_folder(
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
             `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them.
         max_pixels: of an image, see `promptccd.data.images.Decoding`.
+        image_roots: further folders that links among the images may lead into.
 
     Raises:
         DataError: there is no such folder, or no file in it.
         DivergedError: features or distances of an image are not finite; it is named.
     """
     place = Path(folder)
-    root, files, skipped = place.parent, [place.name], dict[str, str]()
+    source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
     if place.is_dir():
-        found = images_in(FolderSource(place), IntakeLimits.of_person(max_pixels=max_pixels))
-        root, files, skipped = place, found.images, found.left_out
+        source = FolderSource(place, image_roots)
+        found = images_in(source, IntakeLimits.of_person(max_pixels=max_pixels))
+        files, skipped = found.images, found.left_out
     if not place.exists():
         raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
-    reader = _Reader(root, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
+    reader = _Reader(source.roots, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
     reading = _read_ahead(files, reader.viewed, 2 * batch_size)
@@ -210,9 +213,9 @@ def _read_ahead(
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the images of a folder; a link is followed inside the folder and not out of it."""
+    """Reads the images of the first of its roots; a link is followed inside these and not out of them."""
 
-    root: Path
+    roots: tuple[str, ...]
     view: EvaluationView
     decoding: Decoding
 
@@ -227,16 +230,18 @@ class _Reader:
 
     def _depth(self, name: str) -> Depth | None:
         try:
-            if may_be_deep(first_bytes(inside(str(self.root / name), (os.path.realpath(self.root),)), 32)):
+            if may_be_deep(first_bytes(self._place(name), DEPTH_BYTES)):
                 return depth_of(self._content(name), self.decoding)
         except SkippedFileError:
             pass  # it is skipped with its reason when it is read
         return None
 
     def _content(self, name: str) -> bytes:
-        place = inside(str(self.root / name), (os.path.realpath(self.root),))
         limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
-        return read_regular_file(place, ByteBudget(limits, str(self.root)))
+        return read_regular_file(self._place(name), ByteBudget(limits, self.roots[0]))
+
+    def _place(self, name: str) -> str:
+        return inside(os.path.join(self.roots[0], name), self.roots)
 
     def viewed(self, name: str) -> _Viewed:
         """The view of an image, if there is one, and what became of it."""

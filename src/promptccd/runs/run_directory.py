@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import count
@@ -15,8 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from promptccd.data.loading import BUILT_IN
+from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
-from promptccd.errors import MOST_LISTED, RunError, SplitMismatchError, nothing_at
+from promptccd.errors import MOST_LISTED, ConfigurationError, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.storage import (
     lock_folder,
@@ -34,7 +36,7 @@ from promptccd.storage import (
 )
 from promptccd.training.history import HISTORY
 from promptccd.training.objectives import method_named
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, laid_over
 from promptccd.training.trainer import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,8 @@ _INNER = ("resume", "backbone", "logs", "logs/promptccd", "logs/wandb")  # the l
 _POSITION = ("stage", "epoch", "step", "batch_size", "seconds", "tensors")
 # Fields that may change before a run is continued: they change no byte of its stages.
 FREE_FIELDS = {
-    "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
+    # The same data in another place; the split's fingerprint decides. Streams and labels are added to those before.
+    "data": {"dataset", "unlabelled", "labels"},
     "model": {"max_model_bytes"},
     "training": {
         "output_dir", "num_workers", "save_steps", "report_to", "push_to_hub", "hub_namespace", "hub_private",
@@ -57,11 +60,12 @@ FREE_FIELDS = {
     },
 }  # fmt: skip
 _FACTS = ("dataset", "split", "num_classes", "images_per_class")
-PLACES = (("data", "dataset"), ("model", "backbone"))  # fields that may name a local folder
+# Fields that may name a local folder, or several.
+PLACES = (("data", "dataset"), ("data", "unlabelled"), ("data", "labels"), ("model", "backbone"))
 ASSIGNMENTS = "assignments.json"
 # Fields that every manifest has, and those it has by stage.
 _RECORDED = {"split_fingerprint": str, "data_fingerprint": str, "recipe": dict, "versions": dict}
-_BY_STAGE = ("seconds", "peak_memory", "instruments")
+_BY_STAGE = ("seconds", "peak_memory", "instruments", "found")
 _PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
 
@@ -145,11 +149,16 @@ class RunDirectory:
     def recipe(self) -> Recipe:
         """The recipe of the run, with local folders as seen from where the run lies now."""
         values = self.manifest["recipe"]
-        for section, key in PLACES:
-            value = values.get(section, {}).get(key)
-            if value is not None and (self.path / value).exists():
-                values[section][key] = str(self.path / value)
+        change_places(values, self._seen_from_here)
         return Recipe.from_dict(values)
+
+    def _seen_from_here(self, place: str) -> str:
+        """A place that was recorded as seen from the run; one that is not there stays as it is."""
+        found = self.path / place
+        if not found.exists():
+            return place
+        plain = Path(os.path.normpath(found))  # which is another where a folder of the run's path is a link
+        return str(plain if plain.exists() and plain.samefile(found) else found)
 
     @property
     def begun(self) -> bool:
@@ -198,6 +207,8 @@ class RunDirectory:
             (self.path / "manifest.json").unlink()
             before = None
         if before is not None:
+            if not stages.is_scored:
+                before = self._with_streams(before, recipe, stages)
             stages.require_fingerprint(before["split_fingerprint"], f"The run in {self.path}")
             self._go_on_with(before["recipe"], _portable(recipe, self.path))
         else:
@@ -216,6 +227,54 @@ class RunDirectory:
                     "seconds": {},
                 }
             )
+
+    def _with_streams(self, before: dict[str, Any], recipe: Recipe, stages: StageStream) -> dict[str, Any]:
+        """Record the streams that a run goes on with: those that were begun have to be the same, others may change.
+
+        Returns:
+            The manifest with them.
+
+        Raises:
+            SplitMismatchError: a stage was trained on other images, or is missing; it is named.
+        """
+        recorded = CategorySplit.from_dict(self.read("split.json") or {})
+        done = self.num_finished
+        begun = min(max(1, done + any(self._states(done))), len(recorded.counts))
+        if recorded.rule != stages.split.rule:
+            raise SplitMismatchError(
+                f"The run in {self.path} hides labels (class_blocks {list(recorded.class_blocks)}), and these streams "
+                f"have none: give another --output_dir, such as {self.path}-2"
+            )
+        if len(stages.split.counts) < begun:
+            raise SplitMismatchError(
+                f"The run in {self.path} has {begun - 1} streams already, and {len(stages.split.counts) - 1} are "
+                "given: give all of them in their order, and new ones behind; or the new ones alone, promptccd train "
+                f"{self.path} --unlabelled ..."
+            )
+        for stage in stages[:begun]:
+            if recorded.contents[stage.index] != stages.split.contents[stage.index]:
+                was, is_ = recorded.counts[stage.index].images, len(stage)
+                raise SplitMismatchError(
+                    f"Stage {stage.index} of {self.path} was made with other images than "
+                    f"{stage.place or 'what is labelled'} holds now ({was} then, {is_} now). Leave what was trained as "
+                    "it was: images that come later go into a stream of their own, labels that do into --labels; or "
+                    f"train anew with --output_dir {self.path}-2"
+                )
+        if stages.split.first(begun).fingerprint != recorded.first(begun).fingerprint:
+            stages.require_fingerprint(recorded.fingerprint, f"The run in {self.path}")
+        now, then = _portable(recipe, self.path), before["recipe"]
+        for name in ("unlabelled", "labels", "class_blocks"):
+            then["data"][name] = now["data"][name]
+        counts, given = then["training"]["category_count"], now["training"]["category_count"]
+        if isinstance(counts, list) and isinstance(given, list) and given[: begun - 1] == counts[: begun - 1]:
+            then["training"]["category_count"] = given
+        write_file(self.path / "split.json", json.dumps(stages.split.to_dict()))
+        made = {
+            "split_fingerprint": stages.split.fingerprint,
+            "data_fingerprint": stages.split.data_fingerprint,
+        }
+        self.update_manifest({**made, "recipe": then})
+        return {**before, **made, "recipe": then}
 
     @property
     def _holds_work(self) -> bool:
@@ -441,16 +500,79 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
         values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
-    for section, key in PLACES:
-        value = values[section][key]
-        if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
-            try:
-                relative = Path(os.path.relpath(os.path.expanduser(value), run))
-            except ValueError:  # of Windows: on another drive
-                relative = Path(Path(value).name)
-            values[section][key] = relative.name if somebody & set(relative.parts) else relative.as_posix()
+
+    def portable(value: str) -> str:
+        if value in BUILT_IN or not os.path.exists(os.path.expanduser(value)):
+            return value
+        try:
+            relative = Path(os.path.relpath(os.path.expanduser(value), run))
+        except ValueError:  # of Windows: on another drive
+            relative = Path(Path(value).name)
+        return relative.name if somebody & set(relative.parts) else relative.as_posix()
+
+    change_places(values, portable)
     values["training"]["output_dir"] = _name_of(run) or "run"
     return values
+
+
+def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """The recipe that a begun run goes on with: its own, with further streams and labels.
+
+    Args:
+        run: the run.
+        changes: values by section and field. Of `unlabelled`, `labels` and given numbers of categories those that
+            the run has already are not added again, so that a command may be repeated.
+
+    Raises:
+        ConfigurationError: the run hides labels, and no stream can be added to it.
+        RunError: its records are damaged.
+    """
+    recipe, data, training = run.recipe, dict(changes.get("data", {})), dict(changes.get("training", {}))
+    streams = recipe.data.unlabelled
+    if streams is None and (added := [name for name in ("unlabelled", "labels") if name in data]):
+        raise ConfigurationError(
+            f"The stages of {run.path} were cut from images that all have labels (class_blocks "
+            f"{list(recipe.data.resolved.class_blocks)}), and {added[0]} cannot be added to it: begin a run with "
+            "promptccd train LABELLED --unlabelled FOLDER."
+        )
+    if streams is not None:
+        data["class_blocks"] = data.get("class_blocks")  # they are counted anew
+        for name in ("unlabelled", "labels"):
+            data[name] = _extended(getattr(recipe.data, name), data.get(name))
+    given = training.get("category_count")
+    if streams is not None and recipe.training.given_counts and isinstance(given, list):
+        are_more = len(data["unlabelled"]) > len(streams)
+        training["category_count"] = _with_counts(recipe.training.given_counts, given, are_more)
+    own = {"training": {"output_dir": str(run.path)}}
+    return Recipe.from_dict(
+        laid_over([recipe.to_dict(), own, {**changes, "data": data, "training": training}])
+    )
+
+
+def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[int]:
+    """Numbers of categories for all streams; they are given for all, or for those that come behind, or once more."""
+    if len(given) > len(before) and given[: len(before)] == before:
+        return given
+    if are_more:
+        return [*before, *given]
+    return before if before[-len(given) :] == given else given
+
+
+def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
+    """Places, and those behind them that are no place among them already."""
+    known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
+    added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
+    return None if before is None and not added else [*(before or ()), *added]
+
+
+def change_places(values: dict[str, dict[str, Any]], change: Callable[[str], str]) -> None:
+    """Change every place that plain values of a recipe name."""
+    for section, key in PLACES:
+        value = values.get(section, {}).get(key)
+        if value is not None:
+            values[section][key] = (
+                [change(each) for each in value] if isinstance(value, list) else change(value)
+            )
 
 
 def _are_colours(values: Any) -> bool:

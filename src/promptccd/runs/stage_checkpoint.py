@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,9 @@ from promptccd.registry import (
     has_registry,
     load_registry,
     save_registry,
+    take_labels,
 )
+from promptccd.registry.labelling import Labelled
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
 from promptccd.training.arguments import ModelArguments
@@ -194,10 +196,12 @@ class SettledImages:
     Attributes:
         registry: as the last stage and the corrections since left it; `None` before the first stage.
         ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
+        labelled: what labels that came since have changed.
     """
 
     registry: CategoryRegistry | None
     ids: Sequence[np.ndarray]
+    labelled: Labelled = field(default_factory=Labelled)
 
     def category_of(self, sample_id: int) -> int:
         """The category that an image has by now, or -1."""
@@ -223,25 +227,31 @@ def key_of(sample_id: int) -> str:
     return f"row:{sample_id}"
 
 
-def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> SettledImages:
+def settled_images(
+    run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
+) -> SettledImages:
     """Images of earlier stages, with their categories when the next stage begins.
 
     Args:
         run: its earlier stages are finished.
         sample_ids: the readable images of every earlier stage.
+        labels: that came since, by sample id: they count, and the last stage stays as it was written.
 
     Raises:
-        RegistryError: the last stage's registry is damaged.
+        RegistryError: the last stage's registry is damaged, or a label cannot be the name of a category.
     """
     if not sample_ids:
         return SettledImages(None, [])
     registry = load_registry(run.stage(len(sample_ids) - 1))
-    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids])
+    said = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
+    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids], said)
 
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
-    members = registry.members
-    return np.array([members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()], dtype=np.int64)
+    """Nobody learns from images that are set aside, as from those in no category."""
+    aside, members = {each.id for each in registry.aside}, registry.members
+    homes = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
+    return np.array([NO_CATEGORY if each in aside else each for each in homes], dtype=np.int64)
 
 
 def observe_stage(

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +23,8 @@ from promptccd.data.loading import open_images
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
-from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
+from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, RunError, SplitMismatchError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -41,6 +41,7 @@ from promptccd.runs.models import (
     backbone_of,
     ensure_backbone,
     evaluation_view,
+    require_whole_patches,
     stage_zero_model,
 )
 from promptccd.runs.run_directory import NORMALISATION, RunDirectory
@@ -55,6 +56,7 @@ from promptccd.runs.stage_checkpoint import (
     save_stage,
     settled_images,
 )
+from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
 from promptccd.training.arguments import DataArguments, TrainingArguments
@@ -89,16 +91,17 @@ def stage_stream(
     facts = data.resolved
     roots = data.image_roots or ()
     opened = open_images(facts.dataset, facts.split, roots)
-    table = opened.table
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in table.column_names else given
+        return usual if given is None and usual in opened.table.column_names else given
 
-    stages = StageStream.from_dataset(
-        table,
+    return StageStream.from_dataset(
+        opened,
         class_blocks=facts.class_blocks,
         cuts=data.resolved_cuts,
+        unlabelled=data.unlabelled,
+        labels=data.labels or (),
         seed=seed,
         image_column=column(data.image_column, facts.image_column),
         label_column=column(data.label_column, facts.label_column),
@@ -108,16 +111,14 @@ def stage_stream(
         held_out=facts.held_out,
         held_out_only=held_out_only,
         split_rule=split_rule or facts.split_rule,
-        image_roots=[*image_roots(facts.dataset), *roots],
+        image_roots=roots,
         bit_depth=data.bit_depth,
         max_pixels=data.max_megapixels * 10**6,
     )
-    stages.left_out = opened.left_out
-    return stages
 
 
-def accelerator_for(arguments: TrainingArguments) -> Accelerator:
-    """The accelerator of a training: its device, precision and tracker.
+def accelerator_for(arguments: TrainingArguments, on_cpu: bool | None = None) -> Accelerator:
+    """The accelerator of a training: its device, precision and tracker; on the CPU by default where there is no CUDA.
 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
     steps are the recipe's.
@@ -135,13 +136,22 @@ def accelerator_for(arguments: TrainingArguments) -> Accelerator:
                 remedy,
             )
     return Accelerator(
-        cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
+        # without it, processes of torchrun on CPUs do not find each other
+        cpu=not torch.cuda.is_available() if on_cpu is None else on_cpu,
         mixed_precision=arguments.mixed_precision,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,
         project_dir=str(Path(arguments.output_dir) / "logs"),
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
+
+
+def _require_every_step(accelerator: Accelerator) -> None:
+    if (steps := accelerator.gradient_accumulation_steps) != 1:
+        raise ConfigurationError(
+            f"Expected an accelerator with gradient_accumulation_steps 1, got {steps}: every step changes the weights, "
+            f"and its loss would be divided by {steps}. Give another or none, and raise batch_size instead."
+        )
 
 
 def train_run(
@@ -156,7 +166,7 @@ def train_run(
 
     Args:
         recipe: the data, the model and how to train it.
-        accelerator: by default one is made as the recipe says.
+        accelerator: by default one is made as the recipe says; it may not accumulate gradients.
         after_stages: the main process calls it with the run and its finished stages, at the start (if any are
             finished) and after every stage.
         stages: by default they are cut as the recipe says.
@@ -171,12 +181,16 @@ def train_run(
     require_callbacks(callbacks)
     arguments, own_processes = recipe.training, accelerator is None
     accelerator = accelerator or accelerator_for(arguments)
+    _require_every_step(accelerator)
     space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
+    run = RunDirectory(arguments.output_dir)
+    if not run.begun:
+        require_whole_patches(recipe)
     if accelerator.device.type == "cpu" and accelerator.is_main_process:
         logger.info(why_on_the_cpu(reported_gpu()))
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
-    run = RunDirectory(arguments.output_dir)
+    recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)
     with StopRequest() as stop:
         try:
             if accelerator.is_main_process:
@@ -199,6 +213,30 @@ def train_run(
             ) from error
         finally:
             run.unlock()
+
+
+def _with_streams(recipe: Recipe, stages: StageStream, tell: bool) -> Recipe:
+    """The recipe with the blocks that streams without labels turned out to have, which is told."""
+    if stages.is_scored:
+        return recipe
+    recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
+    if tell:
+        _tell_of_streams(recipe, stages)
+    return recipe
+
+
+def _tell_of_streams(recipe: Recipe, stages: StageStream) -> None:
+    """Say which images are labelled, what arrives without labels, and where numbers of categories come from."""
+    counting = recipe.training.counting
+    how = (
+        "are those given"
+        if counting == "given"
+        else f"are estimated ({counting}; --category_count gives them)"
+    )
+    logger.info(
+        "%d images of %d categories are labelled. Without labels: %s. Numbers of categories %s; nothing is scored.",
+        len(stages.labelled), stages.num_known, "; ".join(f"{len(each)} of {each.place}" for each in stages[1:]), how,
+    )  # fmt: skip
 
 
 class _Run:
@@ -234,6 +272,11 @@ class _Run:
             score_finished(self.run, self.stages, finished)
             self._conclude(finished)
         if len(finished) == len(self.stages):
+            if self.stages.later_labels:
+                logger.info(
+                    "%d labels that came later wait for the next stream: give it as --unlabelled.",
+                    len(self.stages.later_labels),
+                )
             return self._table()
         self.callbacks.tell("on_train_begin")
         try:
@@ -271,6 +314,7 @@ class _Run:
         images = self._read(stage)
         model = self._model_before(stage.index)
         method = method_named(self.recipe.model.variant)
+        self._tell_of_labels(stage)
         count = self._count_before(stage, model, method.objective.needs_count)
         replay = self._replay(model, stage.index)
         labels = None
@@ -322,6 +366,19 @@ class _Run:
         )
         trainer.train(resumed[0] if resumed else None)
         self._finish_stage(stage, model, count, started - before)
+
+    def _tell_of_labels(self, stage: Stage) -> None:
+        """Say what labels that came later change before a stage, and how many are of images that did not come yet."""
+        given = self.stages.later_labels
+        if not stage.index or not given or not self.accelerator.is_main_process:
+            return
+        said = self._settled(stage.index).labelled
+        logger.info(
+            "Labels that came later, before stage %d: %d of %d are of images that came before it; %d of these change "
+            "their category; named: %s; new: %s. Those of other images do not count, or not yet.",
+            stage.index, said.images, len(given), said.moved, ", ".join(said.named) or "none",
+            ", ".join(said.new) or "none",
+        )  # fmt: skip
 
     def _warn_of_bare(self, stage: LabelledStage) -> None:
         """Warn of known categories without an image at stage 0."""
@@ -381,7 +438,15 @@ class _Run:
         assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
         if own is not None:
             assignments["class_ids"] = own.cpu().numpy()
-        if stage.index:
+        if stage.index and not self.stages.is_scored:
+            strange = model.assign(features[stage.index]).strange.cpu().numpy()
+            record = StreamRecord.of(
+                stage.index, found.category_ids, settled.assigned, self.stages.num_known, len(found.prototype_ids),
+                strange, count,
+            )  # fmt: skip
+            record_stream(self.run, record)
+            logger.info("stage %d: %s", stage.index, record)
+        elif stage.index:
             score = _record_score(
                 self.run, self.stages, stage.index, model.config, assignments, len(found.prototype_ids)
             )
@@ -461,13 +526,14 @@ class _Run:
             model.config,
             self.run.recipe,
             name=self.run.name,
-            fingerprint=manifest["split_fingerprint"],
+            fingerprint=self.stages.split.up_to(len(self.images) - 1).fingerprint,
             images=[images.report.to_dict() for images in self.images],
             category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
             scores=self.run.results,
             versions=manifest["versions"],
             instruments=instruments,
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
+            streams=stream_records(self.run),
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
@@ -519,8 +585,15 @@ class _Run:
         )
 
     def _settled(self, stage: int) -> SettledImages:
-        """Images of earlier stages with the categories they have by now."""
-        return settled_images(self.run, [images.sample_ids for images in self.images[:stage]])
+        """Images of earlier stages with the categories they have by now, by the labels that came since."""
+        earlier, names = self.images[:stage], self.stages.later_labels
+        labels = {
+            sample: names[digest]
+            for images in earlier
+            for sample, digest in zip(images.sample_ids.tolist(), images.digests, strict=True)
+            if digest in names
+        }
+        return settled_images(self.run, [images.sample_ids for images in earlier], labels)
 
     def _protocol(self, settled: SettledImages) -> ContinualAccuracy:
         """The protocol after the earlier stages and the corrections made since."""
@@ -591,7 +664,7 @@ def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[in
                 f"{run.stage(index)} was trained on other images than stage {index} holds here: use the data set, "
                 "class_blocks, cuts and seed it was made with, or start a new output_dir."
             )
-        if index > 0 and index not in scored:
+        if index > 0 and index not in scored and stages.is_scored:
             config = load_configuration(run.stage(index))
             _record_score(run, stages, index, config, given, categories_at(run.stage(index), config)[0])
 

@@ -37,6 +37,11 @@ class DataArguments:
         image_column: name of the image column; found by itself where the benchmark's is not there.
         label_column: name of the label column; found by itself where the benchmark's is not there.
         class_blocks: categories labelled at stage 0, then new ones per stage; must sum to all categories.
+        unlabelled: instead of `class_blocks`, streams that really have no labels, a stage each, in this order:
+            folders of loose images, lists, tables or data sets. Images of `dataset` without a label come first; an
+            empty list if they are all. Nothing is scored, and numbers of categories are estimated unless given.
+        labels: labels that came after their images had been grouped, such as a table of path,label: the next stage
+            starts from them.
         cuts: per class block, the share of the remainder each stage takes; none means the paper's table, or its
             like where stages are not four.
         split_rule: how the stages are cut: ``mixed``, by `cuts`, or ``sessions``, which draw novel images anew each
@@ -65,6 +70,8 @@ class DataArguments:
     image_column: str | None = None
     label_column: str | None = None
     class_blocks: list[int] | None = None
+    unlabelled: list[str] | None = None
+    labels: list[str] | None = None
     cuts: list[list[float]] | None = None
     split_rule: Literal["mixed", "sessions"] | None = None
     num_classes: int | None = number(None, 2)
@@ -80,6 +87,7 @@ class DataArguments:
     def __post_init__(self) -> None:
         """Check ranges, and fields that depend on each other."""
         require_in_range(self)
+        self._require_streams_alone()
         if (self.category_ratio is None) != (self.sample_ratio is None):
             raise ConfigurationError(
                 f"Expected category_ratio and sample_ratio together, got {self.category_ratio} and "
@@ -104,6 +112,24 @@ class DataArguments:
                 f"cuts, got class_blocks {self.class_blocks} and cuts {self.cuts} besides: give one or the other."
             )
 
+    def _require_streams_alone(self) -> None:
+        """Refuse streams without labels besides a cut of labelled images, and late labels without streams."""
+        if self.unlabelled is None:
+            if self.labels is not None:
+                raise ConfigurationError(
+                    f"labels {self.labels} are for images that came without: give their streams as unlabelled too."
+                )
+            return
+        cut = {name: getattr(self, name) for name in ("cuts", "split_rule", "category_ratio", "sample_ratio")}
+        # The record of a run writes out how many categories are labelled, and that it knows of no other: [12, 0, 0].
+        cut["class_blocks"] = self.class_blocks if any((self.class_blocks or [0])[1:]) else None
+        if given := {name: value for name, value in cut.items() if value is not None}:
+            said = ", ".join(f"{name} {value}" for name, value in given.items())
+            raise ConfigurationError(
+                f"unlabelled {self.unlabelled} are streams that nobody has labels of, and {said} hides labels that are "
+                "there: give one or the other."
+            )
+
     @property
     def conflicts(self) -> Literal["refuse", "drop"]:
         """What becomes of a picture with two labels."""
@@ -121,7 +147,9 @@ class DataArguments:
         """The benchmark with the fields that are given here in place of its own."""
         facts = BENCHMARKS[self.benchmark or "digits"]
         expected = self.num_classes or sum(facts.class_blocks)
-        if self.class_blocks is not None and sum(self.class_blocks) != expected:
+        if self.unlabelled is not None or (
+            self.class_blocks is not None and sum(self.class_blocks) != expected
+        ):
             facts = dataclasses.replace(
                 facts, class_list=None, num_classes=None, images_per_class=None, held_out=0.0
             )
@@ -129,6 +157,10 @@ class DataArguments:
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.class_blocks is not None:
             given["class_blocks"] = tuple(self.class_blocks)
+        elif (
+            self.unlabelled is not None
+        ):  # before they are read, nobody knows how many categories have labels
+            given["class_blocks"] = (1, *[0] * max(1, len(self.unlabelled)))
         spectrum = self._spectrum(expected if self.class_blocks is None else sum(self.class_blocks))
         if spectrum is not None:
             given["class_blocks"] = spectrum[0]

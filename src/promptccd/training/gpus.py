@@ -60,8 +60,7 @@ def placed(
     """
     if device.type in _EXACT:
         return model.to(device)
-    size = view.processor.crop_size
-    noise = torch.rand(2, 3, size["height"], size["width"], generator=torch_generator("placed"))
+    noise = torch.rand(2, 3, *view.sides, generator=torch_generator("placed"))
     there, problem = copy.deepcopy(model).to(device), ""
     with torch.no_grad():
         wanted = model.eval().features_of(normalise((noise * 255).byte(), view.mean, view.std))

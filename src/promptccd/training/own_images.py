@@ -56,7 +56,9 @@ def recipe_for_images(
         overrides: values by section and field, from the command line.
 
     Raises:
-        ConfigurationError: no such method, a method besides a recipe, or nothing says how the categories arrive.
+        ConfigurationError: no such method, a method besides a recipe, or nothing is called like the images.
+
+    Where nothing says how labels are hidden (class blocks, a ratio or a benchmark), what has none comes in streams.
     """
     if config is not None and method is not None:
         raise ConfigurationError(
@@ -76,8 +78,12 @@ def recipe_for_images(
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-.") or "images"
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{folder}"}
     values = laid_over([*layers, {"data": data, "training": training}, overrides or {}])
-    if all(values["data"].get(name) is None for name in ("class_blocks", "category_ratio", "benchmark")):
-        raise ConfigurationError(_missing_stages(dataset))
+    if all(
+        values["data"].get(name) is None
+        for name in ("class_blocks", "category_ratio", "benchmark", "unlabelled")
+    ):
+        _require_no_slip(dataset)
+        values["data"]["unlabelled"] = []
     return Recipe.from_dict(values)
 
 
@@ -90,12 +96,10 @@ def _method_named(name: str) -> tuple[str, Path]:
     raise ConfigurationError(f"No method is called {name!r}.{hint} There are {', '.join(known)}.")
 
 
-def _missing_stages(dataset: str) -> str:
-    """The message for a data set without stages; the word may be a recipe with a slip."""
+def _require_no_slip(dataset: str) -> None:
+    """Refuse a word that nothing is called, where it is nearly a recipe."""
     hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
     if hint and not Path(os.path.expanduser(dataset)).exists():
-        return f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists those there are."
-    return (
-        f"Nothing says how the categories of {dataset!r} arrive: give --class_blocks, first how many are labelled, "
-        "then how many are new in each stage without labels, such as --class_blocks 20 5 5 for 30 categories."
-    )
+        raise ConfigurationError(
+            f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists those there are."
+        )

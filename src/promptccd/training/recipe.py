@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
+from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
@@ -74,6 +75,11 @@ def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         # mutant 1 to 2: one byte beyond the most shows that there is more, as two do
         content = file.read(MOST_BYTES + 1)
+    head = content[:FIRST_BYTES]
+    if not is_text(head) and (kind := kind_name(head)) != UNKNOWN:
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} is not YAML: it starts like {kind}. {LISTED}; unpack an archive first."
+        )
     if len(content) > MOST_BYTES:
         raise ConfigurationError(
             f"Recipe {str(path)!r} is longer than {MOST_BYTES:,} bytes: a recipe has a few lines, give one of those."
@@ -219,9 +225,17 @@ class Recipe:
                 f"{method.name} takes no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
             )
+        if self.data.unlabelled is not None and self.training.counting == "known":
+            prior = self.training.count_prior
+            self.training = dataclasses.replace(
+                self.training,
+                category_count="split_merge",
+                count_prior="calibrated" if prior == "paper" else prior,
+            )
         if (given := self.training.given_counts) is not None:
             known, *later = self.data.resolved.class_blocks
-            if len(given) != len(later) or given[0] < known:
+            is_read = self.data.unlabelled is None or self.data.class_blocks is not None
+            if (is_read and len(given) != len(later)) or given[0] < known:
                 raise ConfigurationError(
                     f"Expected category_count to be a number for each of {len(later)} unlabelled stages, none below "
                     f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."

@@ -412,6 +412,27 @@ def test_what_is_not_here_is_grey_and_can_be_forgotten(
             (found_once / path.name).rename(path)
 
 
+def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.click(".head button:text-is('Set aside')")
+    person.said("is set aside, and later photographs like it will be")
+    assert [(each.id, each.size) for each in registry_in(project).aside] == [(number, size)]
+    person.go("view=aside")
+    person.page.locator(".cell img").first.wait_for()
+    assert person.page.locator(".place", has_text=f"Set aside {size}").count() == 1
+    person.press("Control+z")
+    person.said("Taken back: group set aside")
+    first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    person.press("x")
+    person.said("Set 1 photograph aside.")
+    assert [each.size for each in registry_in(project).aside] == [1]
+    person.go("view=rare")
+    person.page.locator(".cell img").first.wait_for()
+    assert person.page.locator("h2", has_text="Rare first").count() == 1
+    assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
+
+
 def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
     person.press("/")
     person.type("1-0")

@@ -17,7 +17,7 @@ from PIL import Image
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.columns import Columns
+from promptccd.discovery.project.columns import ASIDE, Columns
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import CategoryRegistry, StageGroups
@@ -218,6 +218,14 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
         {"do": "merge", "groups": groups[:2]},
         {"do": "split", "group": groups[2]},
         {"do": "rename", "group": groups[2], "name": "heron"},
+        {
+            "do": "confirm",
+            "rows": np.flatnonzero(before[0] == groups[3]).tolist(),
+            "generation": state["generation"],
+        },
+        {"do": "set_aside", "group": groups[3]},
+        {"do": "take_back", "group": groups[3]},
+        {"do": "set_images_aside", "rows": [0, 5], "generation": state["generation"]},
         {"do": "dissolve", "group": groups[3]},
         {"do": "gather", "rows": rows, "generation": state["generation"]},
     ]
@@ -232,8 +240,9 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
             values[told["changed"]["rows"]] = told["changed"][name]
         for held, whole in zip(before, columns_of(window), strict=True):
             assert np.array_equal(held, whole)
-        fresh = ProjectView(window.page.bench.out).summary()
-        assert told["groups"] == fresh["groups"]
+        fresh = ProjectView(window.page.bench.out)
+        assert told["groups"] == fresh.summary()["groups"]
+        assert np.array_equal(before[0], fresh.columns().group)
         revision = told["revision"]
 
 
@@ -262,6 +271,8 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
         {"do": "gather", "rows": [here[0], here[4]], "generation": generation, "name": "odd ones"},
         {"do": "split", "group": second},
         {"do": "merge", "groups": [first, second], "name": "egret"},
+        {"do": "set_images_aside", "rows": here[:1], "generation": generation},
+        {"do": "set_aside", "group": state["groups"][3]["id"]},
         {"do": "dissolve", "group": state["groups"][2]["id"]},
     ]
     states = [registry_in(project).state_hash()]
@@ -279,9 +290,34 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
         assert registry_in(project).state_hash() == state_then
     rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
     registry = registry_in(project)
+    ours = {each.id for each in registry.active}
     assert {each["picture"]: each["category"] for each in rows} == {
-        key: str(registry.members.get(key, "")) for key in registry.images
+        key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images
     }
+    assert sum(each["status"] == "aside" for each in rows) == 1 + registry.aside[0].size > 1
+    assert {each["confidence"] for each in rows if each["status"] == "aside"} == {""}
+
+
+def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Window) -> None:
+    group, _, _ = columns_of(window)
+    junk = window.get("state")["groups"][0]["id"]
+    rows = set(np.flatnonzero(group == junk).tolist())
+    assert rows & set(window.get("rare"))
+    assert window.do(do="set_aside", group=junk)[0] == 200
+    assert junk not in [each["id"] for each in window.get("state")["groups"]]
+    group, _, _ = columns_of(window)
+    assert set(np.flatnonzero(group == ASIDE).tolist()) == rows
+    asked = {each[name] for each in window.get("questions") for name in ("first", "second")}
+    assert asked
+    assert not rows & asked
+    rare = window.get("rare")
+    assert len(rare) == len(set(rare)) == N - len(rows)
+    assert not rows & set(rare)
+    why = window.get(f"why/{min(rows)}")
+    assert (why["group"], why["set"]) == (ASIDE, True)
+    assert set(why["like"]) <= rows
+    assert junk not in [each["id"] for each in why["others"]]
+    assert window.get(f"why/{rare[0]}")["group"] == group[rare[0]]
 
 
 REFUSED = {

@@ -33,9 +33,10 @@ class AssignmentRow:
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
             if the checkpoint knows them.
         stage: the stage it came with.
-        status: ``used``, ``duplicate``, ``skipped``, or ``away`` if it is not where it was.
-        note: the reason for a skipped file, the file that a duplicate equals, how an image was read, or that it is more
-            like an image of none of the categories.
+        status: ``used``, ``duplicate``, ``skipped``, ``away`` if it is not where it was, or ``aside``, in no category,
+            if a person set it aside or it is like what they did.
+        note: the reason for a skipped file, the file that a duplicate equals, how an image was read, which of the two
+            set it aside, or that it is more like an image of none of the categories.
     """
 
     file: str
@@ -60,8 +61,19 @@ WAITS = "fits nowhere yet, and waits for more like it"
 def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
     """The rows of photographs in groups, and what to say of the others, if there are any."""
     inside = [row for row in rows if row.category is not None]
-    count = len(rows) - len(inside)
-    return inside, [f"In no group, and left out: {count}."] if count else []
+    aside = sum(row.status == "aside" for row in rows)
+    counts = {"In no group": len(rows) - len(inside) - aside, "Set aside": aside}
+    return inside, [f"{what}, and left out: {count}." for what, count in counts.items() if count]
+
+
+def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
+    """What to say of each image that is set aside, by key."""
+    names, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
+    return {
+        key: f"{'set aside' if key in by_people else 'like what was set aside'}: {names[home]}"
+        for key, home in registry.members.items()
+        if home in names
+    }
 
 
 def joinable_path(path: str) -> str:
@@ -80,7 +92,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     """One row for each file of the newest stage, in the order of the source; its images are grouped."""
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
-    likest = session.likest(session.waiting)
+    aside, likest = _aside_notes(session.registry), session.likest(session.waiting)
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -90,7 +102,9 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
         status = "duplicate" if is_copy else "used"
         if file.verdict.status is Status.SKIPPED:
             status = "skipped"
-        notes = [file.verdict.note]
+        elif file.key in aside:
+            status = "aside"
+        notes = [file.verdict.note, aside.get(file.key, "")]
         if is_copy:
             notes.insert(0, f"same picture as {original.name}")
         elif (first := near.get(file.key)) is not None:
@@ -124,9 +138,9 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
 def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
     """One row for each photograph that ever came to a project, as it stands now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
-    rows = []
+    aside, rows = _aside_notes(registry), []
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
-        home = registry.members.get(key)
+        home = None if key in aside else registry.members.get(key)
         category = None if home is None else registry.categories[home]
         rows.append(
             AssignmentRow(
@@ -138,11 +152,11 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 category=home,
                 name="" if category is None else category.name,
                 known="" if category is None else category.standing(registry.stage),
-                confidence=registry.confidences.get(key),
+                confidence=None if key in aside else registry.confidences.get(key),
                 distance=None,
                 stage=registry.images[key],
-                status="used" if is_here else "away",
-                note="" if is_here else "not where it was",
+                status="aside" if key in aside else "used" if is_here else "away",
+                note="; ".join(filter(None, [aside.get(key, ""), "" if is_here else "not where it was"])),
             )
         )
     return rows

@@ -19,12 +19,14 @@ from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
 from promptccd.data.randomness import numpy_generator
+from promptccd.discovery.grouping.dense import dense_places
 from promptccd.discovery.grouping.held_kmeans import (
     MOST_ITERATIONS,
     MOST_SAMPLED,
     GroupTree,
     UnitGroups,
     lloyd,
+    means,
     pinned_means,
 )
 from promptccd.discovery.grouping.stream import EarlierImages, Stream
@@ -438,6 +440,8 @@ def group_images(
     if num_categories is None:
         estimate, tree = _estimate(problem, seed)
         found = problem.grouped(tree, estimate.count)
+        if (dense := _dense(problem, tree, found)) is not None:
+            return dense
         return problem.assignment(found), estimate.including(len(found.centres))
     problem.check_count(num_categories)
     found = _of_given_number(problem, num_categories, seed)
@@ -448,6 +452,30 @@ def group_images(
             len(found.centres),
         )
     return problem.assignment(found), CountEstimate.known(len(found.centres))
+
+
+def _dense(
+    problem: GroupingProblem, tree: GroupTree, found: UnitGroups
+) -> tuple[Assignment, CountEstimate] | None:
+    """Dense groups where nothing is known and nobody said anything, and they stand apart better than those found."""
+    if len(problem.held) or bool(problem.units.answered.any()) or len(tree.rows) < len(problem.units.points):
+        return None
+    places = dense_places(tree.units.points, found.labels)
+    if places is None:
+        return None
+    inside, count = places.groups >= 0, int(places.groups.max()) + 1
+    chosen = replace(
+        problem.units, points=problem.units.points[inside], weights=problem.units.weights[inside]
+    )
+    centres, _ = means(chosen, places.groups[inside], count)
+    dense = problem.settled(centres, steps=0)
+    return problem.assignment(dense), CountEstimate(
+        len(dense.centres),
+        min(places.low, len(dense.centres)),
+        places.high,
+        "density",
+        "groups of 5 to groups of 2",
+    )
 
 
 def _in_stream(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from promptccd import system
-from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
+from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.file_names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
@@ -100,8 +100,8 @@ class ArchiveSource(ImageSource):
         try:
             with self._open(limits).open(member) as packed:
                 while piece := packed.read(_CHUNK):
-                    if not size and member.file_size > SMALL and not is_picture(piece[:FIRST_BYTES]):
-                        raise SkippedFileError(why_no_picture(piece[:FIRST_BYTES]))
+                    if not size and member.file_size > SMALL and (reason := why_skipped(piece[:FIRST_BYTES])):
+                        raise SkippedFileError(reason)
                     size += len(piece)
                     budget.spend(len(piece))
                     if member.header_offset not in self._read:  # opening an image again unpacks nothing new

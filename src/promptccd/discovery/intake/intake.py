@@ -28,8 +28,9 @@ from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
+from promptccd.data.sources import FOLLOWED, OUTSIDE, CombinedSource, Entry, ImageSource, Stamp
 from promptccd.data.stage_images import Progress
+from promptccd.data.table_files import is_saved
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import Look, SeenFiles
 from promptccd.discovery.intake.archives import (
@@ -268,9 +269,10 @@ class Intake:
         """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
         if not self.used:
             reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
+            remedy = f" Or: {FOLLOWED}." if any(OUTSIDE in each for each in reasons) else ""
             raise DataError(
                 f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
-                "PNG or WebP images."
+                f"PNG or WebP images.{remedy}"
             )
 
 
@@ -285,16 +287,18 @@ VIEW_BYTES = 256 * 2**20  # the same for views; 1,780 of 224 pixels
 WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
 TRIED = 100  # files, whose time predicts that of the others
 
-_DATASET_FILES = ("dataset_dict.json", "dataset_info.json")
 
-
-def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> ImageSource:
+def find_source(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    roots: Sequence[str | os.PathLike[str]] = (),
+) -> ImageSource:
     """The source that a name on the command line, or a list of uploaded files, stands for.
 
     Args:
         path: a folder of images, a zip archive, an image, a folder or name of a data set as
             `promptccd.data.loading.load_images` knows it, or a list of images and archives. For names that strangers
             type, use `DatasetSource.from_hub`.
+        roots: further folders that links in a folder of images may lead into.
 
     Raises:
         DataError: there is nothing of that name.
@@ -309,7 +313,7 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
         )
     place = Path(os.path.expanduser(name))
     if place.is_dir():
-        return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place)
+        return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place, roots)
     if place.exists():
         return _uploaded([place])
     if name in BUILT_IN or (
@@ -329,6 +333,7 @@ def read_intake(
     *,
     limits: IntakeLimits | None = None,
     bit_depth: int | None = None,
+    image_roots: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
@@ -343,6 +348,7 @@ def read_intake(
         limits: by default those for a person's own files.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
             `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
+        image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
             not decode again.
@@ -355,7 +361,7 @@ def read_intake(
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
     """
     limits = limits or IntakeLimits()
-    opened = source if isinstance(source, ImageSource) else find_source(source)
+    opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
         entries = _without_leftovers(opened.entries(limits))
         reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(overflow, seen))
@@ -582,7 +588,7 @@ def _joined(decoded: Verdict, listed: Verdict) -> Verdict:
 
 def _is_dataset(folder: Path) -> bool:
     """Whether a folder is a saved data set, or holds tables and no images."""
-    if any((folder / name).is_file() for name in _DATASET_FILES):
+    if is_saved(folder):
         return True
     names = [item.name.lower() for item in folder.iterdir()]
     has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))

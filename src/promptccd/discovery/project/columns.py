@@ -8,7 +8,7 @@ import numpy as np
 from promptccd.registry import CategoryRegistry
 from promptccd.registry.changes import SURE
 
-NOWHERE = -1  # the category of images in none
+NOWHERE, ASIDE = -1, -2  # the category of images in none, and of those that are set aside
 # Bits of a photograph: a person put it there; it came with the newest stage; its file is not where it was.
 PINNED, NEWEST, AWAY = 1, 2, 4
 COVERS = 4  # pictures of a group in the list
@@ -33,7 +33,7 @@ class Columns:
     """A value of every photograph, by row.
 
     Attributes:
-        group: category ``(N,)`` int32, or `NOWHERE`.
+        group: category ``(N,)`` int32, `NOWHERE` or `ASIDE`.
         sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
         flags: `PINNED`, `NEWEST` and `AWAY` ``(N,)`` uint8.
     """
@@ -47,7 +47,9 @@ class Columns:
     def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
         members, confidences, pinned = registry.members, registry.confidences, registry.pinned
         images, stage = registry.images, registry.stage
-        self.group[rows] = [members.get(key, NOWHERE) for key in keys]
+        aside = dict.fromkeys((each.id for each in registry.aside), ASIDE)
+        homes = (members.get(key, NOWHERE) for key in keys)
+        self.group[rows] = [aside.get(home, home) for home in homes]
         self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
         self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
         self.flags[rows] |= np.where(self._here[rows], 0, AWAY).astype(np.uint8)

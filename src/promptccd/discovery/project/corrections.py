@@ -12,7 +12,17 @@ import torch
 from promptccd.discovery.project.features import Means
 from promptccd.errors import DataError, RegistryError
 from promptccd.models.assignment import squared_distances
-from promptccd.registry import Answer, CategoryRegistry, Confirm, Edit, Gather, Move, NotACategory, Split
+from promptccd.registry import (
+    Answer,
+    CategoryRegistry,
+    Confirm,
+    Edit,
+    Gather,
+    Move,
+    NotACategory,
+    SetImagesAside,
+    Split,
+)
 
 
 def move(means: Means, images: Sequence[str], to: int | None) -> Edit:
@@ -122,6 +132,12 @@ def dissolve(registry: CategoryRegistry, means: Means, category: int, *, rest_to
         rows = squared_distances(points.double(), prototypes).argmin(1).tolist()
         nearest = {key: found.ids[others[row]] for key, row in zip(members, rows, strict=True)}
     return NotACategory(category, nearest, rest_to_nearest)
+
+
+def set_images_aside(means: Means, images: Sequence[str]) -> Edit:
+    """Say that images are nothing to find, whatever category they are in."""
+    _, features = means.features.of(images)
+    return SetImagesAside(images, features[0].numpy() if len(features) else None, means.after(images, None))
 
 
 def answer(registry: CategoryRegistry, means: Means, first: str, second: str, *, same: bool) -> Edit:

@@ -29,6 +29,8 @@ from promptccd.registry import (
     LogEntry,
     Merge,
     Rename,
+    SetAside,
+    TakeBack,
     has_registry,
 )
 from promptccd.registry.changes import now
@@ -163,6 +165,23 @@ class Project:
             lambda: corrections.dissolve(self.registry, self.means(), category, rest_to_nearest=nearest)
         )
 
+    def set_aside(self, category: int) -> LogEntry:
+        """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.
+
+        The next `discover` groups what was found beside it anew.
+        """
+        return self.edit(lambda: SetAside(category))
+
+    def set_images_aside(self, images: Sequence[str]) -> LogEntry:
+        """Say the same of single images; what is like them does not follow."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.set_images_aside(self.means(), images))
+
+    def take_back(self, category: int) -> LogEntry:
+        """Say that a category that was set aside is one after all."""
+        return self.edit(lambda: TakeBack(category))
+
     def confirm(self, images: Sequence[str]) -> LogEntry:
         """Say that images are where they belong; later groupings leave them there."""
         return self.edit(lambda: Confirm(images))
@@ -206,6 +225,12 @@ class Project:
             f"{len(found)} images are called {image!r}: give more of the path, or the picture as assignments.csv has "
             "it."
         )
+
+    def paths(self, images: Sequence[str]) -> dict[str, str]:
+        """Where images are, or were last; empty for a row of a data set or of a training run."""
+        seen = pictures_in(self._store.folder)
+        there = present(seen[key] for key in images if key in seen)
+        return {key: seen[key].chosen(there)[0] if key in seen else "" for key in images}
 
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
@@ -312,6 +337,22 @@ class Project:
         return True
 
     # What follows from features
+
+    def rare_first(self, most: int = 50) -> list[str]:
+        """Images to look at first, each as far as can be from all that is known and from those before it.
+
+        Raises:
+            RegistryError: there are no features here.
+        """
+        from promptccd.discovery.project.rare import rare_first
+
+        features, away = self.features(needed=True), set(self.away())
+        if not features.row_of:
+            raise RegistryError(
+                "There are no features of these images here: run promptccd discover on them again, or give the --out "
+                "folder that it wrote."
+            )
+        return rare_first(self.registry, features, sorted(self.registry.images.keys() - away), most)
 
     def features(self, *, needed: bool = False) -> "Features":
         """Features of all images that have some; those that were kept stay in memory from the first call on.

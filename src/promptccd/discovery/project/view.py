@@ -17,6 +17,7 @@ from promptccd.discovery.project.features import Features, keep_layout, kept_lay
 from promptccd.discovery.project.folder import PROJECT, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
+from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
 from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
@@ -92,8 +93,10 @@ class ProjectView:
         ):  # some were forgotten, or are remembered again
             self._take(None)
         elif self._columns is not None:
-            images = set[str]().union(*(each.images for each in patches)) & self.photos.rows.keys()
-            rows = self._columns.take(self.registry, images, self.photos.rows)
+            images = set[str]().union(*(each.images for each in patches))
+            for identity in set[int]().union(*map(_turned, patches)):
+                images.update(self.registry.members_of(identity))
+            rows = self._columns.take(self.registry, images & self.photos.rows.keys(), self.photos.rows)
             if self._news is not None:
                 self._news.update(rows.tolist())
         else:
@@ -129,13 +132,21 @@ class ProjectView:
         """Rows of the photographs most like one, itself first."""
         return likest(self.features(), row, most, len(self.photos.keys))
 
+    def rare(self, most: int = 200) -> list[int]:
+        """Rows of the photographs to look at first, see `rare_first`."""
+        photos, features = self.photos, self.features()
+        here = [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
+        with self.still:
+            registry = self.registry.copy()
+        return [photos.rows[key] for key in rare_first(registry, features, here, most)]
+
     def why(self, row: int) -> dict[str, Any]:
         """Why a photograph is in its category, and where else it could be."""
         key, registry = self.photos.keys[row], self.registry
-        home, columns = registry.members.get(key), self.columns()
-        features = self.features()
+        features, columns = self.features(), self.columns()
+        home = int(columns.group[row])
         why: dict[str, Any] = {
-            "group": home,
+            "group": None if home == NOWHERE else home,
             "set": bool(columns.flags[row] & PINNED),
             "sure": registry.confidences.get(key),
             "measured": read_record(self.out)["measured"],
@@ -144,7 +155,7 @@ class ProjectView:
         }
         if not features.there[row]:
             return why
-        if home is not None:
+        if home != NOWHERE:
             near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
             why["like"] = near[:3]
         found = registry.active_prototypes()
@@ -174,7 +185,8 @@ class ProjectView:
         keys, features = self.photos.keys, self.features()
         with self.still:
             registry, columns = self.registry.copy(), self.columns()
-            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & (PINNED | AWAY) == 0))
+            # mutant 0 to -2: who is set aside is left out of what is asked about, but would take up room
+            open_rows = np.flatnonzero((columns.group >= 0) & (columns.flags & (PINNED | AWAY) == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id).cover]
             unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
         rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
@@ -297,6 +309,12 @@ class ProjectView:
             "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
             "redo": _described(redo[-1]) if redo else None,
         }
+
+
+def _turned(patch: Patch) -> set[int]:
+    """Categories that were set aside or taken back, of whose photographs nothing else need have changed."""
+    pairs = patch.changes.get("categories", {}).items()
+    return {each for each, (old, new) in pairs if old and new and old.aside != new.aside}
 
 
 def _described(entry: LogEntry) -> dict[str, Any]:

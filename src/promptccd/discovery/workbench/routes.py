@@ -156,6 +156,7 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
         Route("/api/search", as_json(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
         Route("/api/alike/{row:int}", as_json(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
         Route("/api/why/{row:int}", as_json(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
+        Route("/api/rare", as_json(lambda bench, _: bench.rare())),
         Route("/api/questions", as_json(_questions)),
         Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
         Route("/api/pictures/{generation}/{side:int}", answered(_pictures)),

@@ -1,0 +1,180 @@
+"""Junk that is set aside once, and kinds seen when looking at what is rare first, on a data set.
+
+*Set aside*: a stream of 12 kinds with 30 images each and blurred patches of any images, 30, 60 or 80 % of it; then
+`discover` with a bare backbone; every group that is mostly junk is set aside, once; `discover` again, then another such
+stream. Real images right (each kind one group, the best match; what is set aside is wrong) are divided by those
+right without junk.
+
+*Rare first*: long-tailed sets of 101 kinds, 67 of them with 1 to 5 images, grouped; kinds among the first 200 images in
+that order, divided by those among 200 at random.
+
+    python -m benchmarks.bench_aside caltech101/ --seeds 1 2 3 --draws 10
+"""
+
+import argparse
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+from PIL import Image, ImageFilter
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from benchmarks.bench_count import embedded
+from promptccd.data.loading import image_column_of, label_column_of, load_images
+from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, discover
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.rare import rare_first
+from promptccd.registry import CategoryRegistry, StageGroups
+
+KINDS, EACH = 12, 30
+SHARES = (0.3, 0.6, 0.8)
+JUNK = "junk"
+HEADS, MIDDLE, FEW, TAIL = (4, 200), (16, 31), (14, 12), (67, 5)  # kinds, and images of each
+LOOKS = 200
+
+
+class Streams:
+    """Folders of real images and junk; no image is in two of them."""
+
+    def __init__(self, data: str, split: str, seed: int):
+        self.images, self.numbers = load_images(data, split), np.random.default_rng([7, seed])
+        self.column = image_column_of(self.images, None)
+        labels = np.array(self.images[label_column_of(self.images, None)][:])
+        sizes = np.bincount(labels)
+        enough = np.flatnonzero((sizes >= 2 * EACH) & (sizes < 400))
+        chosen = self.numbers.permutation(enough)[:KINDS]
+        self.rows = {
+            k: self.numbers.permutation(np.flatnonzero(labels == k))[: 2 * EACH] for k in chosen.tolist()
+        }
+
+    def write(self, folder: Path, part: int, share: float) -> Path:
+        """Half of the real images, and as many junk ones as make up the share."""
+        folder.mkdir(parents=True)
+        for kind, rows in self.rows.items():
+            for row in rows[part * EACH : (part + 1) * EACH].tolist():
+                self.images[row][self.column].convert("RGB").save(folder / f"{kind}-{row}.png")
+        for number in range(round(KINDS * EACH * share / (1 - share))):
+            self._patch().save(folder / f"{JUNK}-{part}-{number}.png")
+        return folder
+
+    def _patch(self) -> Image.Image:
+        image = self.images[int(self.numbers.integers(len(self.images)))][self.column].convert("RGB")
+        side = int(self.numbers.integers(20, 45))
+        left, top = (int(self.numbers.integers(0, max(1, each - side))) for each in image.size)
+        patch = image.crop((left, top, left + side, top + side))
+        return patch.filter(ImageFilter.GaussianBlur(self.numbers.uniform(0.5, 2)))
+
+
+def right(found: DiscoveryResult) -> float:
+    """Share of the real images in the group that is matched to their kind."""
+    real = [row for row in found.rows if not row.file.startswith(JUNK) and row.status != "skipped"]
+    kinds, groups = ({each: n for n, each in enumerate(dict.fromkeys(all_of))} for all_of in (
+        [row.file.split("-")[0] for row in real], [row.category for row in real]
+    ))  # fmt: skip
+    shared = np.zeros((len(kinds), len(groups)))
+    for row in real:
+        if row.category is not None:
+            shared[kinds[row.file.split("-")[0]], groups[row.category]] += 1
+    return float(shared[linear_sum_assignment(shared, maximize=True)].sum() / len(real))
+
+
+def mostly_junk(found: DiscoveryResult) -> list[int]:
+    """Groups that a person would set aside after a look."""
+    homes = [(row.category, row.file.startswith(JUNK)) for row in found.rows if row.category is not None]
+    ids = {home for home, _ in homes}
+    return [each for each in ids if np.mean([is_junk for home, is_junk in homes if home == each]) > 0.5]
+
+
+def with_junk(
+    data: str, split: str, backbone: str, seed: int, share: float, place: Path
+) -> tuple[float, float]:
+    """Real images right in the first stream and in the next, with what is junk set aside once after the first."""
+    streams, out = Streams(data, split, seed), place / "found"
+    first = streams.write(place / "first", 0, share)
+    found = discover(DiscoverySession.open(backbone), first, out)
+    groups = len(mostly_junk(found)), found.estimate.count
+    for each in mostly_junk(found):
+        Project(out).set_aside(each)
+    then = discover(DiscoverySession.open(backbone), first, out)
+    after = discover(DiscoverySession.open(backbone), streams.write(place / "next", 1, share), out)
+    by_itself = [row for row in after.rows if row.status == "aside"]
+    print(
+        f"seed {seed}, junk {share:.0%}: groups {groups[1]}, mostly junk {groups[0]}; without these {then.estimate}; "
+        f"in the next stream {len(by_itself)} of {len(after.rows)} went aside by themselves, "
+        f"{sum(not row.file.startswith(JUNK) for row in by_itself)} of them real; new groups {len(after.change.new)}",
+        flush=True,
+    )
+    return right(then), right(after)
+
+
+def rarities(features: Tensor, labels: Tensor, seed: int) -> tuple[int, float, int]:
+    """Kinds among `LOOKS` images that are rare first, and at random (the mean of 20 orders); kinds there are."""
+    numbers, truth = np.random.default_rng([13, seed]), labels.numpy()
+    sizes = np.bincount(truth)
+    heads = np.argsort(-sizes, kind="stable")[: HEADS[0]].tolist()
+    rest = iter(numbers.permutation([each for each in np.flatnonzero(sizes) if each not in heads]).tolist())
+    wanted = [(kind, HEADS[1]) for kind in heads]
+    wanted += [(next(rest), each) for count, each in (MIDDLE, FEW) for _ in range(count)]
+    wanted += [(next(rest), int(numbers.integers(1, TAIL[1] + 1))) for _ in range(TAIL[0])]
+    rows = np.concatenate(
+        [numbers.permutation(np.flatnonzero(truth == kind))[:each] for kind, each in wanted]
+    )
+    keys = [f"{row:06d}" for row in numbers.permutation(rows)]
+    points, kinds = features[[int(key) for key in keys]], truth[[int(key) for key in keys]]
+    found, _ = group_images(points, keys, KnownCategories.none(points.shape[1]), next_id=0, seed=seed)
+    registry = CategoryRegistry()
+    groups = StageGroups.of(
+        found.keys, found.category_ids.numpy(), found.ids, found.prototypes.numpy(), settled=()
+    )
+    registry.observe(0, groups)
+    first = rare_first(registry, Features(keys, zip(keys, points, strict=True)), keys, LOOKS)
+    seen = len({truth[int(key)] for key in first})
+    chance = np.mean([len(set(numbers.permutation(kinds)[:LOOKS].tolist())) for _ in range(20)])
+    return seen, float(chance), len(wanted)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print every setting and its ratios."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_aside")
+    parser.add_argument("data", help="a data set with 101 categories or more")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--backbone", default="photographs")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="of streams with junk")
+    parser.add_argument("--draws", type=int, default=10, help="of long-tailed sets")
+    options = parser.parse_args(argv)
+    logging.disable(logging.WARNING)
+    for seed in options.seeds:
+        bare = None
+        for share in (0.0, *SHARES):
+            with tempfile.TemporaryDirectory() as folder:
+                found = with_junk(options.data, options.split, options.backbone, seed, share, Path(folder))
+            bare = bare or found
+            ratios = " and ".join(
+                f"{one:.1%} ({one / other:.2f} x)" for one, other in zip(found, bare, strict=True)
+            )
+            print(
+                f"seed {seed}, junk {share:.0%}: real images right, then and in the next stream: {ratios}",
+                flush=True,
+            )
+    if options.draws:
+        features, labels = embedded(options.data, options.split, options.backbone)
+        found_more = list[float]()
+        for draw in range(1, options.draws + 1):
+            seen, chance, kinds = rarities(features, labels, draw)
+            found_more.append(seen / chance)
+            print(
+                f"draw {draw}: {kinds} kinds; rare first {seen}, at random {chance:.1f}, {found_more[-1]:.2f} x",
+                flush=True,
+            )
+        print(f"rare first: {np.mean(found_more):.2f} x in the mean, {min(found_more):.2f} x at the least")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Streams: images without labels that arrive one after another, beside labelled ones; and labels that come later.
+
+Nothing is hidden here and nothing can be scored: a stream is all that lies in a folder, a list, a table or a data
+set, and what a table of labelled images holds besides them.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from datasets import Dataset
+
+from promptccd.data.duplicates import digest_of
+from promptccd.data.file_names import display_name
+from promptccd.data.image_rows import ImageRows
+from promptccd.data.images import Decoding
+from promptccd.data.loading import (
+    OpenedImages,
+    label_column_of,
+    open_images,
+    read_categories,
+    without_label,
+)
+from promptccd.data.table_files import LABEL, STREAM, image_roots, in_order
+from promptccd.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Images that arrive together.
+
+    Attributes:
+        name: what they are called in messages.
+        images: undecoded.
+        left_out: why files of a folder are no images, by path.
+    """
+
+    name: str
+    images: ImageRows
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def name_of(place: str | Dataset) -> str:
+    """What images are called that were given by name or from Python."""
+    return display_name(place) if isinstance(place, str) and place else "a data set given from Python"
+
+
+def open_streams(
+    places: Sequence[str | Dataset],
+    split: str,
+    roots: Sequence[str | os.PathLike[str]],
+    decoding: Decoding,
+    beside: str = "",
+) -> list[Stream]:
+    """Open streams, in order; every container of `open_images` may be one, and labels in it are not looked at.
+
+    Args:
+        places: names that `open_images` takes, or data sets.
+        split: split of each that has several.
+        roots: further folders that files may lie in.
+        decoding: of the labelled images, so that all are shown by one rule.
+        beside: where these are; empty for images that were given from Python.
+
+    Raises:
+        DataError: one cannot be opened, holds no image, names files that are not its own, or is given twice.
+    """
+    streams: list[Stream] = []
+    seen = {_real(beside): beside} if beside else {}
+    for place in places:
+        name = name_of(place)
+        if isinstance(place, str):
+            if (real := _real(place)) in seen:
+                raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
+            seen[real] = name
+        opened = _opened(place, split, roots, labelled=False)
+        if not len(opened.table):
+            raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
+        if LABEL in opened.table.column_names:
+            logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
+        images = _images(place, opened.table, roots, decoding)
+        streams.append(Stream(name, images, opened.left_out))
+    return streams
+
+
+def _real(place: str) -> str:
+    return os.path.realpath(os.path.expanduser(place))
+
+
+def _opened(
+    place: str | Dataset, split: str, roots: Sequence[str | os.PathLike[str]], labelled: bool
+) -> OpenedImages:
+    if not isinstance(place, str):
+        return OpenedImages(place)
+    return open_images(place, split, [os.fspath(root) for root in roots], labelled)
+
+
+def _images(
+    place: str | Dataset, table: Dataset, roots: Sequence[str | os.PathLike[str]], decoding: Decoding
+) -> ImageRows:
+    """The images of rows of a place, which may name files of its own and no others."""
+    own = [*image_roots(place), *roots] if isinstance(place, str) else roots or None
+    images = ImageRows(table, roots=own, decoding=decoding)
+    images.require_own_files(repr(name_of(place)))
+    return images
+
+
+def rest_of(
+    table: Dataset, is_labelled: np.ndarray, images: ImageRows, name: str
+) -> Iterator[tuple[Stream, np.ndarray]]:
+    """The images of a table that have no label, as streams with their rows: by its column `STREAM`, or as one."""
+    rows = np.flatnonzero(~is_labelled)
+    words = np.full(len(table), "", dtype=object)
+    if STREAM in table.column_names:
+        words = np.array(["" if each is None else str(each) for each in table[STREAM][:]], dtype=object)
+    present = set(words[rows].tolist())
+    for word in [""] * ("" in present) + in_order(present - {""}):
+        own = rows[words[rows] == word]
+        called = f"{name}, {STREAM} {word}" if word else f"{name}, without a label"
+        yield Stream(called, images.select(own)), own
+
+
+def read_labels(
+    places: Sequence[str | Dataset], split: str, roots: Sequence[str | os.PathLike[str]], decoding: Decoding
+) -> dict[bytes, str]:
+    """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
+
+    Arguments and errors are those of `open_streams`; where places differ in a label, the last one counts.
+    """
+    names: dict[bytes, str] = {}
+    for place in places:
+        table = _opened(place, split, roots, labelled=True).table
+        column = label_column_of(table, None)
+        table = table.select(np.flatnonzero(~without_label(table, column)))
+        if not len(table):
+            raise DataError(
+                f"{name_of(place)!r} names no label: give a table of path,label, or leave it out."
+            )
+        ids, categories = read_categories(table, column)
+        images = _images(place, table, roots, decoding)
+        found: dict[bytes, str] = {}
+        unread = twice = 0
+        for row, label in enumerate(ids.tolist()):
+            if (picture := images.decode(row).image) is None:
+                unread += 1
+                continue
+            first = found.setdefault(digest_of(np.asarray(picture)), categories[label])
+            twice += first != categories[label]
+        names |= found
+        if unread or twice:
+            logger.warning(
+                "%s: %d of %d images cannot be read, and %d are the picture of one above with another label: these "
+                "labels do not count. Mend them, and give them again.",
+                name_of(place), unread, len(table), twice,
+            )  # fmt: skip
+    return names

@@ -1,0 +1,344 @@
+"""Images that really have no labels arrive in streams beside labelled ones, from every container that is read."""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from PIL import Image as Pillow
+
+from promptccd.data import StageStream
+from promptccd.data.splits import CategorySplit
+from promptccd.data.stage_images import StageImages
+from promptccd.data.streams import read_labels
+from promptccd.errors import DataError
+from promptccd.training.progress import progress_bar
+
+Pictures = Sequence[tuple[str, str]]  # file and category, empty for none
+
+
+def draw(path: Path, shade: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Pillow.fromarray(np.full((12, 12, 3), shade, dtype=np.uint8)).save(path)
+    return path
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """Two categories of three images."""
+    for shade in range(6):
+        draw(tmp_path / "labelled" / f"kind {shade % 2}" / f"{shade}.png", shade)
+    return tmp_path / "labelled"
+
+
+def in_table(pictures: list[Path], folder: Path) -> Dataset:
+    return Dataset.from_dict(
+        {"image": [str(each) for each in pictures]}, features=Features({"image": Image()})
+    ).map(lambda row: {"image": row["image"]})
+
+
+def as_folder(pictures: list[Path], folder: Path) -> str:
+    return str(pictures[0].parent)
+
+
+def as_deep_folder(pictures: list[Path], folder: Path) -> str:
+    """Names of folders are no categories in a stream, not even those of splits."""
+    for number, each in enumerate(pictures):
+        place = folder / "deep" / ("train", "test")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(each, place)
+    return str(folder / "deep")
+
+
+def as_list(pictures: list[Path], folder: Path) -> str:
+    listed = folder / "stream.csv"
+    listed.write_text("\n".join(["path", *(str(each.relative_to(folder)) for each in pictures)]))
+    return str(listed)
+
+
+def as_list_with_labels(pictures: list[Path], folder: Path) -> str:
+    """They are not looked at."""
+    listed = folder / "stream.tsv"
+    rows = [f"{each.relative_to(folder)}\tsecret" for each in pictures]
+    listed.write_text("\n".join(["path\tlabel", *rows]))
+    return str(listed)
+
+
+def as_parquet(pictures: list[Path], folder: Path) -> str:
+    table = Dataset.from_dict(
+        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
+        features=Features({"image": Image()}),
+    )
+    table.to_parquet(str(folder / "stream.parquet"))
+    return str(folder / "stream.parquet")
+
+
+def as_saved(pictures: list[Path], folder: Path) -> str:
+    """Its only split has another name."""
+    table = Dataset.from_dict(
+        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
+        features=Features({"image": Image()}),
+    )
+    DatasetDict({"unseen": table}).save_to_disk(str(folder / "saved"))
+    return str(folder / "saved")
+
+
+CONTAINERS = [as_folder, as_deep_folder, as_list, as_list_with_labels, as_parquet, as_saved]
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_stream_is_read_from_every_container(
+    container: Callable[[list[Path], Path], str], labelled: Path, tmp_path: Path
+) -> None:
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 24)]
+    stages = StageStream.from_dataset(str(labelled), unlabelled=[container(pictures, tmp_path)])
+    assert [len(stage) for stage in stages] == [6, 4]
+    assert stages.categories == ("kind 0", "kind 1")
+    assert stages.split.class_blocks == (2, 0)
+    shades = sorted(int(np.asarray(stages[1].decode(place).image)[0, 0, 0]) for place in range(4))
+    assert shades == [20, 21, 22, 23]
+    assert stages[1].sample_ids.tolist() == [6, 7, 8, 9]
+    with pytest.raises(DataError, match=r"Stage 1 \(.*\) has no labels, so that no accuracy"):
+        stages.evaluation_labels(stages[1])
+    assert stages.evaluation_labels(stages[0]).tolist() == stages.labelled.labels.tolist()
+
+
+def test_labels_in_a_stream_are_not_looked_at_and_that_is_said(
+    labelled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 23)]
+    place = as_list_with_labels(pictures, tmp_path)
+    StageStream.from_dataset(
+        str(labelled), unlabelled=[place, partly_labelled(["a", ""], Value("string"), tmp_path)]
+    )
+    assert f"{place}: divided by tabs; 'label' not looked at" in caplog.text
+    assert "saved: its labels are not looked at" in caplog.text
+    caplog.clear()
+    StageStream.from_dataset(str(labelled), unlabelled=[as_list(pictures, tmp_path)])
+    assert "not looked at" not in caplog.text
+
+
+def test_data_sets_in_memory_are_streams_too(labelled: Path, tmp_path: Path) -> None:
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 23)]
+    given = Dataset.from_dict(
+        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
+        features=Features({"image": Image()}),
+    )
+    stages = StageStream.from_dataset(str(labelled), unlabelled=[given])
+    assert (len(stages[1]), stages[1].place) == (3, "a data set given from Python")
+
+
+def partly_labelled(names: list, feature: object, folder: Path) -> str:
+    pictures = [draw(folder / "mixed" / f"{shade}.png", shade) for shade in range(len(names))]
+    table = Dataset.from_dict(
+        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures], "label": names},
+        features=Features({"image": Image(), "label": feature}),
+    )
+    table.save_to_disk(str(folder / "saved"))
+    return str(folder / "saved")
+
+
+@pytest.mark.parametrize(
+    ("names", "feature", "categories"),
+    [
+        (["a", "", "b", "a", "", "b"], Value("string"), ("a", "b")),
+        (["a", None, "b", "a", "Unlabelled ", "b"], Value("string"), ("a", "b")),
+        (["b", "unlabeled", "a", "b", None, "a"], Value("string"), ("a", "b")),
+        ([0, -1, 1, 0, None, 1], ClassLabel(names=["x", "y"]), ("x", "y")),
+        ([3, -1, 1, 3, None, 1], Value("int64"), ("1", "3")),
+        ([3.0, float("nan"), 1.0, 3.0, None, 1.0], Value("float64"), ("1", "3")),
+        ([0, 2, 1, 0, 2, 1], ClassLabel(names=["x", "y", "unlabelled"]), ("x", "y")),
+    ],
+)
+def test_what_a_table_leaves_empty_is_one_stream(
+    names: list, feature: object, categories: tuple[str, ...], tmp_path: Path
+) -> None:
+    stages = StageStream.from_dataset(partly_labelled(names, feature, tmp_path), unlabelled=[])
+    assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 3, 5], [1, 4]]
+    assert stages.categories == categories
+    assert stages[1].place.endswith(", without a label")
+
+
+def test_a_label_that_is_missing_cannot_be_hidden(tmp_path: Path) -> None:
+    place = partly_labelled(["a", None, "b", "a"], Value("string"), tmp_path)
+    with pytest.raises(
+        DataError, match=r"Row 1 of column 'label' has no label \(None\).*Leave --class_blocks out"
+    ):
+        StageStream.from_dataset(place, class_blocks=[1, 1])
+
+
+def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path: Path) -> None:
+    for shade in range(7):
+        draw(tmp_path / f"{shade}.png", shade)
+    rows = [
+        "path,label,Stream",
+        "0.png,a,",
+        "1.png,,10",
+        "2.png,b,3",
+        "3.png,,9",
+        "4.png,,10",
+        "5.png,a,",
+        "6.png,,",
+    ]
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    stages = StageStream.from_dataset(str(tmp_path / "list.csv"), unlabelled=[])
+    assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 5], [6], [3], [1, 4]]
+    assert [stage.place.rpartition(", ")[2] for stage in stages[1:]] == [
+        "without a label",
+        "stream 9",
+        "stream 10",
+    ]
+
+
+def test_a_table_may_say_of_some_with_which_stream_they_come(tmp_path: Path) -> None:
+    table = Dataset.from_dict(
+        {
+            "image": [np.full((12, 12, 3), shade, dtype=np.uint8) for shade in range(5)],
+            "label": ["a", "b", None, None, None],
+            "stream": [None, None, 2, None, 1],
+        },
+        features=Features({"image": Image(), "label": Value("string"), "stream": Value("int64")}),
+    )
+    stages = StageStream.from_dataset(table, unlabelled=[])
+    assert [stage.sample_ids.tolist() for stage in stages] == [[0, 1], [3], [4], [2]]
+    assert stages[1].place.endswith("without a label")
+
+
+def test_a_folder_called_unlabelled_is_the_stream(labelled: Path) -> None:
+    draw(labelled / "unlabelled" / "new.png", 99)
+    stages = StageStream.from_dataset(str(labelled), unlabelled=[])
+    assert [len(stage) for stage in stages] == [6, 1]
+
+
+def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: Path) -> None:
+    for week in (1, 2, 3):
+        for shade in range(3):
+            draw(tmp_path / f"week{week}" / f"{shade}.png", 50 * week + shade)
+    weeks = [str(tmp_path / f"week{week}") for week in (1, 2, 3)]
+    three = StageStream.from_dataset(str(labelled), unlabelled=weeks, seed=4)
+    two = StageStream.from_dataset(str(labelled), unlabelled=weeks[:2], seed=4)
+    assert three.split.first(3).fingerprint == two.split.fingerprint != three.split.fingerprint
+    assert CategorySplit.from_dict(three.split.to_dict()).first(3).to_dict() == two.split.to_dict()
+    assert [each.tolist() for each in three.split.sample_ids[:3]] == [
+        each.tolist() for each in two.split.sample_ids
+    ]
+    other = StageStream.from_dataset(str(labelled), unlabelled=weeks[1:], seed=4)
+    assert other.split.contents[0] == two.split.contents[0]
+    assert other.split.first(2).fingerprint != two.split.first(2).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["empty"], r"'.*empty' holds no image that can be used.*Put images into it, or leave it out"),
+        (["nowhere"], "Nothing is at 'nowhere'"),
+        (["week01", "./week01/"], r"The stream './week01/' is 'week01' once more: give it once"),
+        (["week01", "week01"], "The stream 'week01' is 'week01' once more"),
+        (["./labelled"], "The stream './labelled' is 'labelled' once more: give it once"),
+        (["week01", "twin"], r"The stream 'twin' holds the very images of 'week01': give them once"),
+        (
+            [],
+            r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*such as --class_blocks 1 1$",
+        ),
+    ],
+)
+def test_a_stream_that_is_none_is_told_in_one_line(
+    names: list[str], said: str, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw(tmp_path / "week01" / "a.png", 77)
+    shutil.copytree(tmp_path / "week01", tmp_path / "twin")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=said) as told:
+        StageStream.from_dataset("labelled", unlabelled=names)
+    assert "\n" not in str(told.value)
+
+
+def test_nothing_labelled_is_told_of_discover(tmp_path: Path) -> None:
+    place = partly_labelled(["", None, ""], Value("string"), tmp_path)
+    with pytest.raises(DataError, match="No image of .* has a label .*promptccd discover"):
+        StageStream.from_dataset(place, unlabelled=[])
+
+
+def test_a_picture_counts_where_it_came_first(
+    labelled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, shade in {"old": 3, "new": 80, "twice": 80, "other": 81}.items():
+        draw(tmp_path / "week01" / f"{name}.png", shade)
+    draw(tmp_path / "week02" / "again.png", 81)
+    stages = StageStream.from_dataset(
+        str(labelled), unlabelled=[str(tmp_path / "week01"), str(tmp_path / "week02")]
+    )
+    seen: dict = {}
+    read = [StageImages.read(stage, 0, progress_bar, seen=seen) for stage in stages[:2]]
+    assert [read[1].name_of(index) for index in range(len(read[1]))] == ["new.png", "other.png"]
+    assert (read[1].report.num_used, len(read[1].digests)) == (2, 2)
+    assert "count once, where they came first" in caplog.text
+    with pytest.raises(
+        DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier one: give the whole command"
+    ):
+        StageImages.read(stages[2], 0, progress_bar, seen=seen)
+
+
+def test_the_labels_of_a_held_out_share_can_be_scored(labelled: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "week01" / "a.png", 77)
+    options = {"unlabelled": [str(tmp_path / "week01")], "held_out": 0.4}
+    stages = StageStream.from_dataset(str(labelled), **options)
+    held = StageStream.from_dataset(str(labelled), **options, split_rule="whole", held_out_only=True)
+    assert [len(stage) for stage in stages] == [4, 1]
+    assert len(held) == 1
+    assert len(held.evaluation_labels(held[0])) == 2
+
+
+def test_labels_that_come_later_are_known_by_the_picture(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, shade in {"a": 1, "b": 2, "c": 3, "again": 3}.items():
+        draw(tmp_path / f"{name}.png", shade)
+    rows = ["path,label", "a.png,moth", "b.png,", "c.png,fly", "again.png,bee", "gone.png,moth"]
+    (tmp_path / "later.csv").write_text("\n".join(rows))
+    (tmp_path / "newest.csv").write_text("path,label\na.png,moth of night\n")
+    places = [str(tmp_path / "later.csv"), str(tmp_path / "newest.csv")]
+    decoding = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])[0].images.decoding
+    assert sorted(read_labels(places, "train", (), decoding).values()) == ["fly", "moth of night"]
+    assert "1 of 4 images cannot be read, and 1 are the picture of one above" in caplog.text
+    (tmp_path / "none.csv").write_text("path,label\na.png,\n")
+    with pytest.raises(DataError, match="names no label"):
+        read_labels([str(tmp_path / "none.csv")], "train", (), decoding)
+
+
+def test_what_is_no_image_in_a_stream_is_listed_with_its_stream(labelled: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "week01" / "a.png", 77)
+    (tmp_path / "week01" / "notes.md").write_text("words")
+    (labelled / "readme.md").write_text("words")
+    week = str(tmp_path / "week01")
+    left_out = StageStream.from_dataset(str(labelled), unlabelled=[week]).left_out
+    assert set(left_out) == {"readme.md", f"{week}: notes.md"}
+
+
+def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:
+    """Of a project that was corrected since its table was written nothing is believed."""
+    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(40, 43)]
+    names = ["moth", "discovered 7", "discovered at night"]
+    project = tmp_path / "groups"
+    (project / ".promptccd").mkdir(parents=True)
+    rows = [f"{path.name},{path},p{place},{place},{names[place]},new" for place, path in enumerate(pictures)]
+    table = project / "assignments.csv"
+    table.write_text("\n".join(["file,path,picture,category,name,known", *rows]))
+    options = {"unlabelled": [str(tmp_path / "week01")], "labels": [str(project)]}
+    stages = StageStream.from_dataset(str(labelled), **options)
+    assert sorted(stages.later_labels.values()) == ["discovered at night", "moth"]
+    journal = project / ".promptccd" / "journal.jsonl"
+    journal.write_text("")
+    written = table.stat().st_mtime_ns
+    os.utime(journal, ns=(written + 1, written + 1))
+    with pytest.raises(
+        DataError, match="was corrected after its assignments.csv was written: give promptccd disc"
+    ):
+        StageStream.from_dataset(str(labelled), **options)
+    os.utime(journal, ns=(written, written))
+    assert len(StageStream.from_dataset(str(labelled), **options).later_labels) == 2

@@ -1,0 +1,84 @@
+"""Groups of very different sizes are found where they lie densely, and groups of one size as before."""
+
+import pytest
+import torch
+
+from promptccd.clustering import GroupingConstraints
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.dense import FEWEST, MOST, dense_places
+
+WIDTH = 12
+
+
+def crowd(
+    sizes: list[int], seed: int, spread: float = 0.25, between: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images around one centre for each size, and some between all of them; and the centre of each, -1 for those."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(len(sizes), WIDTH, generator=generator)
+    truth = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    points = centres[truth] + spread * torch.randn(len(truth), WIDTH, generator=generator)
+    lost = 1.5 * torch.randn(between, WIDTH, generator=generator)
+    return torch.cat([points, lost]), torch.cat([truth, torch.full((between,), -1)])
+
+
+LONG_TAIL = [150, 120, 90, *[20] * 5, *[8] * 6, *[3] * 12]
+
+
+def purity(found: torch.Tensor, truth: torch.Tensor) -> float:
+    """Share of images that are of the most frequent kind of their group."""
+    right = sum(int(truth[found == group].bincount().max()) for group in found.unique())
+    return right / len(truth)
+
+
+def found_in(points: torch.Tensor, **options: object) -> tuple[torch.Tensor, object]:
+    keys = [f"{row:05d}" for row in range(len(points))]
+    found, estimate = group_images(points, keys, KnownCategories.none(WIDTH), next_id=0, **options)
+    return found.category_ids, estimate
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_kinds_beside_large_ones_are_found(seed):
+    points, truth = crowd(LONG_TAIL, seed)
+    places = dense_places(points, torch.zeros(len(points), dtype=torch.int64))
+    assert places is not None
+    placed = places.groups >= 0
+    assert purity(places.groups[placed], truth[placed]) > 0.95
+    assert places.low < len(LONG_TAIL) <= places.high
+    small = truth >= 3 + 5 + 6
+    assert len(places.groups[small & placed].unique()) >= 6
+
+
+def test_groups_that_stand_apart_as_well_stay():
+    points, truth = crowd([30] * 8, 1)
+    assert dense_places(points, truth) is None
+
+
+def test_images_that_lie_between_groups_make_none_dense():
+    points, _ = crowd([30] * 4, 1, between=80)
+    assert dense_places(points, torch.zeros(len(points), dtype=torch.int64)) is None
+
+
+@pytest.mark.parametrize("count", [FEWEST - 1, MOST + 1])
+def test_too_few_and_too_many_images_are_left_to_k_means(count):
+    assert dense_places(torch.randn(count, 2), torch.zeros(count, dtype=torch.int64)) is None
+
+
+def test_images_that_are_all_alike_are_one_group():
+    assert dense_places(torch.ones(100, 3), torch.zeros(100, dtype=torch.int64)) is None
+
+
+def test_grouping_takes_the_view_that_stands_apart(monkeypatch):
+    points, truth = crowd(LONG_TAIL, 0)
+    found, estimate = found_in(points)
+    assert estimate.low <= len(LONG_TAIL) <= estimate.high
+    assert purity(found, truth) > 0.9
+    assert len(found.unique()) == estimate.count
+
+
+def test_with_an_answer_or_a_number_k_means_decides():
+    points, _ = crowd(LONG_TAIL, 0)
+    _, given = found_in(points, num_categories=5)
+    assert given.count == 5
+    _, answered = found_in(points, constraints=GroupingConstraints(must_link=(("00000", "00001"),)))
+    assert answered.method != "density"

@@ -1,0 +1,276 @@
+"""What a person sets aside leaves the result and every later grouping, and what is like it goes there by itself."""
+
+import csv
+import hashlib
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from promptccd.cli.main import main
+from promptccd.clustering import CountEstimate
+from promptccd.discovery import DiscoverySession, FeatureCache, Project, discover
+from promptccd.discovery.options import PAGE, TABLE
+from promptccd.errors import DataError
+from promptccd.registry import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
+
+KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
+SPACE = "ab" * 32
+
+
+def key_of(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def points(centre: Tensor, count: int, spread: float, generator: torch.Generator) -> Tensor:
+    return normalize(centre + spread * torch.randn(count, WIDTH, generator=generator), dim=1)
+
+
+@pytest.fixture
+def worlds() -> tuple[Tensor, Tensor]:
+    """Features of four kinds that lie close together, and of junk that lies far off and is much of it."""
+    generator = torch.Generator().manual_seed(3)
+    axes = torch.eye(WIDTH)
+    real = [points(3 * axes[0] + 1.2 * axes[1 + kind], EACH, 0.08, generator) for kind in range(KINDS)]
+    return torch.cat(real), points(3 * axes[10], JUNK, 0.3, generator)
+
+
+@pytest.fixture
+def hidden(tiny_backbone: Path, worlds: tuple[Tensor, Tensor], tmp_path: Path) -> DiscoverySession:
+    """A session in which a stage was found as two groups: 0 is junk, 1 all four kinds."""
+    session = DiscoverySession.open(tiny_backbone, cache=FeatureCache(tmp_path / "features"))
+    real, junk = worlds
+    keys = [key_of(number) for number in range(len(real) + len(junk))]
+    session.cache.store(SPACE, keys, torch.cat([real, junk]))
+    clusters = np.array([1] * len(real) + [0] * len(junk))
+    means = torch.stack([junk.mean(0), real.mean(0)]).numpy()
+    session.registry.observe(0, StageGroups(keys, clusters, means))
+    return session
+
+
+def kinds_apart(registry: CategoryRegistry) -> bool:
+    """Whether the four kinds are four groups."""
+    homes = [{registry.members[key_of(EACH * kind + n)] for n in range(EACH)} for kind in range(KINDS)]
+    return all(len(each) == 1 for each in homes) and len(set.union(*homes)) == KINDS
+
+
+def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -> None:
+    registry = hidden.registry
+    assert registry.category(0).size == JUNK
+    assert hidden.regroup(SPACE) is None
+    registry.edit(SetAside(0))
+    before = registry.state_hash()
+    change = hidden.regroup(SPACE)
+    assert change is not None
+    assert kinds_apart(registry)
+    assert hidden.estimate.count == KINDS == len(registry.active)
+    assert hidden.estimate.low <= KINDS <= hidden.estimate.high <= 2 * KINDS
+    assert registry.put_aside == {key_of(KINDS * EACH + number) for number in range(JUNK)}
+    assert hidden.regroup(SPACE) is None  # once
+    registry.undo()
+    assert registry.state_hash() == before
+
+
+def test_only_what_was_set_aside_since_the_last_grouping_and_by_category_asks_for_another(
+    hidden: DiscoverySession,
+) -> None:
+    registry = hidden.registry
+    registry.edit(SetAside(0))
+    registry.undo()
+    assert hidden.regroup(SPACE) is None
+    registry.edit(SetAside(1))
+    registry.edit(Rename(1, "moths"))
+    assert hidden.regroup("cd" * 32) is None  # nothing is kept of other features
+    assert hidden.regroup(SPACE) is not None
+    assert registry.category(1).name == "moths"
+
+
+def test_what_a_person_named_stays_where_the_others_are_grouped_anew(
+    hidden: DiscoverySession, worlds: tuple[Tensor, Tensor]
+) -> None:
+    registry = hidden.registry
+    some = [key_of(number) for number in range(5)]
+    registry.edit(Gather(some, worlds[0][:5].mean(0).numpy(), name="moths"))
+    registry.edit(SetAside(0))
+    hidden.regroup(SPACE)
+    assert set(some) <= set(registry.members_of(2)) <= {key_of(number) for number in range(EACH)}
+    assert registry.category(2).name == "moths"
+    assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(1, KINDS)}) == KINDS - 1
+    registry.undo()
+    registry.edit(Rename(1, "everything"))
+    assert hidden.regroup(SPACE) is None
+
+
+def test_what_a_person_confirmed_or_put_into_none_holds_where_the_others_are_grouped_anew(
+    hidden: DiscoverySession,
+) -> None:
+    registry = hidden.registry
+    registry.edit(Confirm([key_of(0)]))
+    registry.edit(Move([key_of(2 * EACH)], None))
+    registry.edit(SetAside(0))
+    hidden.regroup(SPACE)
+    assert registry.members[key_of(0)] == 1
+    assert registry.members[key_of(2 * EACH)] != 1
+    assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(KINDS)}) == KINDS
+
+
+def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
+    hidden: DiscoverySession,
+) -> None:
+    burst = [key_of(0), key_of(EACH), key_of(2 * EACH)]
+    hidden.cache.store_followers(dict.fromkeys(burst[1:], burst[0]))
+    hidden.registry.edit(SetAside(0))
+    hidden.regroup(SPACE)
+    assert len({hidden.registry.members[key] for key in burst}) == 1
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    return write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
+
+
+@pytest.fixture
+def found(tiny_backbone: Path, album: Path, tmp_path: Path) -> Path:
+    """Three kinds, a group for each."""
+    discover(DiscoverySession.open(tiny_backbone), album, tmp_path / "found", num_categories=3)
+    return tmp_path / "found"
+
+
+def rows_of(found: Path) -> dict[str, dict[str, str]]:
+    """The rows of the table, by file."""
+    with (found / TABLE).open(encoding="utf-8", newline="") as stream:
+        return {row["file"]: row for row in csv.DictReader(stream)}
+
+
+def group_of(found: Path, kind: int) -> int:
+    """The group of most pictures of a kind."""
+    ids = [row["category"] for name, row in rows_of(found).items() if name.startswith(f"{kind}-")]
+    return int(max(set(ids), key=ids.count))
+
+
+def test_the_same_photographs_again_are_told_what_was_set_aside(
+    tiny_backbone: Path, found: Path, album: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    junk = group_of(found, 0)
+    members = registry_in(found).members_of(junk)
+    (album / "copy.png").write_bytes((album / "0-000.png").read_bytes())
+    Project(found).set_aside(junk)
+    with caplog.at_level(logging.INFO):
+        result = discover(DiscoverySession.open(tiny_backbone), album, found)
+    assert "set aside since the photographs of stage 0 were grouped" in caplog.text
+    rows = {row.file: row for row in result.rows}
+    aside = [row for row in result.rows if row.status == "aside"]
+    assert {row.picture for row in aside} == set(members)
+    assert {(row.category, row.name, row.known, row.confidence, row.distance) for row in aside} == {
+        (None, "", "", None, None)
+    }
+    assert rows["copy.png"].note == f"same picture as 0-000.png; set aside: discovered {junk}"
+    assert result.counts == {
+        "known": 0, "settled": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
+    }  # fmt: skip
+    assert result.estimate.count == len({row.category for row in result.rows} - {None})
+    assert result.estimate.is_estimate  # the one before was given
+    assert junk not in result.change.new
+    page = (found / PAGE).read_text(encoding="utf-8")
+    assert f"{len(members)} images by you" in page
+    assert "because they are like those" not in page
+
+
+def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
+    tiny_backbone: Path,
+    found: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    junk = group_of(found, 0)
+    Project(found).set_aside(junk)
+    more = write_pictures(tmp_path / "more", [0, 1], 6, seed=31)
+    with caplog.at_level(logging.INFO):
+        command = ["discover", str(tiny_backbone), str(more), "--out", str(found), "--export", "folders"]
+        assert main(command) == 0
+    rows = rows_of(found)
+    like = [name for name, row in rows.items() if row["status"] == "aside"]
+    assert sum(name.startswith("0-") for name in like) >= 5
+    assert {rows[name]["note"] for name in like} == {f"like what was set aside: discovered {junk}"}
+    assert f"set aside, or like what was: {len(like)}\n" in capsys.readouterr().out
+    registry = registry_in(found)
+    assert f"Set aside, and left out: {registry.category(junk).size}." in caplog.text
+    assert "In no group" not in caplog.text
+    page = (found / PAGE).read_text(encoding="utf-8")
+    assert f"{len(like)} images because they are like those" in page
+    assert "by you" not in page
+    assert registry.stage == 1
+    assert not registry.put_aside & {rows[name]["picture"] for name in like}
+
+
+def test_a_stream_that_comes_next_finds_the_earlier_one_grouped_anew(
+    tiny_backbone: Path, found: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Project(found).set_aside(group_of(found, 0))
+    more = write_pictures(tmp_path / "more", [1], 6, seed=31)
+    with caplog.at_level(logging.INFO):
+        discover(DiscoverySession.open(tiny_backbone), more, found)
+    assert "were grouped anew" in caplog.text
+    assert [entry.kind for entry in registry_in(found).log][:3] == ["grouping", "set_aside", "grouping"]
+
+
+def test_a_number_that_is_given_counts_nothing_that_is_set_aside(
+    tiny_backbone: Path, found: Path, album: Path
+) -> None:
+    session = DiscoverySession.open(tiny_backbone)
+    Project(found).set_aside(group_of(found, 0))
+    result = discover(session, album, found, num_categories=3)
+    assert result.estimate == CountEstimate.known(3)
+    assert session.num_categories == 3 == len(session.registry.active)
+    for count in (500, 0):
+        with pytest.raises(DataError, match=f"got {count}"):
+            session.group(count)
+
+
+def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
+    project = Project(found)
+    for each in [each.id for each in project.registry.active]:
+        project.set_aside(each)
+    result = discover(DiscoverySession.open(tiny_backbone), album, found)
+    assert {row.status for row in result.rows} == {"aside"}
+    more = write_pictures(album.parent / "more", [4], 6, seed=31)
+    again = discover(DiscoverySession.open(tiny_backbone), more, found)
+    assert again.report.used == 6
+    for each in [each.id for each in registry_in(found).active]:
+        Project(found).set_aside(each)
+    one = write_pictures(album.parent / "one", [0], 8, seed=77)
+    for path in sorted(one.iterdir())[1:]:
+        path.unlink()
+    last = discover(DiscoverySession.open(tiny_backbone), one, found)
+    assert [row.status for row in last.rows] == ["aside"]
+    assert last.estimate == CountEstimate.known(1)
+
+
+def test_single_photographs_are_set_aside_and_draw_no_other(
+    tiny_backbone: Path, found: Path, album: Path
+) -> None:
+    project, rows = Project(found), rows_of(found)
+    home = group_of(found, 1)
+    before = project.registry.prototypes[project.registry.category(home).prototype_row].copy()
+    names = [name for name in rows if name.startswith("1-")][:2]
+    project.set_images_aside([rows[name]["picture"] for name in names])
+    project.set_images_aside([rows[name]["picture"] for name in rows if name.startswith("2-")][:1])
+    (place,) = project.registry.aside
+    assert (place.name, place.size) == ("set aside", 3)
+    assert (project.registry.prototypes[project.registry.category(home).prototype_row] != before).any()
+    mean = project.features().mean([rows[names[0]]["picture"]])
+    np.testing.assert_allclose(project.registry.prototypes[place.prototype_row], mean, atol=1e-6)
+    project.move([rows[names[0]]["picture"]], home)
+    assert project.registry.category(place.id).prototype_row == place.prototype_row
+    result = discover(DiscoverySession.open(tiny_backbone), album, found)
+    assert sum(row.status == "aside" for row in result.rows) == 2
+    assert len(registry_in(found).log) == 4  # nothing was grouped anew
+    project.take_back(place.id)
+    assert project.registry.active[-1].id == place.id

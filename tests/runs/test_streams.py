@@ -1,0 +1,399 @@
+"""Runs beside streams that nobody has labels of: continued with more, corrected by later labels, and never scored."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd import CategoryDiscoveryTrainer, PromptCCDModel, TrainingArguments
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.views import ViewOptions
+from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
+from promptccd.hub.verify import verify
+from promptccd.registry import load_registry
+from promptccd.runs import RunDirectory, RunEvaluation, continued, stream_records, train_run
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+
+WEEKS = ("week01", "week02", "week03")
+
+
+def put(image: Image.Image, *parts: str | Path) -> Path:
+    path = Path(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two labelled categories, and three weeks of four kinds, of which one comes later; `kinds.json` says which."""
+    folder, kinds = tmp_path_factory.mktemp("collection"), {}
+    for number, row in enumerate(coloured_images(4, 30)):
+        kind, place = row["label"], number // 4
+        if kind < 2 and place < 12:
+            put(row["image"], folder, "labelled", f"kind {kind}", f"{number}.png")
+        elif kind != 3 or place > 10:
+            path = put(row["image"], folder, WEEKS[place % 3], f"{number}.png")
+            kinds[path.relative_to(folder).as_posix()] = kind
+    (folder / "kinds.json").write_text(json.dumps(kinds))
+    return folder
+
+
+def values_of(collection: Path, backbone: Path, run: Path, *weeks: str, **data: object) -> dict[str, dict]:
+    values = quick_recipe(collection / "labelled", backbone, run)
+    places = [str(collection / each) for each in weeks]
+    return {**values, "data": {"dataset": str(collection / "labelled"), "unlabelled": places, **data}}
+
+
+def files_of(run: Path, *without: str) -> dict[str, bytes]:
+    files = {path.relative_to(run).as_posix(): path for path in run.glob("stage*/*")}
+    return {name: path.read_bytes() for name, path in files.items() if Path(name).name not in without}
+
+
+@pytest.fixture(scope="session")
+def all_at_once(collection: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that had all streams from the start. Tests that change it work on a copy."""
+    run = tmp_path_factory.mktemp("at once") / "run"
+    train_run(Recipe.from_dict(values_of(collection, tiny_backbone, run, *WEEKS)))
+    return run
+
+
+def test_streams_that_come_later_end_in_the_same_bytes(
+    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train_run(Recipe.from_dict(values_of(collection, tiny_backbone, run, WEEKS[0])))
+    first = {name: path.stat().st_mtime_ns for name in files_of(run) for path in [run / name]}
+    place = str(collection / WEEKS[1])
+    train_run(continued(RunDirectory(run), {"data": {"unlabelled": [place]}}))
+    assert RunDirectory(run).num_stages == 3
+    assert {name: (run / name).stat().st_mtime_ns for name in first} == first
+    again = continued(RunDirectory(run), {"data": {"unlabelled": [place, str(collection / WEEKS[2])]}})
+    assert [Path(each).name for each in again.data.unlabelled or ()] == list(WEEKS)
+    train_run(again)
+    assert files_of(run) == files_of(all_at_once)
+    assert (run / "split.json").read_bytes() == (all_at_once / "split.json").read_bytes()
+    assert stream_records(RunDirectory(run)) == stream_records(RunDirectory(all_at_once))
+
+
+def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_path: Path, capsys) -> None:
+    run = RunDirectory(all_at_once)
+    assert run.results is None
+    records = stream_records(run)
+    assert [each.stage for each in records] == [1, 2, 3]
+    for record in records:
+        given = np.array(run.assignments(record.stage)["category_ids"])
+        before = np.concatenate([run.assignments(each)["category_ids"] for each in range(record.stage)])
+        assert record.images == len(given) == record.labelled + record.earlier + record.new
+        assert record.labelled == (given < 2).sum()
+        assert record.new == (~np.isin(given, before) & (given >= 2)).sum()
+        assert record.num_new == len(set(given.tolist()) - set(before.tolist()) - {0, 1})
+        assert record.estimate.startswith(f"{record.num_categories} (")
+    assert records[0].earlier == 0 < records[1].earlier
+    card = (all_at_once / "stage2" / "README.md").read_text()
+    assert f"- Stage 2: {records[1]}" in card
+    assert str(records[2]) not in card
+    for word in ("model-index", "accuracy is of", "| All |", "stage 2 of 3", "week01", "class_blocks"):
+        assert word not in card
+    assert run.recipe.training.category_count == "split_merge"
+    assert not [check for check in verify(str(all_at_once)) if check.problem]
+    evaluation = RunEvaluation(str(all_at_once))
+    with pytest.raises(DataError, match=r"Stage 1 \(.*week01\) has no labels"):
+        evaluation.evaluate()
+    assert evaluation.held_out_accuracy() == {}
+
+
+def test_the_commands_say_what_can_be_said(all_at_once: Path, tmp_path: Path, capsys) -> None:
+    main(["evaluate", str(all_at_once)])
+    said = capsys.readouterr().out
+    record = stream_records(RunDirectory(all_at_once))[0]
+    assert f"stage 1      {record.images}" in said
+    assert "no accuracy is known" in said
+    main(["evaluate", str(all_at_once), "--json"])
+    assert [each["images"] for each in json.loads(capsys.readouterr().out)["streams"]] == [
+        each.images for each in stream_records(RunDirectory(all_at_once))
+    ]
+    main(["report", str(all_at_once), "--out", str(tmp_path / "report"), "--samples", "2"])
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "No accuracy is known" in page
+    assert "discovered 2" in page
+    assert "% of them" not in page
+    assert "held out" not in page
+    values = json.loads((tmp_path / "report" / "report.json").read_text())["sections"]
+    assert "scores" not in values
+    assert [each["stage"] for each in values["streams"]] == [1, 2, 3]
+    assert main(["report", "--compare", str(all_at_once), "--out", str(tmp_path / "compared")]) == 2
+    assert "leave --compare out" in capsys.readouterr().err
+
+
+def test_what_was_held_out_is_scored_by_every_stage(
+    collection: Path, tiny_backbone: Path, tmp_path: Path, capsys
+) -> None:
+    values = values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0], held_out=0.25)
+    train_run(Recipe.from_dict(values))
+    evaluation = RunEvaluation(str(tmp_path / "run"))
+    found = evaluation.held_out_accuracy()
+    test = evaluation.test_images()
+    assert (len(test.images[0]), sorted(found)) == (6, [0, 1])
+    assert len(evaluation.images[0]) == 18
+    features = evaluation.features(1, test.images)[0]
+    right = evaluation.load_stage(1).assign(features).category_ids.numpy() == test.labels[0]
+    assert found[1] == pytest.approx(100 * right.mean())
+    main(["evaluate", str(tmp_path / "run")])
+    assert "labelled images held out, percent right" in capsys.readouterr().out
+
+
+def test_one_call_from_python_is_the_command(
+    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
+) -> None:
+    training = quick_recipe(collection, tiny_backbone, tmp_path / "run")["training"]
+    weeks = [str(collection / each) for each in WEEKS]
+    for number in (2, 3):
+        stages = StageStream.from_dataset(str(collection / "labelled"), unlabelled=weeks[:number])
+        model = PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+        trainer = CategoryDiscoveryTrainer(
+            model, TrainingArguments(**training), stages, views=ViewOptions(image_size=16, resize_size=18)
+        )
+        assert trainer.train().stages == []
+        assert trainer.model.config.stage == number
+    assert files_of(tmp_path / "run", "README.md", "SHA256SUMS", "config.json", "checksums.json") == files_of(
+        all_at_once, "README.md", "SHA256SUMS", "config.json", "checksums.json"
+    )
+    assert trainer.recipe.data.unlabelled == weeks
+
+
+def test_data_sets_in_memory_are_named_as_such(tiny_backbone: Path, tmp_path: Path) -> None:
+    table = coloured_images(3, 12)
+    labels = np.array(table["label"][:])
+    known, rest = table.select(np.flatnonzero(labels < 2)), table.select(np.flatnonzero(labels == 2))
+    stages = StageStream.from_dataset(known, unlabelled=[rest.remove_columns("label")], labels=[rest])
+    training = quick_recipe(tmp_path, tiny_backbone, tmp_path / "run")["training"]
+    trainer = CategoryDiscoveryTrainer(
+        PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD), TrainingArguments(**training), stages
+    )
+    assert (trainer.recipe.data.unlabelled, trainer.recipe.data.labels) == (["in-memory"], ["in-memory"])
+    assert len(stages.later_labels) == 12
+
+
+@pytest.fixture
+def begun(all_at_once: Path, tmp_path: Path) -> RunDirectory:
+    """A copy with two finished streams of three, the third not begun."""
+    shutil.copytree(all_at_once, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "stage3")
+    return RunDirectory(tmp_path / "run")
+
+
+def test_labels_that_come_later_count_in_the_next_stage(
+    collection: Path, tiny_backbone: Path, begun: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = json.loads((collection / "kinds.json").read_text())
+    names = {0: "kind 0", 1: "kind 1", 2: "moth", 3: "fly"}
+    rows = [f"{path},{names[kind]}" for path, kind in kinds.items()]
+    table = collection / "validated.csv"
+    table.write_text("\n".join(["path,label", *rows]))
+    values = values_of(collection, tiny_backbone, begun.path, *WEEKS, labels=[str(table)])
+    before = files_of(begun.path)
+    caplog.set_level("INFO")
+    train_run(Recipe.from_dict(values))
+    assert {name: content for name, content in files_of(begun.path).items() if name in before} == before
+    registry = load_registry(begun.stage(3))
+    ids = {each.name: each.id for each in registry.active}
+    assert {"moth", "fly"} <= ids.keys()
+    stages = StageStream.from_dataset(
+        str(collection / "labelled"), unlabelled=[str(collection / each) for each in WEEKS]
+    )
+    for stage in stages[1:3]:
+        for place, sample in enumerate(stage.sample_ids.tolist()):
+            kind = kinds[f"{WEEKS[stage.index - 1]}/{stage.name_of(place)}"]
+            assert registry.members[f"row:{sample}"] == ids[names[kind]]
+    came_before = sum(not path.startswith("week03") for path in kinds)
+    assert f"before stage 3: {came_before} of {len(kinds)} are of images that came before it" in caplog.text
+    train_run(Recipe.from_dict(values))
+    assert f"{len(kinds)} labels that came later wait for the next stream" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"unlabelled": ["week02", "week01", "week03"]},
+            r"Stage 1 of .* was made with other images than .*week02",
+        ),
+        ({"unlabelled": ["week01"]}, r"has 2 streams already, and 1 are given: give all of them"),
+        (
+            {"dataset": "fewer"},
+            r"Stage 0 of .* other images than what is labelled holds now \(24 then, 23 now\)",
+        ),
+        ({"unlabelled": None, "class_blocks": [1, 1]}, "was made with split"),
+    ],
+)
+def test_a_stage_that_was_trained_keeps_its_images(
+    change: dict, said: str, collection: Path, tiny_backbone: Path, begun: RunDirectory, tmp_path: Path
+) -> None:
+    shutil.copytree(collection / "labelled", tmp_path / "fewer")
+    next((tmp_path / "fewer" / "kind 0").iterdir()).unlink()
+    values = values_of(collection, tiny_backbone, begun.path, *WEEKS)
+    for name, value in change.items():
+        places = [str(collection / each) for each in value] if name == "unlabelled" and value else value
+        values["data"][name] = str(tmp_path / "fewer") if name == "dataset" else places
+    kept = (begun.path / "split.json").read_bytes()
+    with pytest.raises(SplitMismatchError, match=said):
+        train_run(Recipe.from_dict(values))
+    assert (begun.path / "split.json").read_bytes() == kept
+
+
+def test_a_stream_that_was_not_begun_may_be_left_out_or_replaced(
+    collection: Path, tiny_backbone: Path, begun: RunDirectory
+) -> None:
+    train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
+    assert (begun.num_stages, begun.num_finished) == (3, 3)
+    assert (
+        begun.manifest["split_fingerprint"]
+        == json.loads((begun.path / "split.json").read_text())["fingerprint"]
+    )
+
+
+def test_given_numbers_of_categories_are_one_a_stream(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    values = values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])
+    values["training"]["category_count"] = [4]
+    train_run(Recipe.from_dict(values))
+    more = {"unlabelled": [str(collection / WEEKS[1])]}
+    with pytest.raises(ConfigurationError, match="a number for each of 2 unlabelled stages"):
+        train_run(continued(RunDirectory(tmp_path / "run"), {"data": more}))
+    for given in ([4, 5], [5]):
+        changes = {"data": more, "training": {"category_count": given}}
+        recipe = continued(RunDirectory(tmp_path / "run"), changes)
+        assert recipe.training.category_count == [4, 5]
+    train_run(recipe)
+    assert continued(RunDirectory(tmp_path / "run"), changes) == recipe  # the same command again
+    other = continued(RunDirectory(tmp_path / "run"), {"training": {"category_count": [4, 6]}})
+    assert other.training.category_count == [4, 6]
+    assert [each.estimate for each in stream_records(RunDirectory(tmp_path / "run"))] == ["", ""]
+    assert RunDirectory(tmp_path / "run").recipe.training.category_count == [4, 5]
+    with pytest.raises(RunError, match="category_count was"):
+        train_run(Recipe.from_dict(values_of(collection, tiny_backbone, tmp_path / "run", *WEEKS[:2])))
+
+
+def test_a_run_that_hides_labels_takes_no_stream(trained_run: Path, collection: Path, capsys) -> None:
+    with pytest.raises(ConfigurationError, match=r"all have labels \(class_blocks \[2, 1, 1, 1\]\)"):
+        continued(RunDirectory(trained_run), {"data": {"unlabelled": ["week01"]}})
+    for words, said in (
+        ([str(trained_run), "--method", "gcd"], "has its recipe: leave --config and --method out"),
+        ([str(trained_run / "stage1"), "--unlabelled", "week01"], "is a part of the run"),
+    ):
+        assert main(["train", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_command_goes_on_with_a_run(
+    collection: Path, begun: RunDirectory, all_at_once: Path, capsys
+) -> None:
+    main(["train", str(begun.path)])
+    assert "stage 3" in capsys.readouterr().out
+    assert files_of(begun.path) == files_of(all_at_once)
+
+
+def test_a_stage_that_was_begun_keeps_its_images_too(
+    collection: Path, tiny_backbone: Path, begun: RunDirectory
+) -> None:
+    (begun.path / "resume" / "stage3-epoch000000-step00000001").mkdir(parents=True)
+    with pytest.raises(SplitMismatchError, match="has 3 streams already, and 2 are given"):
+        train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
+
+
+def test_a_picture_that_came_twice_is_read_as_the_training_read_it(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(collection / WEEKS[0], tmp_path / "week01")
+    again = next((collection / "labelled" / "kind 0").iterdir())
+    shutil.copy(again, tmp_path / "week01" / "again.png")
+    values = values_of(collection, tiny_backbone, tmp_path / "run")
+    values["data"]["unlabelled"] = [str(tmp_path / "week01")]
+    train_run(Recipe.from_dict(values))
+    evaluation = RunEvaluation(str(tmp_path / "run"))
+    given = evaluation.run.assignments(1)["sample_ids"]
+    assert evaluation.images[1].sample_ids.tolist() == given
+    assert len(given) == len(list((tmp_path / "week01").iterdir())) - 1
+    (row,) = [each for each in evaluation.run.read("images.json")["stages"] if each["stage"] == 1]
+    assert row["used"] == len(given) == row["images"] - 1
+
+
+def test_a_stream_that_moved_is_named(collection: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    shutil.copytree(collection / WEEKS[0], tmp_path / "week01")
+    values = values_of(collection, tiny_backbone, tmp_path / "run")
+    values["data"]["unlabelled"] = [str(tmp_path / "week01")]
+    train_run(Recipe.from_dict(values))
+    (tmp_path / "week01").rename(tmp_path / "moved")
+    with pytest.raises(
+        DataError, match=r"week01.*place if they are labelled, and streams have to be where they were"
+    ):
+        RunEvaluation(str(tmp_path / "run"))
+    values["data"]["unlabelled"] = [str(tmp_path / "moved")]
+    train_run(Recipe.from_dict(values))  # the whole command with the new place
+    assert RunEvaluation(str(tmp_path / "run")).num_stages == 2
+
+
+def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) -> None:
+    recipe = begun.recipe
+    assert recipe.data.unlabelled == [str(collection / each) for each in WEEKS]
+    assert recipe.data.dataset == str(collection / "labelled")
+
+
+def test_numbers_of_stages_that_were_trained_stay(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    values = values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])
+    values["training"]["category_count"] = [4]
+    train_run(Recipe.from_dict(values))
+    values["data"]["unlabelled"].append(str(collection / WEEKS[1]))
+    values["training"]["category_count"] = [3, 5]
+    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3, 5\]"):
+        train_run(Recipe.from_dict(values))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kills_change_no_byte_of_streams(
+    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
+) -> None:
+    values = values_of(collection, tiny_backbone, tmp_path / "run", *WEEKS)
+    values["training"]["save_steps"] = 1
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(values))
+    victim = Path(__file__).with_name("victim.py")
+    result = subprocess.run(
+        [sys.executable, str(victim), str(recipe), "8", "7"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    for number in range(json.loads(result.stdout)["runs"]):
+        killed = files_of(tmp_path / f"run-{number}", "README.md", "checksums.json", "SHA256SUMS")
+        assert killed == files_of(all_at_once, "README.md", "checksums.json", "SHA256SUMS")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_go_on_with_streams_and_labels(
+    collection: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (collection / "few.csv").write_text("path,label\nweek01/50.png,moth\nweek01/62.png,moth\n")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    entry = Path(__file__).parents[2] / "train.py"
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])))
+    more = ["--unlabelled", str(collection / WEEKS[1]), "--labels", str(collection / "few.csv")]
+    for words in (["--config", str(recipe)], [str(tmp_path / "run"), *more]):
+        result = subprocess.run([*torchrun, str(entry), *words], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+    run = RunDirectory(tmp_path / "run")
+    assert run.num_finished == 3
+    assert "moth" in {each.name for each in load_registry(run.stage(2)).active}
+    assert [each.stage for each in stream_records(run)] == [1, 2]

@@ -1,0 +1,180 @@
+"""Sides of views that the backbone's patches do not divide, and what a launcher asks of a training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTImageProcessorPil
+
+from promptccd.cli.main import main
+from promptccd.discovery.embedding import load_embedder
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.experiments import plan_cells
+from promptccd.runs import RunDirectory, models
+from promptccd.runs.models import require_whole_patches, rim_not_seen
+from promptccd.runs.train_run import accelerator_for, train_run
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.recipe import Recipe
+
+STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+
+
+@pytest.mark.parametrize(
+    ("sides", "patch_size", "wanted"),
+    [
+        ([224, 224], 14, ()),
+        ([14], 14, ()),
+        ([225], 14, (225, 1, "224 or 238")),
+        ([224, 230], 16, (230, 6, "224 or 240")),
+        ([10], 16, (10, 10, "16")),
+    ],
+)
+def test_a_rim_is_told_with_the_sides_that_have_none(
+    sides: list[int], patch_size: int, wanted: tuple
+) -> None:
+    said = rim_not_seen(sides, patch_size)
+    assert bool(said) == bool(wanted)
+    if wanted:
+        side, rim, fitting = wanted
+        assert said.startswith(f"{side} is no multiple of the backbone's patch of {patch_size} pixels")
+        assert said.endswith(f"the last {rim} of each row and column: {fitting} would do")
+
+
+def odd(values: dict, side: int = 18) -> dict:
+    """A recipe whose views have a side that the backbone's patches of 8 pixels do not divide."""
+    return values | {"views": {"image_size": side, "resize_size": 24}}
+
+
+def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
+    recipe_values: dict, tmp_path: Path
+) -> None:
+    recipe = Recipe.from_dict(odd(recipe_values) | {"data": {"dataset": "no/such", "class_blocks": [2, 1]}})
+    with pytest.raises(
+        ConfigurationError, match=r"image_size 18 is no .*: 16 or 24 would do. Give such an --image_size"
+    ):
+        train_run(recipe)
+    assert not Path(recipe.training.output_dir).exists()
+    require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
+
+
+def test_a_training_that_began_so_is_not_asked_again(
+    recipe_values: dict, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(RunDirectory, "begun", True)
+    with pytest.raises(DataError, match="Nothing is at"):  # which is looked for next
+        train_run(
+            Recipe.from_dict(odd(recipe_values) | {"data": {"dataset": "./nowhere", "class_blocks": [2, 1]}})
+        )
+
+
+def test_so_does_one_that_makes_its_backbone(recipe_values: dict) -> None:
+    described = {"backbone": None, "backbone_config": {"patch_size": 8, "image_size": 16}}
+    with pytest.raises(ConfigurationError, match="patch of 8 pixels"):
+        require_whole_patches(Recipe.from_dict(odd(recipe_values) | {"model": described}))
+
+
+def test_a_sweep_refuses_it_with_the_name_of_the_cell(recipe_values: dict, tmp_path: Path, capsys) -> None:
+    recipe = tmp_path / "tiny.yaml"
+    words = ["--image_size", "18", "--resize_size", "24", "--dry-run", "--out", str(tmp_path / "out")]
+    recipe.write_text(str(recipe_values | {"training": {"epochs": 1}}))
+    assert main(["sweep", "--config", str(recipe), "--seeds", "1", *words]) == 2
+    assert "tiny-seed1: image_size 18 is no multiple" in capsys.readouterr().err
+
+
+def test_a_run_that_began_with_a_rim_goes_on(recipe_values: dict, tmp_path: Path, monkeypatch) -> None:
+    recipe_values["training"]["output_dir"] = str(tmp_path / "out" / "tiny-seed1")
+    run = RunDirectory(tmp_path / "out" / "tiny-seed1")
+    run.path.mkdir(parents=True)
+    monkeypatch.setattr(
+        RunDirectory, "begun", property(lambda run: run.path == tmp_path / "out" / "tiny-seed1")
+    )
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(str(odd(recipe_values) | {"training": {"epochs": 1}}))
+    assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
+    with pytest.raises(ConfigurationError, match="tiny-seed2: image_size 18"):
+        plan_cells([recipe], [1, 2], {}, tmp_path / "out")
+
+
+def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def configuration(name: str, **hub_options: object) -> None:
+        asked.append((name, hub_options))
+        raise OSError("the Hub cannot be reached")
+
+    monkeypatch.setattr(models, "backbone_configuration", configuration)
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(
+        str(odd(recipe_values) | {"model": {"backbone": "lab/dino"}, "training": {"epochs": 1}})
+    )
+    assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
+    assert asked == [("lab/dino", {"local_files_only": True})]
+
+
+def test_a_backbone_that_is_not_here_is_nothing_to_ask_for(recipe_values: dict) -> None:
+    values = odd(recipe_values) | {"model": {"backbone": "nobody/none"}}
+    require_whole_patches(Recipe.from_dict(values), local_files_only=True)
+
+
+def backbone(folder: Path, image_size: int) -> Path:
+    config = Dinov2Config(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=image_size, patch_size=14
+    )
+    Dinov2Model(config).save_pretrained(folder)
+    return folder
+
+
+def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog) -> None:
+    folder = backbone(tmp_path / "backbone", 28)
+    _, view = load_embedder(folder)
+    assert not caplog.messages
+    assert view.sides == (28, 28)
+    BitImageProcessorPil(size={"shortest_edge": 40}, crop_size={"height": 30, "width": 30}).save_pretrained(
+        folder
+    )
+    model, view = load_embedder(folder)
+    assert caplog.messages == [
+        f"{folder}: of the views that its preprocessor_config.json makes, the side 30 is no multiple of the backbone's "
+        "patch of 14 pixels, which does not see the last 2 of each row and column: 28 or 42 would do."
+    ]
+    pixels = torch.randn(1, 3, *view.sides)
+    rim = pixels.clone()
+    rim[..., 28:] = 0
+    assert torch.equal(model.eval()(pixels).features, model(rim).features)
+
+
+def test_a_view_has_sides_whichever_processor_makes_it(tmp_path: Path) -> None:
+    folder = backbone(tmp_path / "backbone", 28)
+    ViTImageProcessorPil(size={"height": 28, "width": 42}, do_center_crop=False).save_pretrained(folder)
+    _, view = load_embedder(folder)
+    assert view.sides == (28, 42)
+    assert view.num_bytes == 3 * 28 * 42
+
+
+def test_a_view_of_our_own_has_no_rim(tmp_path: Path, caplog) -> None:
+    _, view = load_embedder(backbone(tmp_path / "backbone", 31))
+    assert view.sides == (28, 28)
+    assert not caplog.messages
+
+
+def test_accumulation_of_the_launcher_is_contradicted_aloud(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setenv(STEPS, "4")
+    accelerator = accelerator_for(TrainingArguments(), on_cpu=True)
+    assert accelerator.gradient_accumulation_steps == 1
+    assert caplog.messages == [
+        "The launcher says gradient_accumulation_steps 4, and the recipe 1, which counts: raise --batch_size instead."
+    ]
+    weight = torch.ones((), requires_grad=True)
+    accelerator.backward(3 * weight)
+    assert weight.grad == 3  # no quarter of it
+
+
+def test_an_accelerator_that_accumulates_is_refused(
+    recipe_values: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STEPS, "2")
+    recipe = Recipe.from_dict(recipe_values)
+    with pytest.raises(ConfigurationError, match="gradient_accumulation_steps 1, got 2: .* divided by 2"):
+        train_run(recipe, Accelerator(cpu=True))
+    assert not Path(recipe.training.output_dir).exists()
