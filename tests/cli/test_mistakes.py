@@ -97,7 +97,7 @@ MISTAKES = {
     "no image to explain": ("explain {stage} {texts}/notes.txt --out {out}", "Cannot read"),
     "results among the images": ("discover {stage} {pictures} --out {pictures}/found", "lies in the folder of images"),
     "results in a model": ("discover {stage} {pictures} --out {stage}", "is a model: give another --out"),
-    "a list of images in another format": ("split {lines}", "give their folder, or a CSV file of path,label"),
+    "a list of images in another format": ("split {lines}", "give their folder, or a table of path,label"),
     "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
     "results where a file is": ("report {run} --out {text}", "Cannot write to"),
     "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),

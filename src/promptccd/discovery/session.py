@@ -385,7 +385,6 @@ class DiscoverySession:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
         aside = self.registry.put_aside
-        # mutant without the condition: what is pinned to what is set aside is drawn there before others are grouped
         rows = [row for row in self.fresh if self.current.keys[row] not in aside]
         if not rows:
             return self._leave(num_categories)

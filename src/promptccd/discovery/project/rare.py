@@ -35,7 +35,6 @@ def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[st
     aside = {each.id for each in registry.aside}
     seen, rows = registry.pinned, features.row_of
     kept = [key for key in keys if key in rows and key not in seen and registry.members.get(key) not in aside]
-    # mutant without aside: its images are known one by one, unless they are more than so many
     held = torch.from_numpy(registry.prototypes_of([*registry.active, *registry.aside]).matrix)
     return [kept[row] for row in _farthest_first(features.of(kept)[1], held, features.of(seen)[1], most)]
 

@@ -185,7 +185,6 @@ class ProjectView:
         keys, features = self.photos.keys, self.features()
         with self.still:
             registry, columns = self.registry.copy(), self.columns()
-            # mutant 0 to -2: who is set aside is left out of what is asked about, but would take up room
             open_rows = np.flatnonzero((columns.group >= 0) & (columns.flags & (PINNED | AWAY) == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id).cover]
             unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
