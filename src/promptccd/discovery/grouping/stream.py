@@ -23,11 +23,8 @@ from promptccd.models.assignment import squared_distances
 # are tried, which is loose: in 52 weeks one of them opens or none.
 FALSE_A_STAGE = 0.05
 SPANS = (1, 2, 4, 8, 16)  # stages that are looked at together, the newest last: what is rare needs several
-IMAGES_PER_PLACE = (
-    10,
-    25,
-    100,
-)  # of those that propose places: fine ones part a loose kind, coarse ones miss a rare one
+# Images per place, of those that propose places, and the fewest places: many part a loose kind, few miss a rare one.
+GRAINS = ((25, 5), (100, 1))
 MOST_TRIED = 5  # of the places that stand out most
 MOST_OPENED = 100  # in a stage
 LEAST_EARLIER = 0.5  # earlier images per one that is looked at: with fewer there is nothing to compare with
@@ -142,11 +139,11 @@ class Stream:
         known, found = torch.cat([self.held, new]), list[tuple[float, Tensor]]()
         first = torch.from_numpy(draw.permutation(len(late)) % 2 == 0)
         halves = (late[first], late[~first]), (late[~first], late[first])
-        for (proposing, counted), grain in itertools.product(halves, IMAGES_PER_PLACE):
-            places = _places(proposing, known, grain, draw)
+        for (proposing, counted), (grain, fewest) in itertools.product(halves, GRAINS):
+            places = _places(proposing, known, max(fewest, len(proposing) // grain), draw)
             if not len(places) or not len(counted):
                 continue
-            trials = len(halves) * len(IMAGES_PER_PLACE) * len(places)
+            trials = len(halves) * len(GRAINS) * len(places)
             errors = _chances(counted, before, self.held, known, places) * trials
             labels = squared_distances(late, torch.cat([known, places])).argmin(1) - len(known)
             found += [(float(errors[row]), late[labels == row].mean(0)) for row in np.flatnonzero(errors < 1)]
@@ -171,10 +168,10 @@ def _drawn(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
     return points if len(points) <= most else points[torch.from_numpy(draw.permutation(len(points))[:most])]
 
 
-def _places(points: Tensor, known: Tensor, grain: int, draw: np.random.Generator) -> Tensor:
-    """Centres ``(P, D)`` of groups beside known ones: k-means++ and a few steps of k-means in which those stay."""
+def _places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator) -> Tensor:
+    """Centres ``(P, D)`` of so many groups beside known ones, by k-means++ and k-means in which those stay."""
     costs, chosen = squared_distances(points, known).amin(1), []
-    for _ in range(max(1, len(points) // grain)):
+    for _ in range(most):
         total = costs.double().sum()
         if not total > 0:
             break
