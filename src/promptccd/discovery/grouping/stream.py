@@ -7,6 +7,7 @@ about the form of a category is made: this is a scan statistic in feature space 
 Letters: N newest images (or their moments), R earlier ones, D width, C known categories, P places.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,12 +19,13 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
 
-# Expected number of categories that open although nothing is new, over all stages that a project ever has: stage t may
-# spend FALSE_OPENINGS / (t (t + 1)) of it, shared out over all places that are tried.
-FALSE_OPENINGS = 5.0
+# Expected number of categories that open in a stage although nothing is new, by the union bound over all places that
+# are tried, which is loose: in 52 weeks one of them opens or none.
+FALSE_A_STAGE = 0.05
 SPANS = (1, 2, 4, 8, 16)  # stages that are looked at together, the newest last: what is rare needs several
-IMAGES_PER_PLACE = 25  # of those that propose places
-FEWEST_PLACES, MOST_TRIED = 5, 5  # per span, and of those that stand out most
+# Images per place, of those that propose places, and the fewest places: many part a loose kind, few miss a rare one.
+GRAINS = ((25, 5), (100, 1))
+MOST_TRIED = 5  # of the places that stand out most
 MOST_OPENED = 100  # in a stage
 LEAST_EARLIER = 0.5  # earlier images per one that is looked at: with fewer there is nothing to compare with
 FEWEST_EARLIER = 100  # and at all
@@ -90,7 +92,7 @@ class Stream:
     stage: int
     seed: int
 
-    def opened(self, allowed: float = FALSE_OPENINGS) -> Opened:
+    def opened(self, allowed: float = FALSE_A_STAGE) -> Opened:
         """Centres of new categories, in the metric of the points.
 
         The latest images are halved by chance. One half proposes places, and the other one is counted there: a place
@@ -98,13 +100,13 @@ class Stream:
         may err. Then it is known, and what else is new is looked for beside it.
 
         Args:
-            allowed: expected number of false openings over all stages.
+            allowed: expected number of false openings.
         """
-        level = allowed / (self.stage * (self.stage + 1)) / len(SPANS)
-        new, doubtful, missed = self.held[:0], 0, 0
-        for span in SPANS:
-            if self.stage % max(1, span // 2):  # long spans change slowly, and cost most
-                continue
+        spans = [
+            each for each in SPANS if not self.stage % max(1, each // 2)
+        ]  # long ones change slowly, and cost most
+        level, new, doubtful, missed = allowed / len(spans), self.held[:0], 0, 0
+        for span in spans:
             draw = numpy_generator("stream", self.seed, self.stage, span)
             late, before = self._compared(span, draw)
             if not enough_earlier(len(before), len(late)):
@@ -136,11 +138,13 @@ class Stream:
         """Places ``(D,)`` beside known and new categories, and how many stand out so by chance, fewest first."""
         known, found = torch.cat([self.held, new]), list[tuple[float, Tensor]]()
         first = torch.from_numpy(draw.permutation(len(late)) % 2 == 0)
-        for proposing, counted in ((late[first], late[~first]), (late[~first], late[first])):
-            places = _places(proposing, known, draw)
+        halves = (late[first], late[~first]), (late[~first], late[first])
+        for (proposing, counted), (grain, fewest) in itertools.product(halves, GRAINS):
+            places = _places(proposing, known, max(fewest, len(proposing) // grain), draw)
             if not len(places) or not len(counted):
                 continue
-            errors = _chances(counted, before, self.held, known, places) * 2 * len(places)
+            trials = len(halves) * len(GRAINS) * len(places)
+            errors = _chances(counted, before, self.held, known, places) * trials
             labels = squared_distances(late, torch.cat([known, places])).argmin(1) - len(known)
             found += [(float(errors[row]), late[labels == row].mean(0)) for row in np.flatnonzero(errors < 1)]
         return sorted(found, key=lambda each: each[0])
@@ -164,10 +168,10 @@ def _drawn(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
     return points if len(points) <= most else points[torch.from_numpy(draw.permutation(len(points))[:most])]
 
 
-def _places(points: Tensor, known: Tensor, draw: np.random.Generator) -> Tensor:
-    """Centres ``(P, D)`` of groups beside known ones: k-means++ and a few steps of k-means in which those stay."""
+def _places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator) -> Tensor:
+    """Centres ``(P, D)`` of so many groups beside known ones, by k-means++ and k-means in which those stay."""
     costs, chosen = squared_distances(points, known).amin(1), []
-    for _ in range(max(FEWEST_PLACES, len(points) // IMAGES_PER_PLACE)):
+    for _ in range(most):
         total = costs.double().sum()
         if not total > 0:
             break
