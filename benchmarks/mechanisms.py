@@ -100,6 +100,8 @@ def picture(patches: np.ndarray) -> np.ndarray:
 class ShuffledViews:
     """Two views of a picture: patches in another order, a third of the background's codes drawn again."""
 
+    num_bytes = 2 * 3 * (GRID * PATCH) ** 2
+
     def __call__(self, image: Pillow.Image, generator: np.random.Generator) -> Tensor:
         """``(2, 3, 16, 16)`` uint8."""
         return torch.stack([self._draw(np.asarray(image), generator) for _ in range(2)])
@@ -120,6 +122,7 @@ class WholeView:
     """The picture itself."""
 
     mean, std = (0.5,) * 3, (SPREAD,) * 3
+    num_bytes = 3 * (GRID * PATCH) ** 2
 
     def __call__(self, image: Pillow.Image) -> Tensor:
         """``(3, 16, 16)`` uint8."""

@@ -20,8 +20,8 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
 
 # Expected number of categories that open in a stage although nothing is new, by the union bound over all places that
-# are tried, which is loose: in 52 weeks one of them opens or none.
-FALSE_A_STAGE = 0.05
+# are tried, which is loose; and in all stages together, most of it in the first ones, in which most is new.
+FALSE_A_STAGE, FALSE_AT_FIRST = 0.05, 5.0
 SPANS = (1, 2, 4, 8, 16)  # stages that are looked at together, the newest last: what is rare needs several
 # Images per place, of those that propose places, and the fewest places: many part a loose kind, few miss a rare one.
 GRAINS = ((25, 5), (100, 1))
@@ -92,7 +92,7 @@ class Stream:
     stage: int
     seed: int
 
-    def opened(self, allowed: float = FALSE_A_STAGE) -> Opened:
+    def opened(self, allowed: float | None = None) -> Opened:
         """Centres of new categories, in the metric of the points.
 
         The latest images are halved by chance. One half proposes places, and the other one is counted there: a place
@@ -100,11 +100,13 @@ class Stream:
         may err. Then it is known, and what else is new is looked for beside it.
 
         Args:
-            allowed: expected number of false openings.
+            allowed: expected number of false openings; `None` takes the usual one of this stage.
         """
         spans = [
             each for each in SPANS if not self.stage % max(1, each // 2)
         ]  # long ones change slowly, and cost most
+        if allowed is None:
+            allowed = FALSE_A_STAGE + FALSE_AT_FIRST / (self.stage * (self.stage + 1))
         level, new, doubtful, missed = allowed / len(spans), self.held[:0], 0, 0
         for span in spans:
             draw = numpy_generator("stream", self.seed, self.stage, span)
