@@ -6,7 +6,7 @@ import torch
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import WAITS, EarlierImages, KnownCategories, enough_earlier, group_images
-from promptccd.discovery.grouping.stream import Stream
+from promptccd.discovery.grouping.stream import Stream, false_openings
 
 WIDTH, KINDS = 16, 6
 
@@ -112,6 +112,14 @@ def test_what_may_err_more_opens_more_and_says_so():
     assert found[first].doubtful == 1
     assert found[first - 1].missed >= 1
     assert (found[0].doubtful, found[0].missed) == (0, 0)
+
+
+def test_a_year_may_err_a_few_times_and_most_of_it_at_first():
+    year = [false_openings(stage) for stage in range(1, 53)]
+    assert year == sorted(year, reverse=True)
+    assert sum(year[:4]) > sum(year[4:])
+    assert sum(year) < 8
+    assert sum(false_openings(stage) for stage in range(1000, 1052)) < 3
 
 
 def test_few_earlier_images_tell_nothing():

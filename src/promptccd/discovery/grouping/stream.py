@@ -58,6 +58,11 @@ def enough_earlier(num_earlier: int, num_new: int) -> bool:
     return num_earlier >= max(FEWEST_EARLIER, LEAST_EARLIER * num_new)
 
 
+def false_openings(stage: int) -> float:
+    """Expected number of categories that may open in a stage, counted from 1, although nothing is new."""
+    return FALSE_A_STAGE + FALSE_AT_FIRST / (stage * (stage + 1))
+
+
 class Opened(NamedTuple):
     """New categories of a stream.
 
@@ -100,13 +105,11 @@ class Stream:
         may err. Then it is known, and what else is new is looked for beside it.
 
         Args:
-            allowed: expected number of false openings; `None` takes the usual one of this stage.
+            allowed: expected number of false openings; `None` takes `false_openings`.
         """
-        spans = [
-            each for each in SPANS if not self.stage % max(1, each // 2)
-        ]  # long ones change slowly, and cost most
-        if allowed is None:
-            allowed = FALSE_A_STAGE + FALSE_AT_FIRST / (self.stage * (self.stage + 1))
+        # Long spans change slowly, and cost most.
+        spans = [each for each in SPANS if not self.stage % max(1, each // 2)]
+        allowed = false_openings(self.stage) if allowed is None else allowed
         level, new, doubtful, missed = allowed / len(spans), self.held[:0], 0, 0
         for span in spans:
             draw = numpy_generator("stream", self.seed, self.stage, span)
