@@ -19,7 +19,7 @@ from promptccd.discovery import (
     adapt,
     discover,
 )
-from promptccd.discovery.adapt import _learnt, _stage_of
+from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.project import corrections
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
@@ -122,7 +122,7 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     assert kept == set(session.current.keys) - set(session.registry.members_of(junk.id))
     assert len(_stage_of(session).sample_ids) == len(kept) < len(session.current.keys)
     before = session.registry.prototypes[session.registry.category(junk.id).prototype_row].copy()
-    session.carry_prototypes({junk.id: np.full(len(before), 0.25)})
+    carry_prototypes(session.registry, {junk.id: np.full(len(before), 0.25)})
     after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
     session.registry.edit(Move(sorted(kept)[3:], junk.id))

@@ -12,6 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import Project, discover
+from promptccd.discovery.adapt import carry_prototypes
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
@@ -418,7 +419,7 @@ def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albu
     assert [name for name in names if "registry" in name] == ["registry.json", "registry.safetensors"]
     # Killed once the JSON was in place, and once more in the middle of the next save.
     (place / ".previous-registry.safetensors").write_bytes(b"of long ago")
-    session.carry_prototypes({0: np.ones(32)})
+    carry_prototypes(session.registry, {0: np.ones(32)})
     with monkeypatch.context() as patch, pytest.raises(DiskError):
         patch.setattr(files, "write_file", cut_off)
         save_registry(session.registry, place)

@@ -121,7 +121,7 @@ def adapt(
     row_of = {key: row for row, key in enumerate(session.current.keys)}
     after = features[[row_of[key] for key in found.keys]]
     ids = (*found.ids, *(each.id for each in session.registry.aside))
-    session.carry_prototypes(_shifts(ids, found.category_ids, found.features, after))
+    carry_prototypes(session.registry, _shifts(ids, found.category_ids, found.features, after))
 
 
 def _train(
@@ -161,6 +161,13 @@ def _train(
     ).train()
 
 
+def carry_prototypes(registry: CategoryRegistry, shifts: Mapping[int, np.ndarray]) -> None:
+    """Move the prototype of each category by a vector ``(D,)``, as training moved the features."""
+    found = registry.prototypes_of([*registry.active, *registry.aside])
+    moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
+    registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
+
+
 def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tensor) -> dict[int, np.ndarray]:
     """Mean shift of the images of each category, or of all images for a category without images."""
     if not len(before):  # no image is in a category
@@ -178,7 +185,7 @@ def _stage_of(session: DiscoverySession) -> Stage:
     table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
     return Stage(
         session.current.stage,
-        ImageRows(table, decoding=session.decoding),
+        ImageRows(table, decoding=intake.decoding),
         np.arange(len(records)),
         max(len(session.registry.active), 1),
     )

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.project.folder import BEFORE, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import RunError
+from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
@@ -33,18 +35,28 @@ def save_checkpoint(
         session: grouped.
         folder: must not exist.
         add: writes more files into the folder it is given.
+
+    Raises:
+        DataError: there are no groups.
     """
-    session.update_model()
-    session.model.config.count_estimate = session.estimate.to_dict() if session.estimate.is_estimate else None
+    model, found = session.model, session.registry.active_prototypes()
+    if not found.ids:
+        raise DataError(
+            "There are no groups, without which the model cannot assign images: take a correction back, or group "
+            "other images first."
+        )
+    model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
+    model.config.stage, model.config.num_known = session.registry.stage, session.registry.num_known
+    model.config.count_estimate = session.estimate.to_dict() if session.estimate.is_estimate else None
 
     def fill(staging: Path) -> None:
-        session.model.save_pretrained(staging)
+        model.save_pretrained(staging)
         session.view.processor.save_pretrained(staging)
         save_registry(session.registry, staging)
         add(staging)
 
     make_folder(Path(folder).absolute().parent)
-    write_directory(Path(folder), fill, needed=session.model.get_memory_footprint())
+    write_directory(Path(folder), fill, needed=model.get_memory_footprint())
     return Path(folder)
 
 
@@ -57,7 +69,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
     project, place = open_project(out), Path(os.path.expanduser(source))
     named = str(place.absolute() if place.exists() else source)
     earlier = read_record(out)["sources"] if (project / RECORD).is_file() else []
-    spread = session.model.spread
+    spread, decoding = session.model.spread, session.current.intake.decoding
     record = {
         "format": FORMAT,
         "model": feature_space(session.model, session.view, ""),
@@ -68,7 +80,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
-        "decoding": {"max_pixels": session.decoding.max_pixels, **vars(session.decoding.depths)},
+        "decoding": {"max_pixels": decoding.max_pixels, **vars(decoding.depths)},
         "sources": list(
             dict.fromkeys(
                 [

@@ -235,10 +235,7 @@ class _Discovery:
             session.num_moments,
             session.estimate,
             session.change,
-            {
-                key: session.registry.category(each).name
-                for key, each in session.likest(session.waiting).items()
-            },
+            {key: session.registry.category(each).name for key, each in session.remembered.likest().items()},
             rows,
             paths,
             exports,

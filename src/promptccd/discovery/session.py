@@ -1,47 +1,32 @@
 """A session: a person's images and the groups that a model finds in them."""
 
 import hashlib
-import itertools
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from promptccd import __version__, system
 from promptccd.clustering import CountEstimate, GroupingConstraints
-from promptccd.data.images import Decoding
-from promptccd.data.randomness import numpy_generator
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
-from promptccd.discovery.grouping import (
-    WAITS,
-    EarlierImages,
-    KnownCategories,
-    enough_earlier,
-    group_images,
-)
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
+from promptccd.discovery.remembered import Remembered
+from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.models.assignment import assign, squared_distances
-from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
+from promptccd.registry import CategoryRegistry, StageChange
 from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
-
-logger = logging.getLogger(__name__)
-
-MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 
 
 @dataclass(eq=False)
@@ -73,55 +58,6 @@ class SessionStage:
     def files(self) -> dict[str, IntakeFile]:
         """Used images by key, in the order of the source."""
         return {file.key: file for file in self.intake.used}
-
-
-@dataclass(frozen=True, eq=False)
-class _Images:
-    """Images to group.
-
-    Attributes:
-        keys: of the images.
-        features: ``(N, D)``.
-        moments: numbers of their moments ``(N,)``.
-        constraints: what people said.
-        stage: that they came with.
-        space: what the features were computed with.
-    """
-
-    keys: Sequence[str]
-    features: Tensor
-    moments: np.ndarray
-    constraints: GroupingConstraints
-    stage: int
-    space: str
-
-    def select(self, rows: Sequence[int]) -> "_Images":
-        """Some of them."""
-        kept = [self.keys[row] for row in rows]
-        return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
-
-
-def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
-    """One grouping of images that were grouped in parts; ids below `first_free` are those of the registry."""
-    prototypes = dict[int, np.ndarray]()
-    for part in parts:
-        prototypes |= zip(part.ids, part.prototypes.numpy(), strict=True)
-    return StageGroups.of(
-        [key for part in parts for key in part.keys],
-        torch.cat([part.category_ids for part in parts]).numpy(),
-        list(prototypes),
-        np.stack(list(prototypes.values())),
-        settled=range(first_free),
-        confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
-        features=torch.cat([part.features for part in parts]).numpy(),
-    )
-
-
-def _first_among(moments: np.ndarray) -> list[int]:
-    """Position ``(N,)`` of the first image with the same number."""
-    _, first, place = np.unique(moments, return_index=True, return_inverse=True)
-    found: list[int] = first[place].tolist()
-    return found
 
 
 class DiscoverySession:
@@ -384,16 +320,23 @@ class DiscoverySession:
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
-        aside = self.registry.put_aside
-        rows = [row for row in self.fresh if self.current.keys[row] not in aside]
+        stage, aside = self.current, self.registry.put_aside
+        rows = [row for row in self.fresh if stage.keys[row] not in aside]
         if not rows:
-            return self._leave(num_categories)
-        keys, stage = [self.current.keys[row] for row in rows], self.current
-        images = _Images(
-            keys, self.features[rows], self.moments[rows], self._constraints(), stage.stage, stage.space
-        )
-        known = self._known(images, num_categories)
-        return self._observe(images, known, self._like_what_is_aside(images, known), num_categories)
+            if num_categories not in (None, self.num_categories):
+                raise DataError(
+                    f"All {len(stage.keys)} images are set aside or were grouped at earlier stages, into categories "
+                    f"that stay; they cannot be made {num_categories} (now {self.num_categories}): merge or split "
+                    "categories instead."
+                )
+            self._estimate = CountEstimate.known(max(1, self.num_categories))
+            return self.change
+        keys = [stage.keys[row] for row in rows]
+        images = NewImages(keys, self.features[rows], self.moments[rows], self._constraints(), stage.stage)
+        change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        if num_categories is None or self._estimate is None:
+            self._estimate = estimate
+        return change
 
     def regroup(self, space: str) -> StageChange | None:
         """Group the newest stage anew, from features that are kept, if a category was set aside since it was grouped.
@@ -406,161 +349,26 @@ class DiscoverySession:
         Returns:
             What changed; `None` if nothing was set aside, or nothing is left.
         """
-        registry = self.registry
-        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(registry.log))
-        if self.cache is None or not any(entry.kind == SetAside.kind for entry in since):
+        found = self._grouping(self._remembered(space)).regroup()
+        if found is None:
             return None
-        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members
-        newest = (key for key, stage in registry.images.items() if stage == registry.stage)
-        kept = dict(self.cache.each(space, [key for key in newest if members.get(key) not in stay]))
-        if not kept:
-            return None
-        keys, numbers = sorted(kept), dict[str, int]()
-        first = self.cache.followers(keys)
-        moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
-        features, said = torch.stack([kept[key] for key in keys]), registry.constraints()
-        images = _Images(keys, features, moments, said, registry.stage, space)
-        # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
-        return self._observe(images, self._known(images, None), None, None)
-
-    def _known(self, images: _Images, num_categories: int | None) -> KnownCategories:
-        """The fixed categories, and what earlier images say of them where they decide what is new."""
-        fixed = set(self.fixed)
-        held = self.registry.prototypes_of([each for each in self.registry.active if each.id in fixed])
-        if not held.ids:
-            return KnownCategories.none(images.features.shape[1])
-        ids = tuple(held.ids)
-        earlier = self._earlier(images, ids) if num_categories is None else None
-        known = KnownCategories(ids, torch.from_numpy(held.matrix), self.model.spread_for(ids), earlier)
-        return known.measured(self.seed)
-
-    def _grouped(
-        self, images: _Images, known: KnownCategories, num_categories: int | None
-    ) -> tuple[Assignment, CountEstimate]:
-        return group_images(
-            images.features,
-            images.keys,
-            known,
-            num_categories=num_categories,
-            next_id=self.registry.next_id,
-            constraints=images.constraints,
-            seed=self.seed,
-            temperature=self.model.config.confidence_temperature,
-            moments=_first_among(images.moments),
-        )
-
-    def _like_what_is_aside(self, images: _Images, known: KnownCategories) -> Assignment | None:
-        """Images that are nearer to a category that is set aside than to any other, known or new."""
-        held = self.registry.prototypes_of(self.registry.aside)
-        if not held.ids:
-            return None
-        rows = [*range(len(known.ids)), *[None] * len(held.ids)]
-        beside = replace(
-            known,
-            ids=(*known.ids, *held.ids),
-            prototypes=torch.cat([known.prototypes, torch.from_numpy(held.matrix)]),
-            spread=None if known.spread is None else known.spread.of(rows),
-        )
-        found, _ = self._grouped(images, beside, None)
-        drawn = found.select(torch.isin(found.category_ids, torch.tensor(held.ids)).nonzero()[:, 0])
-        place = slice(len(known.ids), len(beside.ids))
-        return replace(drawn, ids=found.ids[place], prototypes=found.prototypes[place])
-
-    def _observe(
-        self,
-        images: _Images,
-        known: KnownCategories,
-        drawn: Assignment | None,
-        num_categories: int | None,
-    ) -> StageChange:
-        """Group images but those that what is set aside has drawn; the registry and the estimate follow."""
-        gone = set[str]() if drawn is None else set(drawn.keys)
-        rest = images.select([row for row, key in enumerate(images.keys) if key not in gone])
-        first_free, aside = self.registry.next_id, {each.id for each in self.registry.aside}
-        found = waited = None
-        if rest.keys:
-            found, count = self._grouped(rest, known, num_categories)
-            waited = self._waited(found, known, images)
-        elif num_categories in (None, self.num_categories):
-            count = CountEstimate.known(max(1, self.num_categories))
-        else:
-            raise DataError(
-                f"All {len(gone)} images are like what was set aside, so there is nothing to make {num_categories} "
-                "categories of: leave the number out, or take back what was set aside."
-            )
-        parts = [part for part in (found, waited, drawn) if part is not None]
-        change = self.registry.observe(images.stage, _groups_of(parts, first_free))
-        if num_categories is None or self._estimate is None:
-            # A group like one that people merged, refused or set aside adds no category.
-            ours = {each for each in change.cluster_ids if each is not None} - aside
-            num_found = len(ours) if found is None else len(found.ids)
-            self._estimate = count.including(max(1, count.count - num_found + len(ours)))
+        change, self._estimate = found
         return change
 
-    def _earlier(self, images: _Images, ids: Sequence[int]) -> EarlierImages | None:
-        """Images of earlier stages, the first ones of their moments, if there are enough beside so many new ones."""
-        stage, members = images.stage, self.registry.members
-        row_of = {category: row for row, category in enumerate(ids)}
-        keys = sorted(key for key, came in self.registry.images.items() if came < stage)
-        if len(keys) > MOST_REMEMBERED:
-            drawn = numpy_generator("remembered images", self.seed, stage).permutation(len(keys))
-            keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
-        followers = {} if self.cache is None else self.cache.followers(keys)
-        features = self._features_of(
-            [key for key in keys if key not in followers], images.space, images.features.shape[1]
-        )
-        if not enough_earlier(len(features), len(images.keys)):
-            return None
-        return EarlierImages(
-            torch.stack(list(features.values())),
-            torch.tensor([row_of.get(members.get(key, WAITS), WAITS) for key in features]),
-            torch.tensor([self.registry.images[key] for key in features]),
-            stage,
-        )
-
-    def _features_of(self, keys: Sequence[str], space: str, width: int) -> dict[str, Tensor]:
-        """Unit features by key, in the order of the keys, of images that have some from here or from earlier."""
-        found = {} if self.cache is None else self.cache.load(space, keys)
-        for stage in self.stages:
-            if stage.features is not None and stage.space == space and self.cache is None:
-                found |= dict(zip(stage.keys, stage.features, strict=True))
-        return {key: found[key] for key in keys if key in found and len(found[key]) == width}
+    def _grouping(self, remembered: Remembered) -> StageGrouping:
+        return StageGrouping(self.registry, self.model, self.fixed, remembered, self.seed)
 
     @property
-    def waiting(self) -> list[str]:
-        """Keys of images, of all stages, that fit nowhere yet, and of which nobody has said anything."""
-        spoken_of = self.registry.constraints().keys
-        return [key for key in self.registry.unassigned if key not in spoken_of]
+    def remembered(self) -> Remembered:
+        """Images of all stages that have features of the newest one's kind."""
+        return self._remembered(self.current.space)
 
-    def likest(self, keys: Sequence[str]) -> dict[str, int]:
-        """The active category that each of these images is most like, where its features are there."""
-        active, stage = self.registry.active_prototypes(), self.current
-        features = self._features_of(keys, stage.space, self.features.shape[1])
-        if not features or not active.ids:
-            return {}
-        prototypes = torch.from_numpy(active.matrix)
-        nearest = squared_distances(torch.stack(list(features.values())), prototypes).argmin(1)
-        return {key: active.ids[row] for key, row in zip(features, nearest.tolist(), strict=True)}
-
-    def _waited(self, found: Assignment, known: KnownCategories, images: _Images) -> Assignment | None:
-        """Images of earlier stages that fitted nowhere and fit into one of these categories now."""
-        here = set(images.keys)
-        features = self._features_of(
-            [key for key in self.waiting if key not in here], images.space, images.features.shape[1]
-        )
-        if known.spread is None or known.earlier is None or not features:
-            return None
-        rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]
-        again = assign(
-            torch.stack(list(features.values())),
-            found.prototypes.double(),
-            found.ids,
-            temperature=self.model.config.confidence_temperature,
-            spread=known.spread.of(rows),
-            keys=list(features),
-        )
-        fits = again.select((~again.strange).nonzero()[:, 0])
-        return fits if len(fits.keys) else None
+    def _remembered(self, space: str) -> Remembered:
+        here = dict[str, Tensor]()
+        for stage in self.stages:
+            if stage.features is not None and stage.space == space and self.cache is None:
+                here |= zip(stage.keys, stage.features, strict=True)
+        return Remembered(self.registry, space, self.cache, here)
 
     def _constraints(self) -> GroupingConstraints:
         """What people said, and that a new image of a moment of which images are in a category is there too."""
@@ -576,17 +384,6 @@ class DiscoverySession:
             if len(found) == 1 and key not in said.keys:
                 pins[key] = next(iter(found))
         return replace(said, pinned={**said.pinned, **pins}) if pins else said
-
-    def _leave(self, num_categories: int | None) -> StageChange:
-        """Group nothing, because all images came with earlier stages."""
-        if num_categories not in (None, self.num_categories):
-            raise DataError(
-                f"All {len(self.current.keys)} images are set aside or were grouped at earlier stages, into categories "
-                f"that stay; they cannot be made {num_categories} (now {self.num_categories}): merge or split "
-                "categories instead."
-            )
-        self._estimate = CountEstimate.known(max(1, self.num_categories))
-        return self.change
 
     def keep(self, estimate: CountEstimate) -> None:
         """Leave images that were grouped before in their categories, corrections included.
@@ -611,8 +408,8 @@ class DiscoverySession:
     @property
     def num_categories(self) -> int:
         """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
-        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh}
-        return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
+        keys = [self.current.keys[row] for row in self.fresh]
+        return self._grouping(self.remembered).num_categories(keys)
 
     @property
     def change(self) -> StageChange:
@@ -635,12 +432,6 @@ class DiscoverySession:
             spread_for=self.model.spread_for,
         )
 
-    def carry_prototypes(self, shifts: Mapping[int, np.ndarray]) -> None:
-        """Move the prototype of each category by a vector ``(D,)``, as further training moved the features."""
-        found = self.registry.prototypes_of([*self.registry.active, *self.registry.aside])
-        moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
-        self.registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
-
     # One image
 
     def file_of(self, key: str) -> tuple[Intake, IntakeFile]:
@@ -653,11 +444,6 @@ class DiscoverySession:
             if key in stage.files:
                 return stage.intake, stage.files[key]
         raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
-
-    @property
-    def decoding(self) -> Decoding:
-        """How the newest images are decoded."""
-        return self.current.intake.decoding
 
     def original(self, key: str) -> bytes:
         """The bytes of the newest file of that content.
@@ -676,29 +462,6 @@ class DiscoverySession:
         keys = [self.current.keys[row] for row in rows]
         found = self.thumbnails(keys)
         return [found[key] for key in keys]
-
-    def update_model(self) -> None:
-        """Give the model the categories of the registry.
-
-        Raises:
-            DataError: there are none, and a model without categories cannot assign images.
-        """
-        found = self.registry.active_prototypes()
-        if not found.ids:
-            raise DataError(
-                "There are no groups, without which the model cannot assign images: take a correction back, or group "
-                "other images first."
-            )
-        self.model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
-        self.model.config.stage, self.model.config.num_known = self.registry.stage, self.registry.num_known
-
-    @property
-    def bytes_in_memory(self) -> int:
-        """Bytes of all thumbnails, views and features."""
-        features = [stage.features for stage in self.stages if stage.features is not None]
-        return sum(each.intake.bytes_in_memory for each in self.stages) + sum(
-            each.nbytes for each in features
-        )
 
     def forget(self) -> None:
         """Drop all images, features and groups."""

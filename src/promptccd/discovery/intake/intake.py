@@ -179,11 +179,6 @@ class Intake:
         self._source.close()
 
     @property
-    def bytes_in_memory(self) -> int:
-        """Bytes of the kept thumbnails and views."""
-        return self._kept.thumbnails.bytes_in_memory + self._kept.views.bytes_in_memory
-
-    @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
         kept = [self._kept.miniatures[file.index] for file in self.used]
@@ -193,10 +188,6 @@ class Intake:
     def taken(self) -> np.ndarray:
         """When the used images were taken ``(N,)``, in seconds by the clock of the camera; NaN if nothing says so."""
         return np.array([seconds_of(file.taken) for file in self.used], dtype=float)
-
-    def drop_views(self) -> None:
-        """Drop the kept views; `view_of` decodes an image again."""
-        self._kept.views.clear()
 
     def original(self, file: IntakeFile) -> IntakeFile:
         """The used file that a duplicate equals; any other file itself."""

@@ -1,0 +1,193 @@
+"""Group the images of one stage beside the categories of a registry, which takes in what is found."""
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptccd.clustering import CountEstimate, GroupingConstraints
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.remembered import Remembered
+from promptccd.errors import DataError
+from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
+
+
+@dataclass(frozen=True, eq=False)
+class NewImages:
+    """Images to group.
+
+    Attributes:
+        keys: of the images.
+        features: ``(N, D)``.
+        moments: numbers of their moments ``(N,)``.
+        constraints: what people said.
+        stage: that they came with.
+    """
+
+    keys: Sequence[str]
+    features: Tensor
+    moments: np.ndarray
+    constraints: GroupingConstraints
+    stage: int
+
+    def without(self, gone: Collection[str]) -> "NewImages":
+        """All but some of them."""
+        rows = [row for row, key in enumerate(self.keys) if key not in gone]
+        kept = [self.keys[row] for row in rows]
+        return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
+
+
+class StageGrouping:
+    """New images come into the categories that are there, or open others beside them.
+
+    Args:
+        registry: of the categories; takes in the groups.
+        model: says how far its categories spread, and how sure to be of an assignment.
+        fixed: ids of categories that stay as they are.
+        remembered: images of earlier stages.
+        seed: of all random draws.
+    """
+
+    def __init__(
+        self,
+        registry: CategoryRegistry,
+        model: CategoryDiscoveryModel,
+        fixed: Collection[int],
+        remembered: Remembered,
+        seed: int,
+    ):
+        self._registry, self._model, self._seed = registry, model, seed
+        self._fixed, self._remembered = set(fixed), remembered
+        self._temperature = model.config.confidence_temperature
+
+    def num_categories(self, keys: Sequence[str]) -> int:
+        """Active categories that images are in now, with the fixed ones."""
+        here = {self._registry.members.get(key) for key in keys}
+        return len(here.intersection(each.id for each in self._registry.active).union(self._fixed))
+
+    def group(
+        self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
+    ) -> tuple[StageChange, CountEstimate]:
+        """Group images, and those that waited where they fit now; returns what changed, and the number of categories.
+
+        Args:
+            images: of the newest stage.
+            num_categories: of all categories, fixed ones included; `None` estimates it.
+            aside_draws: whether what is like a category that was set aside comes to that one.
+
+        Raises:
+            DataError: there cannot be so many, or what people said contradicts it.
+        """
+        known = self._known(images, num_categories)
+        drawn = self._like_what_is_aside(images, known) if aside_draws else None
+        rest = images if drawn is None else images.without(set(drawn.keys))
+        first_free, aside = self._registry.next_id, {each.id for each in self._registry.aside}
+        found = waited = None
+        present = self.num_categories(images.keys)
+        if rest.keys:
+            found, count = self._grouped(rest, known, num_categories)
+            waited = self._remembered.fitting(found, known, self._temperature, set(images.keys))
+        elif num_categories in (None, present):
+            count = CountEstimate.known(max(1, present))
+        else:
+            raise DataError(
+                f"All {len(images.keys)} images are like what was set aside, so there is nothing to make "
+                f"{num_categories} categories of: leave the number out, or take back what was set aside."
+            )
+        parts = [part for part in (found, waited, drawn) if part is not None]
+        change = self._registry.observe(images.stage, _groups_of(parts, first_free))
+        # A group like one that people merged, refused or set aside adds no category.
+        ours = {each for each in change.cluster_ids if each is not None} - aside
+        num_found = len(ours) if found is None else len(found.ids)
+        return change, count.including(max(1, count.count - num_found + len(ours)))
+
+    def regroup(self) -> tuple[StageChange, CountEstimate] | None:
+        """Group the newest stage anew, from features that are there, if a category was set aside since it was grouped.
+
+        What was found beside it may be several categories that only it made look like one. `None` if nothing was set
+        aside, or nothing is left.
+        """
+        registry, remembered = self._registry, self._remembered
+        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(registry.log))
+        if not any(entry.kind == SetAside.kind for entry in since):
+            return None
+        stay, members = {*self._fixed, *(each.id for each in registry.aside)}, registry.members
+        newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
+        features = remembered.features([key for key in newest if members.get(key) not in stay])
+        if not features:
+            return None
+        keys, numbers = list(features), dict[str, int]()
+        first = remembered.followers(keys)
+        moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
+        rows = torch.stack(list(features.values()))
+        # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
+        return self.group(
+            NewImages(keys, rows, moments, registry.constraints(), registry.stage), aside_draws=False
+        )
+
+    def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
+        """The fixed categories, and what earlier images say of them where they decide what is new."""
+        held = self._registry.prototypes_of(
+            [each for each in self._registry.active if each.id in self._fixed]
+        )
+        if not held.ids:
+            return KnownCategories.none(images.features.shape[1])
+        ids, earlier = tuple(held.ids), None
+        if num_categories is None:
+            earlier = self._remembered.before(images.stage, len(images.keys), ids, self._seed)
+        known = KnownCategories(ids, torch.from_numpy(held.matrix), self._model.spread_for(ids), earlier)
+        return known.measured(self._seed)
+
+    def _grouped(
+        self, images: NewImages, known: KnownCategories, num_categories: int | None
+    ) -> tuple[Assignment, CountEstimate]:
+        # Position of the first image with the same number.
+        _, first, moment = np.unique(images.moments, return_index=True, return_inverse=True)
+        return group_images(
+            images.features,
+            images.keys,
+            known,
+            num_categories=num_categories,
+            next_id=self._registry.next_id,
+            constraints=images.constraints,
+            seed=self._seed,
+            temperature=self._temperature,
+            moments=first[moment].tolist(),
+        )
+
+    def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:
+        """Images that are nearer to a category that is set aside than to any other, known or new."""
+        held = self._registry.prototypes_of(self._registry.aside)
+        if not held.ids:
+            return None
+        rows = [*range(len(known.ids)), *[None] * len(held.ids)]
+        beside = replace(
+            known,
+            ids=(*known.ids, *held.ids),
+            prototypes=torch.cat([known.prototypes, torch.from_numpy(held.matrix)]),
+            spread=None if known.spread is None else known.spread.of(rows),
+        )
+        found, _ = self._grouped(images, beside, None)
+        drawn = found.select(torch.isin(found.category_ids, torch.tensor(held.ids)).nonzero()[:, 0])
+        place = slice(len(known.ids), len(beside.ids))
+        return replace(drawn, ids=found.ids[place], prototypes=found.prototypes[place])
+
+
+def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
+    """One grouping of images that were grouped in parts; ids below `first_free` are those of the registry."""
+    prototypes = dict[int, np.ndarray]()
+    for part in parts:
+        prototypes |= zip(part.ids, part.prototypes.numpy(), strict=True)
+    return StageGroups.of(
+        [key for part in parts for key in part.keys],
+        torch.cat([part.category_ids for part in parts]).numpy(),
+        list(prototypes),
+        np.stack(list(prototypes.values())),
+        settled=range(first_free),
+        confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
+        features=torch.cat([part.features for part in parts]).numpy(),
+    )
