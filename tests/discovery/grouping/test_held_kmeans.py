@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images, held_kmeans, open_grouping, units
+from promptccd.discovery.grouping import KnownCategories, group_images, held_kmeans, silhouettes, units
 from promptccd.discovery.grouping.held_kmeans import GIVEN_UP, GroupTree, lloyd, means
 from promptccd.discovery.grouping.units import make_units
 from promptccd.errors import DataError
@@ -186,7 +186,7 @@ def test_more_groups_than_seeds_are_found_where_so_many_are_asked_for():
 def test_more_categories_than_the_first_tree_holds_are_counted(monkeypatch):
     """It is made again with more seeds, as long as the curve has not come down or shows nothing yet."""
     points, groups = blobs([6] * 70, width=16, spread=0.15)
-    monkeypatch.setattr(open_grouping, "FIRST_SEEDS", 24)
+    monkeypatch.setattr(silhouettes, "FIRST_SEEDS", 24)
     found, estimate = group_images(points, keys_of(points), KnownCategories.none(16), next_id=0)
     assert abs(estimate.count - 70) <= 2
     assert adjusted_rand_score(groups, found.category_ids) > 0.95

@@ -15,7 +15,7 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
-from promptccd.discovery.grouping.open_grouping import (
+from promptccd.discovery.grouping.silhouettes import (
     _growing_steps,
     estimate_by_silhouette,
     log_likelihood,

@@ -6,10 +6,9 @@ Letters: N images, D width, C known categories, K groups, M units.
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,100 +21,27 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places
 from promptccd.discovery.grouping.held_kmeans import (
     MOST_ITERATIONS,
-    MOST_SAMPLED,
     GroupTree,
     UnitGroups,
     lloyd,
     means,
     pinned_means,
 )
+from promptccd.discovery.grouping.silhouettes import METHOD, estimate_in_trees
 from promptccd.discovery.grouping.stream import EarlierImages, Stream
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
 from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
-from promptccd.models.assignment import assign, squared_distances
+from promptccd.models.assignment import assign
 
-PRICE = 0.05  # of a larger count: a third more categories need a silhouette that is 1.4 % better
-NEAR = 0.9  # of the best silhouette; a count that reaches it could as well be right
-# A best silhouette below this is that of groups that overlap; Caltech-101 under an ImageNet network has 0.36 to 0.49,
-# digits 0.30 to 0.52, CIFAR-100 0.19 to 0.27.
-OVERLAP = 0.3
-NO_STRUCTURE = 0.05  # a best silhouette below this is that of one cloud of points
+logger = logging.getLogger(__name__)
+
+SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
+MOST_REPAIRS = 20  # groups kept back for answers that need them
+LEAST_GAIN = 1e-7  # per image: squared distance that another group must save to be worth opening
 MOST_MEASURED = 5_000  # earlier images that spreads are measured on
 WAITS = -1  # in place of a category
-METHOD, MARGIN = "silhouette", "10 % of the best silhouette"
-
-
-def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Tensor) -> float:
-    """Mean over the images of (b - a) / max(a, b) in squared distances; 0 for an image alone and for one group.
-
-    a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
-    other group. The mean squared distance to the members of a group is that to their mean plus their variance, so the
-    images behind a known prototype count although they are not here, even where no image here is of their category.
-
-    Args:
-        points: ``(N, D)``.
-        labels: ``(N,)`` group of each; every new group has members.
-        centres: ``(K, D)`` means.
-        held_spreads: ``(H,)`` variances of the first groups, the known categories.
-    """
-    if len(centres) < 2:
-        return 0.0
-    squared, sizes = squared_distances(points, centres), labels.bincount(minlength=len(centres))
-    own = squared.gather(1, labels[:, None])[:, 0]
-    spreads = torch.zeros_like(squared[0]).index_add_(0, labels, own) / sizes.clamp(min=1)
-    spreads[: len(held_spreads)] = held_spreads
-    squared += spreads
-    is_new = labels >= len(held_spreads)
-    within = squared.gather(1, labels[:, None])[:, 0]
-    within = torch.where(is_new, within * sizes[labels] / (sizes[labels] - 1), within)
-    nearest = squared.scatter_(1, labels[:, None], torch.inf).amin(1)
-    # mutant 1e-12 to 2e-12: any number far below a distance that means something keeps 0 / 0 from being no number
-    values = (nearest - within) / torch.maximum(nearest, within).clamp(min=1e-12)
-    values[is_new & (sizes[labels] == 1)] = 0
-    return float(values.mean())
-
-
-def log_likelihood(costs: Tensor, labels: Tensor, num_new: int, width: int) -> float:
-    """Log-likelihood of the images under round groups of one variance, less the BIC penalty for the new means.
-
-    Args:
-        costs: ``(N,)`` squared distance of each image to its centre.
-        labels: ``(N,)`` group of each.
-        num_new: groups whose centres were fitted.
-        width: of the features.
-    """
-    images, sizes = len(labels), labels.bincount().double()
-    variance = float(costs.sum(dtype=torch.float64)) / (width * max(1, images - num_new))
-    shares = float(torch.special.xlogy(sizes, sizes / images).sum())
-    fit = images * width / 2 * (math.log(2 * math.pi * max(variance, 1e-12)) + 1)
-    return shares - fit - num_new * (width + 1) / 2 * math.log(images)
-
-
-def estimate_by_silhouette(scores: Mapping[int, float], likelihoods: Mapping[int, float]) -> CountEstimate:
-    """The number of categories with the best silhouette, and the range of all counts within 10 % of the best.
-
-    Larger counts must be a little better, because the curve rises slowly beyond the truth where categories have parts.
-    If even the best is below 0.3, groups overlap, the curve is flat and its highest point is chance: then the likeliest
-    count of the range wins. (Where groups do not overlap, round ones fit badly, and the likelihood asks for far too
-    many.) If even the best is below 0.05, nothing stands apart, and the smallest count wins.
-
-    Args:
-        scores: silhouette of every count that was tried, at least one.
-        likelihoods: `log_likelihood` of the same counts.
-    """
-    best = max(scores.values())
-    if best < NO_STRUCTURE:
-        count = min(scores)
-        near = [each for each, score in scores.items() if score >= best - NO_STRUCTURE and each <= 2 * count]
-        return CountEstimate(count, count, max([count, *near]), METHOD, MARGIN)
-    near = [each for each, score in scores.items() if score >= NEAR * best]
-    if best < OVERLAP:
-        count = max(near, key=lambda each: likelihoods[each])
-    else:
-        count = max(near, key=lambda each: scores[each] * each**-PRICE)
-    return CountEstimate(count, min(near), max(near), METHOD, MARGIN)
 
 
 @dataclass(frozen=True)
@@ -243,6 +169,10 @@ class GroupingProblem:
         """Groups of the images, for every number of groups."""
         return GroupTree(self.units, self.held, len(self.opened), num_seeds, seed)
 
+    def estimate(self, seed: int) -> tuple[CountEstimate, GroupTree]:
+        """The number of groups with the best silhouette, and the tree that it was chosen from."""
+        return estimate_in_trees(len(self.units.points), self.tree, self.held_spreads, seed)
+
     def grouped(self, tree: GroupTree, num_groups: int, most: int | None = None) -> UnitGroups:
         """k-means over all images from a cut of the tree into so many groups.
 
@@ -368,20 +298,6 @@ def _check(
         raise DataError(f"Expected temperature > 0, got {temperature}.")
 
 
-logger = logging.getLogger(__name__)
-
-# Of the first tree in which the number of groups is looked for; each further tree has four times as many.
-FIRST_SEEDS = 400
-UNITS_PER_SEED = 3
-SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
-DEEPEST = 0.75  # of the number of seeds: cuts nearer to the seeds are little better than these
-MOST_TREES = 4  # that scores are averaged over: if images are few, those of a single tree vary much
-TREES_ELEMENTS = 2**22  # units times seeds times trees, at most
-STEP = 1.15  # from one number of groups that is tried to the next
-MOST_REPAIRS = 20  # groups kept back for answers that need them
-LEAST_GAIN = 1e-7  # per image: squared distance that another group must save to be worth opening
-
-
 def group_images(
     features: Array,
     keys: Sequence[str],
@@ -438,7 +354,7 @@ def group_images(
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
         return _beside_known(problem, known.spread, seed)
     if num_categories is None:
-        estimate, tree = _estimate(problem, seed)
+        estimate, tree = problem.estimate(seed)
         found = problem.grouped(tree, estimate.count)
         if (dense := _dense(problem, tree, found)) is not None:
             return dense
@@ -528,7 +444,7 @@ def _beside_known(
     )
     if not spread.tells_new:
         method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
-        estimate, tree = _estimate(problem, seed)
+        estimate, tree = problem.estimate(seed)
         proposed = problem.grouped(tree, estimate.count).centres[problem.fewest :]
     found = images.grouped(proposed=proposed)
     count = len(found.centres)
@@ -538,59 +454,3 @@ def _beside_known(
     low, more = (min(ends), round(hidden)) if spread.tells_new else (problem.fewest, math.ceil(hidden))
     high = max(*ends, count + more)
     return problem.assignment(found), CountEstimate(count, low, high, method, margin)
-
-
-def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:
-    """The estimated count, and the tree whose cuts it was chosen from."""
-    images = min(len(problem.units.points), MOST_SAMPLED)
-    num_seeds, room = FIRST_SEEDS, max(2, images // UNITS_PER_SEED)
-    while True:
-        seeds = min(num_seeds, room)
-        num_trees = min(MOST_TREES, max(1, TREES_ELEMENTS // (images * seeds)))
-        trees = [problem.tree(seeds, seed + each) for each in range(num_trees)]
-        estimate, may_lie_beyond = _estimate_in(trees, problem.held_spreads)
-        if num_seeds >= room or not may_lie_beyond:
-            return estimate, trees[0]
-        num_seeds *= 4
-
-
-def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[CountEstimate, bool]:
-    """The best count by the mean scores of these trees, and whether a better one may lie beyond those tried.
-
-    Counts are tried in growing steps, then one by one around the best.
-    """
-    silhouettes, likelihoods = dict[int, float](), dict[int, float]()
-
-    def estimate_with(counts: Sequence[int]) -> CountEstimate:
-        for count in counts:
-            if count not in silhouettes:
-                scores = [_scores(tree, count, held_spreads * trees[0].share) for tree in trees]
-                silhouettes[count], likelihoods[count] = np.mean(scores, axis=0).tolist()
-        return estimate_by_silhouette(silhouettes, likelihoods)
-
-    tree = min(trees, key=lambda each: each.most_groups)
-    most = max(tree.fewest_groups + 1, tree.num_held + int(DEEPEST * len(tree.seeds)))
-    count = estimate_with(_growing_steps(tree.fewest_groups, min(most, tree.most_groups))).count
-    tried = sorted(silhouettes)
-    place = tried.index(count)
-    between = range(tried[max(0, place - 1)], tried[min(place + 1, len(tried) - 1)])
-    estimate = estimate_with(between[:: 1 + len(between) // 20])
-    return estimate, estimate.high == max(silhouettes) or max(silhouettes.values()) < OVERLAP
-
-
-def _scores(tree: GroupTree, count: int, held_spreads: Tensor) -> tuple[float, float]:
-    """Silhouette and log-likelihood of a cut; the variances of known categories are those in its components."""
-    found, points = tree.cut(count), tree.units.points
-    return (
-        silhouette(points, found.labels, found.centres, held_spreads),
-        log_likelihood(found.costs, found.labels, count - tree.num_held, points.shape[1]),
-    )
-
-
-def _growing_steps(least: int, most: int) -> list[int]:
-    """Numbers from the least to the most, each 15 % farther from the least than the one before."""
-    counts, beyond = [], 0
-    while least + beyond <= most:
-        counts.append(least + beyond)
-        beyond = max(beyond + 1, round(STEP * beyond))
-    return counts
