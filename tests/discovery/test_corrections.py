@@ -1,7 +1,9 @@
 """Corrections on disk: the model follows its registry, whole or not at all."""
 
+import re
 import shutil
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -222,7 +224,11 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     assert all(key in registry.members for key in members), "they go to the nearest ones"
     with pytest.raises(RegistryError, match="was said to be no category"):
         Project(found).dissolve(second)
-    assert registry.log[-1].time
+    time = registry.log[-1].time
+    assert time is not None and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", time), (
+        "UTC, to the second"
+    )
+    assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(

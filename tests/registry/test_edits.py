@@ -22,10 +22,9 @@ from promptccd.registry import (
     Split,
     TakeBack,
 )
-from promptccd.registry.draft import Draft
 from promptccd.registry.files import _write_entry
 from promptccd.registry.grouping import _keep_together
-from promptccd.registry.tables import Tables
+from promptccd.registry.tables import Draft, Tables
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
 
 ONE, TWO = np.eye(WIDTH)[:2]

@@ -28,7 +28,7 @@ def test_everybody_has_a_private_folder_and_a_copy_of_the_example(visits: Visits
     assert len(one.address) >= 32
     assert stat.S_IMODE(one.folder.stat().st_mode) == stat.S_IMODE(visits.root.stat().st_mode) == 0o700
     first = one.project().summary()["groups"][0]
-    one.project().answer(lambda project: project.rename(first["id"], "cheetah"))
+    one.project().corrected(lambda: one.project().rename(first["id"], "cheetah"))
     assert "cheetah" in {each["name"] for each in one.project().summary()["groups"]}
     assert "cheetah" not in {each["name"] for each in other.project().summary()["groups"]}
 

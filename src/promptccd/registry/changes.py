@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -137,8 +136,3 @@ def compare(before: Tables, after: Tables, stage: int) -> StageChange:
         ),
         unassigned=len(after.images) - len(after.members),
     )
-
-
-def now() -> str:
-    """The time for the log of a registry: UTC, in ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
-from promptccd.registry.draft import Draft
 from promptccd.registry.grouping import unit, weighted_mean
 from promptccd.registry.tables import (
     DIFFERENT,
     SAME,
     Category,
     CategoryState,
+    Draft,
     check_name,
     default_name,
     free_name,

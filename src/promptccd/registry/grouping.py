@@ -15,8 +15,7 @@ import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
-from promptccd.registry.draft import Draft
-from promptccd.registry.tables import LONGEST_KEY, SAME, Pair, Tables
+from promptccd.registry.tables import LONGEST_KEY, SAME, Draft, Pair, Tables
 
 WAITS = -1  # in place of a cluster, of an image that fits nowhere yet
 # mutant 2 to 3: below every id and not NEW is all that is asked of it

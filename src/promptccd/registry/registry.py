@@ -14,13 +14,13 @@ import numpy as np
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
 from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, Step, compare
-from promptccd.registry.draft import Draft
 from promptccd.registry.edits import Edit
 from promptccd.registry.grouping import StageGroups, apply_grouping
 from promptccd.registry.tables import (
     TABLE_NAMES,
     Category,
     CategoryState,
+    Draft,
     Patch,
     Tables,
     check_name,
@@ -57,6 +57,14 @@ class CategoryRegistry:
         history: log and redo stack.
 
     Attributes:
+        categories: every category there ever was, by id.
+        images: the stage that every image came with.
+        members: category of every image that has one.
+        confidences: how sure the last grouping was of each image, in 0..1, where it said so.
+        pinned: category of every image that a person has put there.
+        num_known: ids below it were labelled at stage 0.
+        stage: newest stage that was observed, -1 before the first.
+        next_id: the id that the next new category gets.
         steps: what happened since a journal set it to an empty list; `None` before that, and after a new stage, which
             no step can say.
 
@@ -75,21 +83,21 @@ class CategoryRegistry:
         history: History | None = None,
     ):
         self._tables = tables or Tables()
+        self.categories: Mapping[int, Category] = MappingProxyType(self._tables.categories)
+        self.images: Mapping[str, int] = MappingProxyType(self._tables.images)
+        self.members: Mapping[str, int] = MappingProxyType(self._tables.members)
+        self.confidences: Mapping[str, float] = MappingProxyType(self._tables.confidences)
+        self.pinned: Mapping[str, int] = MappingProxyType(self._tables.pinned)
         rows = np.zeros((0, 0), np.float32) if prototypes is None else prototypes
         self._prototypes = np.array(rows, dtype=np.float32)
         if self._prototypes.ndim != 2 or not np.isfinite(self._prototypes).all():
             raise RegistryError(f"Expected finite prototypes (R, D), got shape {self._prototypes.shape}.")
-        self.num_known, self._stage = num_known, stage
+        self.num_known, self.stage = num_known, stage
         free = max([num_known, *(each + 1 for each in self._tables.categories)])
-        self._next_id = free if next_id is None else next_id
+        self.next_id = free if next_id is None else next_id
         self._history = history or History()
         self.steps: list[Step] | None = None
         self._check()
-
-    @property
-    def categories(self) -> Mapping[int, Category]:
-        """Every category there ever was, by id."""
-        return MappingProxyType(self._tables.categories)
 
     @property
     def active(self) -> list[Category]:
@@ -108,39 +116,9 @@ class CategoryRegistry:
         return {key for key, home in self._tables.pinned.items() if home in found}
 
     @property
-    def members(self) -> Mapping[str, int]:
-        """Category of every image that has one."""
-        return MappingProxyType(self._tables.members)
-
-    @property
-    def images(self) -> Mapping[str, int]:
-        """The stage that every image came with."""
-        return MappingProxyType(self._tables.images)
-
-    @property
-    def confidences(self) -> Mapping[str, float]:
-        """How sure the last grouping was of each image, in 0..1, where it said so."""
-        return MappingProxyType(self._tables.confidences)
-
-    @property
-    def pinned(self) -> Mapping[str, int]:
-        """Category of every image that a person has put there."""
-        return MappingProxyType(self._tables.pinned)
-
-    @property
     def unassigned(self) -> list[str]:
         """Keys of images without a category, sorted."""
         return sorted(self._tables.images.keys() - self._tables.members.keys())
-
-    @property
-    def stage(self) -> int:
-        """Newest stage that was observed, -1 before the first."""
-        return self._stage
-
-    @property
-    def next_id(self) -> int:
-        """The id that the next new category gets."""
-        return self._next_id
 
     @property
     def prototypes(self) -> np.ndarray:
@@ -188,7 +166,7 @@ class CategoryRegistry:
             RegistryError: the id was never given.
         """
         if identity not in self._tables.categories:
-            raise RegistryError(f"There never was a category {identity!r}: ids go up to {self._next_id - 1}.")
+            raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
         return self._tables.resolve(identity)
 
     def constraints(self) -> GroupingConstraints:
@@ -219,7 +197,7 @@ class CategoryRegistry:
         state = {
             **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
-            "stage": self._stage,
+            "stage": self.stage,
             "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
             "links": sorted([*pair, answer] for pair, answer in tables.links.items()),
             "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
@@ -278,8 +256,8 @@ class CategoryRegistry:
             self._tables.copy(),
             self._prototypes,
             num_known=self.num_known,
-            stage=self._stage,
-            next_id=self._next_id,
+            stage=self.stage,
+            next_id=self.next_id,
             history=replace(self._history, log=[*self._history.log], redo=[*self._history.redo]),
         )
 
@@ -321,12 +299,12 @@ class CategoryRegistry:
         if stage < 0:
             raise RegistryError(f"Expected a stage >= 0, got {stage}.")
         stage = int(stage)
-        is_new, before = stage > self._stage, self._tables.copy()
+        is_new, before = stage > self.stage, self._tables.copy()
         with self._draft() as draft:
             found = apply_grouping(draft, stage, groups)
             patch = draft.finish()
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
-        self._stage = max(self._stage, stage)
+        self.stage = max(self.stage, stage)
         if is_new or patch.changes:  # the same groups again are nothing to undo
             self._commit(draft, patch, GROUPING, what, settles=is_new)
         return replace(compare(before, self._tables, stage), **found._asdict())
@@ -346,12 +324,12 @@ class CategoryRegistry:
             for identity, vector in sorted(vectors.items()):
                 draft.set_prototype(identity, vector)
             patch = draft.finish()
-        what = {"stage": self._stage, "prototypes": len(vectors)}
+        what = {"stage": self.stage, "prototypes": len(vectors)}
         self._commit(draft, patch, GROUPING, what, settles=True)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """What changed since an earlier state, such as that of the last stage's checkpoint; edits count."""
-        return compare(earlier._tables, self._tables, self._stage)
+        return compare(earlier._tables, self._tables, self.stage)
 
     def undo(self) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.
@@ -364,7 +342,7 @@ class CategoryRegistry:
         entry = self._history.log[-1]
         if entry.patch is None:
             raise RegistryError(
-                f"There is nothing to undo since stage {self._stage} was grouped. Earlier edits are settled: "
+                f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
                 "rename, merge, split or move what should be different now."
             )
         patch = entry.patch.inverse()
@@ -403,19 +381,19 @@ class CategoryRegistry:
         entry, rows = step.entry, step.prototypes
         if entry is None or entry.patch is None or entry.number != self._history.next_number:
             raise RegistryError(f"Expected what entry {self._history.next_number} changes.")
-        if step.next_id < self._next_id or entry.stage != self._stage:
+        if step.next_id < self.next_id or entry.stage != self.stage:
             raise RegistryError(
                 f"Entry {entry.number} is of stage {entry.stage}, the next id {step.next_id}."
             )
         draft = Draft(self._tables, self._prototypes, step.next_id)
         for row in () if rows is None else rows:
             draft.append_prototype(row)
-        before = self._prototypes, self._next_id
+        before = self._prototypes, self.next_id
         self._extend(draft)
         try:
             self._apply(entry.patch)
         except RegistryError:
-            self._prototypes, self._next_id = before
+            self._prototypes, self.next_id = before
             raise
         self._enter(entry)
         return entry.patch
@@ -427,7 +405,7 @@ class CategoryRegistry:
     @contextmanager
     def _draft(self) -> Iterator[Draft]:
         """New values for this registry; an error leaves it as it was."""
-        draft = Draft(self._tables, self._prototypes, self._next_id)
+        draft = Draft(self._tables, self._prototypes, self.next_id)
         try:
             yield draft
         except BaseException:
@@ -446,7 +424,7 @@ class CategoryRegistry:
     ) -> LogEntry:
         """Put a draft in force; one that settles leaves nothing that could be undone."""
         self._extend(draft)
-        entry = LogEntry(self._history.next_number, kind, what, self._stage, time, patch)
+        entry = LogEntry(self._history.next_number, kind, what, self.stage, time, patch)
         self._enter(entry)
         if settles:
             self._history.log = [replace(each, patch=None) for each in self._history.log]
@@ -454,7 +432,7 @@ class CategoryRegistry:
             self.steps = None
         else:
             rows = np.stack(draft.rows) if draft.rows else None
-            self._note(Step("do", entry.number, entry, rows, self._next_id, patch))
+            self._note(Step("do", entry.number, entry, rows, self.next_id, patch))
         return entry
 
     def _extend(self, draft: Draft) -> None:
@@ -462,7 +440,7 @@ class CategoryRegistry:
         if draft.rows:
             rows = np.stack(draft.rows)
             self._prototypes = np.concatenate([self._prototypes, rows]) if len(self._prototypes) else rows
-        self._next_id = draft.next_id
+        self.next_id = draft.next_id
 
     def _enter(self, entry: LogEntry) -> None:
         self._history.next_number = entry.number + 1
@@ -495,8 +473,8 @@ class CategoryRegistry:
 
     def _category_problems(self, identity: int, category: Category) -> Iterator[str]:
         num_known, num_rows = self.num_known, len(self._prototypes)
-        if category.id != identity or not 0 <= identity < self._next_id:
-            yield f"has the id {category.id}, and the next free id is {self._next_id}"
+        if category.id != identity or not 0 <= identity < self.next_id:
+            yield f"has the id {category.id}, and the next free id is {self.next_id}"
         if not category.retired and category.known != (identity < num_known):
             yield f"is {category.state}, but ids below {num_known} are known and the others are not"
         if outside := [row for row in category.rows if not 0 <= row < num_rows]:

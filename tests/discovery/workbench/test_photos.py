@@ -141,9 +141,9 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
     assert sum(each["size"] for each in told["groups"]) == 24 - (bench.columns().group < 0).sum()
     assert len(told["groups"]) >= 5  # known categories without a photograph can be moved to
     first, second = [each["id"] for each in told["groups"]][:2]
-    told = bench.answer(lambda project: project.merge([first, second]))
+    told = bench.corrected(lambda: bench.merge([first, second]))
     assert told["undo"]["kind"] == "merge"
-    bench.answer(lambda project: project.undo())
+    bench.corrected(bench.undo)
     assert bench.changed()["moved"] == []
 
 
@@ -153,7 +153,7 @@ def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, 
     bench = ProjectView(own / "found")
     told = bench.summary()
     assert (told["undo"]["kind"], told["undo"]["count"], len(told["groups"])) == ("grouping", 3, 3)
-    assert len(bench.answer(lambda registry: registry.undo())["groups"]) == 1
+    assert len(bench.corrected(bench.undo)["groups"]) == 1
 
 
 def test_what_an_earlier_version_skipped_as_too_large_is_looked_at_again(project: Path) -> None:

@@ -68,7 +68,7 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
     page: OpenPage, window: Window, project: Path
 ) -> None:
     """What the page has added up belongs to the registry that it had read before."""
-    page.bench.project.warm()
+    page.bench.warm()
     journal = Journal(project / ".promptccd")
     keys, home = page.bench.photos.keys, page.bench.columns().group.copy()
     moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
@@ -142,10 +142,10 @@ def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
 ) -> None:
     for n in range(LONGEST_JOURNAL):
         assert window.do(do="rename", group=0, name=f"name {n}")[0] == 200
-    page.bench.project.rest()
-    assert page.bench.project._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
+    page.bench.rest()
+    assert page.bench._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
     monkeypatch.setattr(project_module, "QUIET_S", 0)
-    page.bench.project.rest()
+    page.bench.rest()
     assert not (project / ".promptccd/journal.jsonl").exists()
     assert load_registry(project / ".promptccd").category(0).name == f"name {LONGEST_JOURNAL - 1}"
     last = window.get("state")["undo"]["number"]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ from promptccd.registry import (
     TakeBack,
     has_registry,
 )
-from promptccd.registry.changes import now
 from promptccd.registry.tables import Patch
 from promptccd.storage import REPLACED, lock_folder, remove_leftovers, write_file
 
@@ -85,7 +85,6 @@ class Project:
     Attributes:
         folder: absolute.
         still: held while the categories are read or changed.
-        changed: called with what a correction changed of categories and images; with `None` if that is not known.
 
     Raises:
         RegistryError: it holds no categories, or they are damaged.
@@ -96,7 +95,6 @@ class Project:
         self._command = command
         self.still, self._loading = threading.RLock(), threading.Lock()
         self._store = _opened(self.folder)
-        self.changed: Callable[[Sequence[Patch] | None], object] = lambda patches: None
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
         self._means: Means | None = None
@@ -388,7 +386,7 @@ class Project:
         with self.still:  # no image moves meanwhile
             means.warm()
 
-    def show(self, images: Sequence[str]) -> None:
+    def _show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""
         self._shown, self._features, self._means = images, None, None
 
@@ -401,8 +399,6 @@ class Project:
         elif self._means is not None:
             for patch in patches:
                 self._means.take(patch)
-        if patches != []:
-            self.changed(patches)
 
 
 def _opened(folder: Path) -> Journal | Checkpoint:
@@ -428,6 +424,11 @@ def _opened(folder: Path) -> Journal | Checkpoint:
         f"{none} Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd "
         "discover photographs IMAGES --out groups/"
     )
+
+
+def now() -> str:
+    """The time for the log of a registry: UTC, in ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _read(record: Path) -> object:

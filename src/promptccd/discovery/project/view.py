@@ -13,7 +13,7 @@ import torch
 from promptccd.data.file_names import display_name
 from promptccd.discovery.categories import assigned
 from promptccd.discovery.project.columns import AWAY, NOWHERE, PINNED, Columns
-from promptccd.discovery.project.features import Features, keep_layout, kept_layout, lay_out, likest
+from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out, likest
 from promptccd.discovery.project.folder import PROJECT, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
@@ -21,7 +21,7 @@ from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
 from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
-from promptccd.registry import CategoryRegistry, LogEntry, has_registry
+from promptccd.registry import LogEntry, has_registry
 from promptccd.registry.tables import Patch, default_name
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
@@ -29,7 +29,7 @@ MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
 
 
-class ProjectView:
+class ProjectView(Project):
     """A project as windows see it. Between corrections a request costs a look at two files.
 
     Args:
@@ -40,7 +40,6 @@ class ProjectView:
         RunError: it is not said what it was made of.
 
     Attributes:
-        project: what is corrected.
         title: of the page.
         closing: whether the page is being closed: nobody need wait for what is new any more.
         can_write: whether groups may be written beside the photographs.
@@ -54,11 +53,9 @@ class ProjectView:
             raise RegistryError(
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
-        self.out, self._folder = out, open_project(out)
-        self.project = Project(out)
-        self.project.changed = self._take
-        self.title = self.out.absolute().name
-        self.still = self.project.still
+        super().__init__(out)
+        self.out, self._kept = out, open_project(out)
+        self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
         self._near: tuple[list[tuple[int, int]], dict[int, list[int]]] = ([], {})
@@ -69,37 +66,26 @@ class ProjectView:
         self._images = frozenset(self.registry.images)
         record = read_record(self.out)
         photos = Photos(self.out, self.registry.images, record["sources"], record["decoding"])
-        self.project.show(photos.keys)
+        self._show(photos.keys)
         return photos
 
-    @property
-    def registry(self) -> CategoryRegistry:
-        """The categories, as `refresh` left them."""
-        return self.project.registry
-
-    def refresh(self) -> str:
-        """Take in what others have corrected; returns the name of the state."""
-        return self.project.refresh()
-
-    def _take(self, patches: Sequence[Patch] | None) -> None:
+    def _took(self, patches: Sequence[Patch] | None) -> None:
         """Bring what is shown up to date; without knowing what changed, all of it."""
-        if patches is None:
+        super()._took(patches)
+        # Some images were forgotten, or are remembered again.
+        if patches is None or any("images" in each.changes for each in patches):
             self._columns, self._near, self._news = None, ([], {}), None
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
-        elif any(
-            "images" in each.changes for each in patches
-        ):  # some were forgotten, or are remembered again
-            self._take(None)
-        elif self._columns is not None:
+        elif patches and self._columns is not None:
             images = set[str]().union(*(each.images for each in patches))
             for identity in set[int]().union(*map(_turned, patches)):
                 images.update(self.registry.members_of(identity))
             rows = self._columns.take(self.registry, images & self.photos.rows.keys(), self.photos.rows)
             if self._news is not None:
                 self._news.update(rows.tolist())
-        else:
+        elif patches:
             self._news = None
 
     def columns(self) -> Columns:
@@ -121,10 +107,6 @@ class ProjectView:
         if any(not 0 <= row < len(keys) for row in rows):
             raise GoneError(f"There are {len(keys)} photographs, and one that was chosen is none of them.")
         return [keys[row] for row in rows]
-
-    def features(self) -> Features:
-        """Features of all photographs, whose rows come first; they stay in memory from the first call on."""
-        return self.project.features()
 
     # What is shown
 
@@ -206,7 +188,7 @@ class ProjectView:
         """Where every photograph lies on the map ``(N, 2)`` float32; not a number where it has no features."""
         photos = self.photos
         with self._laying:  # once, however many windows ask
-            kept = kept_layout(self._folder, photos.generation, len(photos.keys))
+            kept = kept_layout(self._kept, photos.generation, len(photos.keys))
             if kept is not None:
                 return kept
             features, count = self.features(), len(photos.keys)
@@ -214,7 +196,7 @@ class ProjectView:
             places = np.full((count, 2), np.nan, dtype=np.float32)
             if there.sum() >= FEWEST_ON_MAP:
                 places[there] = lay_out(features.matrix[:count][there])
-            keep_layout(self._folder, photos.generation, places)
+            keep_layout(self._kept, photos.generation, places)
             return places
 
     def about(self) -> dict[str, Any]:
@@ -258,13 +240,13 @@ class ProjectView:
             self._near = looks, dict(zip(found.ids, near, strict=True))
         return self._near[1]
 
-    def answer(self, act: Callable[[Project], LogEntry]) -> dict[str, Any]:
+    def corrected(self, act: Callable[[], LogEntry]) -> dict[str, Any]:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
         with self.still:
             base, columns = self.refresh(), self.columns()
             self._news = set()
             try:
-                act(self.project)
+                act()
                 rows = None if self._news is None else np.array(sorted(self._news), dtype=np.int64)
             finally:
                 self._news = None

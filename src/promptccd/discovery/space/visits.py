@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from promptccd.discovery.project import Project, ProjectView
+from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.registry import LogEntry, has_registry
@@ -123,10 +123,10 @@ class VisitProject(ProjectView):
         """What found the groups; where they lie is nobody's business."""
         return {**super().about(), "place": ""}
 
-    def answer(self, act: Callable[[Project], LogEntry]) -> dict[str, Any]:
+    def corrected(self, act: Callable[[], LogEntry]) -> dict[str, Any]:
         """Make a correction, if the photographs are not being worked on."""
         with self._visit.held():
-            return super().answer(act)
+            return super().corrected(act)
 
 
 def _example(folder: Path) -> Path:

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -23,9 +23,11 @@ from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES, Photos
 from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
-from promptccd.discovery.workbench.acts import act_of
 from promptccd.discovery.workbench.take_away import TakeAway, rows_of
-from promptccd.errors import PromptCCDError
+from promptccd.errors import PromptCCDError, RegistryError
+from promptccd.registry import LogEntry
+
+Asked = Mapping[str, Any]
 
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
@@ -142,7 +144,9 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
 
     async def edit(request: Request) -> Response:
         asked, bench = await _sent(request), bench_of(request)
-        return _json(await run_in_threadpool(bench.answer, act_of(bench, asked)))
+        if not isinstance(do := asked.get("do"), str) or do not in CORRECTIONS:
+            raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
+        return _json(await run_in_threadpool(bench.corrected, lambda: CORRECTIONS[do](bench, asked)))
 
     return [
         Route("/", bundle),
@@ -269,3 +273,69 @@ async def _sent(request: Request) -> dict[str, Any]:
 
 def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+# What a window may ask to correct, from values that anybody may have sent
+
+
+def _images(bench: ProjectView, asked: Asked) -> list[str]:
+    rows = asked.get("rows")
+    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+        raise RegistryError("Expected rows, a list of numbers of photographs.")
+    return bench.keys_of(rows, str(asked.get("generation")))
+
+
+def _move(bench: ProjectView, asked: Asked) -> LogEntry:
+    return bench.move(_images(bench, asked), None if asked.get("group") is None else _group(asked))
+
+
+def _answer(bench: ProjectView, asked: Asked) -> LogEntry:
+    images, is_same = _images(bench, asked), asked.get("same")
+    if len(set(images)) != 2 or not isinstance(is_same, bool):
+        raise RegistryError("Expected two rows, and same to be true or false.")
+    return bench.answer(images[0], images[1], same=is_same)
+
+
+def _group(asked: Asked) -> int:
+    group = asked.get("group")
+    if type(group) is not int:
+        raise RegistryError(f"Expected group, the number of a group, got {str(group)[:40]!r}.")
+    return group
+
+
+def _groups(asked: Asked) -> list[int]:
+    groups = asked.get("groups")
+    if not isinstance(groups, list):
+        raise RegistryError("Expected groups, a list of their numbers.")
+    return [_group({"group": each}) for each in groups]
+
+
+def _name(asked: Asked) -> str | None:
+    name = asked.get("name")
+    if name is not None and not isinstance(name, str):
+        raise RegistryError("Expected name to be a text.")
+    return name
+
+
+def _number(asked: Asked) -> int:
+    """The entry that a window has shown, which alone it takes back or does again."""
+    number = asked.get("number")
+    return number if type(number) is int else -1
+
+
+CORRECTIONS: dict[str, Callable[[ProjectView, Asked], LogEntry]] = {
+    "rename": lambda bench, asked: bench.rename(_group(asked), _name(asked) or ""),
+    "merge": lambda bench, asked: bench.merge(_groups(asked), _name(asked)),
+    "move": _move,
+    "gather": lambda bench, asked: bench.gather(_images(bench, asked), _name(asked)),
+    "confirm": lambda bench, asked: bench.confirm(_images(bench, asked)),
+    "answer": _answer,
+    "split": lambda bench, asked: bench.split(_group(asked)),
+    "set_aside": lambda bench, asked: bench.set_aside(_group(asked)),
+    "set_images_aside": lambda bench, asked: bench.set_images_aside(_images(bench, asked)),
+    "take_back": lambda bench, asked: bench.take_back(_group(asked)),
+    "dissolve": lambda bench, asked: bench.dissolve(_group(asked)),
+    "forget": lambda bench, asked: bench.forget(),
+    "undo": lambda bench, asked: bench.undo(_number(asked)),
+    "redo": lambda bench, asked: bench.redo(_number(asked)),
+}

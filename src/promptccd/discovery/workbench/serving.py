@@ -46,10 +46,10 @@ class OpenPage(ServingThread):
         """Until it ends by itself, or Ctrl-C; slow work that no window waits for is done meanwhile."""
         if not self._ended.wait(_WARMS_AFTER_S):  # the first pictures before all else
             with suppress(PromptCCDError):  # the correction that needs them says so
-                self.bench.project.warm()  # so that the first move need not read all features
+                self.bench.warm()  # so that the first move need not read all features
         while not self._ended.wait(0.5):
             with suppress(PromptCCDError):  # a busy project or a full disk: corrections say so
-                self.bench.project.rest()
+                self.bench.rest()
 
     def close(self) -> None:
         """End it; what was corrected is on the disk already. A second call does nothing."""
