@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import datasets
 import numpy as np
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
-from huggingface_hub import HfApi, constants
+from huggingface_hub import constants
 
 from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.file_names import display_name
@@ -26,8 +25,6 @@ from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
 class ForeignFileError(SkippedFileError):
@@ -65,11 +62,6 @@ class ImageRows:
 
     def __len__(self) -> int:
         return len(self._table)
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """Bytes of the files that the table itself is read from."""
-        return sum(os.path.getsize(file["filename"]) for file in self._table.cache_files)
 
     def select(self, rows: np.ndarray) -> "ImageRows":
         """The images of these rows, in this order."""
@@ -218,36 +210,6 @@ class DatasetSource(ImageSource):
             DataError: it cannot be loaded.
         """
         return cls(load_images(dataset), f"Data set {dataset!r}", image_roots(dataset))
-
-    @classmethod
-    def from_hub(cls, name: str, limits: IntakeLimits) -> "DatasetSource":
-        """A data set of the Hub and nothing else: for names that visitors type.
-
-        The Hub is asked for its size before anything is downloaded.
-
-        Raises:
-            DataError: the name is not ``namespace/name``, there is no such data set, or it exceeds `max_total_bytes`.
-        """
-        if not _HUB_NAME.fullmatch(name) or ".." in name or os.path.exists(name):
-            raise DataError(
-                f"{display_name(name)[:120]!r} is no data set of the Hub: write namespace/name, no address and no path."
-            )
-        try:
-            found = HfApi().dataset_info(name, files_metadata=True, timeout=20)
-        except Exception as error:  # anything from a missing repository to a dead connection
-            reason = display_name(str(error).strip().split("\n")[0])[:200]
-            raise DataError(f"Cannot ask the Hub for the data set {name!r}: {reason}") from error
-        size = sum(sibling.size or 0 for sibling in found.siblings or [])
-        if size > limits.max_total_bytes:
-            raise DataError(
-                f"The data set {name!r} has {size} bytes; the limit is {limits.max_total_bytes}. Give a smaller one."
-            )
-        return cls.load(name)
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """Bytes of the files that the rows are read from."""
-        return self._rows.bytes_on_disk
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The rows, in order."""

@@ -303,28 +303,6 @@ def test_what_is_nowhere_is_said(source, message):
         find_source(source)
 
 
-@pytest.mark.fault(42)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "/etc",
-        "../data",
-        "a/..",
-        "..",
-        "digits",
-        "http://a/b",
-        "hf://a/b",
-        "a/b/c",
-        "a b/c",
-        "tests/data",
-        "a\n/b",
-    ],
-)
-def test_visitors_name_data_sets_of_the_hub_only(name):
-    with pytest.raises(DataError, match="is no data set of the Hub"):
-        DatasetSource.from_hub(name, IntakeLimits.for_visitors())
-
-
 def test_nothing_usable_is_said(tmp_path):
     with pytest.raises(DataError, match="holds no image that can be used: it is empty"):
         read_intake(tmp_path).require_images()

@@ -287,8 +287,7 @@ def find_source(
 
     Args:
         path: a folder of images, a zip archive, an image, a folder or name of a data set as
-            `promptccd.data.loading.load_images` knows it, or a list of images and archives. For names that strangers
-            type, use `DatasetSource.from_hub`.
+            `promptccd.data.loading.load_images` knows it, or a list of images and archives.
         roots: further folders that links in a folder of images may lead into.
 
     Raises:
