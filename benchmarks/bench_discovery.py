@@ -25,7 +25,7 @@ from benchmarks.measuring import options_of, timed
 from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 
 CHUNK = 32
 

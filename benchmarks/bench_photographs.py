@@ -30,7 +30,7 @@ from promptccd.data.duplicates import THUMBNAIL_SIDE, miniature_of
 from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.embedding import Precision, embed_images, load_embedder
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 
 WIDTH, HEIGHT, TILE = 4000, 3000, 250
 THREADS = 2

@@ -18,7 +18,7 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import FEATURES, PROJECT
 from promptccd.discovery.project.record import read_record

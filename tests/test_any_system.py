@@ -11,7 +11,7 @@ from promptccd.cli.main import main
 from promptccd.data.file_names import is_of_windows, parts_of, system_reason
 from promptccd.data.table_files import load_table
 from promptccd.discovery.exports.rows import joinable_path
-from promptccd.discovery.intake.intake import find_source
+from promptccd.discovery.intake.reading import find_source
 from promptccd.errors import DataError, nothing_at
 from tests.discovery.conftest import write_pictures
 

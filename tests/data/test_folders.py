@@ -16,7 +16,7 @@ from promptccd.data import StageStream
 from promptccd.data.folders import FolderSource, LabelledFolder, labelled_folder
 from promptccd.data.limits import IntakeLimits
 from promptccd.data.loading import load_images, open_images, read_categories
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.storage import EXPORTED, PROJECT
 

@@ -20,7 +20,7 @@ from promptccd.data.heif import heif_plugin
 from promptccd.data.images import Decoding, Status, Verdict, decode_image
 from promptccd.data.leftovers import leftovers
 from promptccd.discovery.cache import SeenFiles
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 from tests.data.test_images import photograph, picture
 
 pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")

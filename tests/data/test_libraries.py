@@ -13,7 +13,7 @@ from PIL import Image
 
 from promptccd.data.folders import FolderSource, images_in, labelled_folder
 from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 
 PHOTOS = "left there by Photos"
 LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are

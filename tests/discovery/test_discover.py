@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.data import duplicates
 from promptccd.discovery import discover
-from promptccd.discovery.intake import intake
+from promptccd.discovery.intake import intake, reading
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, RunError
 from promptccd.models import CategoryDiscoveryModel
@@ -307,7 +307,7 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
         for module in (intake, discover_module):
             monkeypatch.setattr(module, "VIEW_BYTES", 2000)
         monkeypatch.setattr(intake, "THUMBNAIL_BYTES", 2000)
-        monkeypatch.setattr(intake, "TRIED", 3)
+        monkeypatch.setattr(reading, "TRIED", 3)
         monkeypatch.setattr(discover_module, "MANY", 5)
     with caplog.at_level("INFO", logger="promptccd"):
         assert run(stage0, albums[0], tmp_path / "out", "--device", "cpu", "--workers", "3") == 0

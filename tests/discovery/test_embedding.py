@@ -24,7 +24,7 @@ from promptccd.discovery.embedding import (
     seconds_per_image,
     view_fingerprint,
 )
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError, DivergedError, RunError
 from tests.discovery.conftest import image_of
 

@@ -23,7 +23,7 @@ from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.errors import DataError
 from promptccd.registry import Move

@@ -3,7 +3,7 @@
 from huggingface_hub import HfApi
 
 from promptccd.data.image_rows import DatasetSource
-from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.intake.reading import read_intake
 from tests.conftest import coloured_images
 from tests.data.test_images import PNG
 from tests.discovery.conftest import image_of

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -28,7 +28,7 @@ from promptccd.data.loading import (
     read_categories,
     without_label,
 )
-from promptccd.data.randomness import numpy_generator
+from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
     CategorySplit,
     StageCount,
@@ -42,85 +42,6 @@ from promptccd.data.streams import Stream, name_of, open_streams, read_labels, r
 from promptccd.data.table_files import image_roots as roots_of
 from promptccd.data.table_files import load_table
 from promptccd.errors import DataError, SplitMismatchError
-
-UNUSED = -1  # label of a row that no stage gets
-
-# One name, or all its spellings, the one to show first: copies of a data set spell some names differently.
-CategoryName = str | tuple[str, ...]
-
-
-def select_rows(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    *,
-    class_order: Sequence[CategoryName] | None = None,
-    num_classes: int | None = None,
-    images_per_class: int | None = None,
-    held_out: float = 0.0,
-    held_out_only: bool = False,
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Put the categories in order, and choose which of them and how many rows of each are used.
-
-    Rows stay where they are: one that is not used gets the label `UNUSED`. The held-out rows of a category are drawn
-    from all its rows and keyed by its name alone, so that the seed and the other options do not change them. Labels are
-    category ids ``(N,)`` in ``0..C-1``, categories the C names; the options are those of `StageStream.from_dataset`.
-
-    Returns:
-        New ids ``(N,)`` int64, and the names of the categories that are used.
-
-    Raises:
-        DataError: the order does not name exactly the categories of the data set, or a number is out of range.
-    """
-    order, names = _ordered(categories, class_order)
-    used = len(order) if num_classes is None else num_classes
-    if not 1 <= used <= len(order):
-        raise DataError(
-            f"Expected num_classes in 1..{len(order)}, the categories of the data set, got {num_classes}."
-        )
-    if images_per_class is not None and images_per_class < 1:
-        raise DataError(f"Expected images_per_class >= 1, got {images_per_class}.")
-    if not 0.0 <= held_out < 1.0:
-        raise DataError(f"Expected 0 <= held_out < 1, got {held_out}.")
-
-    selected = np.full(len(labels), UNUSED, dtype=np.int64)
-    for new, old in enumerate(order[:used]):
-        rows = np.flatnonzero(labels == old)
-        left_out = numpy_generator("held out", names[new]).permutation(rows)[: int(len(rows) * held_out)]
-        wanted = np.sort(left_out) if held_out_only else np.setdiff1d(rows, left_out)
-        selected[wanted[:images_per_class]] = new
-    return selected, names[:used]
-
-
-def _ordered(
-    categories: Sequence[str], class_order: Sequence[CategoryName] | None
-) -> tuple[list[int], tuple[str, ...]]:
-    """The present ids in the order of the new ones, and the names to show."""
-    if class_order is None:
-        return list(range(len(categories))), tuple(categories)
-    id_of = {name: index for index, name in enumerate(categories)}
-    spellings = [(entry,) if isinstance(entry, str) else entry for entry in class_order]
-    found = [[id_of[name] for name in names if name in id_of] for names in spellings]
-    unknown = [names[0] for names, ids in zip(spellings, found, strict=True) if not ids]
-    order = [index for ids in found for index in ids]
-    missing = [name for index, name in enumerate(categories) if index not in order]
-    twice = [categories[index] for index in sorted(set(order)) if order.count(index) > 1]
-    wrong = [
-        f"{what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)})"
-        for what, names in {
-            "it lacks": unknown,
-            "it has besides": missing,
-            "the order repeats": twice,
-        }.items()
-        if names
-    ]
-    if wrong or len(order) != len(spellings):
-        raise DataError(
-            f"The class order names {len(spellings)} categories, but this data set differs: "
-            f"{'; '.join(wrong) or 'it has two spellings of one name'}. Give the data set the order was made for, or "
-            "class_order (in a recipe: benchmark) none."
-        )
-    return order, tuple(names[0] for names in spellings)
-
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -222,16 +143,22 @@ class StageStream(Sequence[Stage]):
         split: the split that they were cut by.
         labels: category id of every row of the source data set, -1 for an unused row; see `evaluation_labels`.
         origin: what `from_dataset` cut them from; `None` for stages that were read from the Hub.
+        left_out: why files of folders are no images, by path.
+        later_labels: labels that came after their images had been grouped, as `read_labels` gives them.
     """
 
     def __init__(
-        self, stages: Sequence[Stage], split: CategorySplit, labels: np.ndarray, origin: Origin | None = None
+        self,
+        stages: Sequence[Stage],
+        split: CategorySplit,
+        labels: np.ndarray,
+        origin: Origin | None = None,
+        left_out: Mapping[str, str] | None = None,
+        later_labels: Mapping[bytes, str] | None = None,
     ):
-        self._stages = tuple(stages)
-        self._labels = labels
+        self._stages, self._labels = tuple(stages), labels
         self.split, self.origin = split, origin
-        self.left_out: Mapping[str, str] = {}
-        self.later_labels: Mapping[bytes, str] = {}  # by `read_labels`
+        self.left_out, self.later_labels = left_out or {}, later_labels or {}
 
     @classmethod
     def from_dataset(
@@ -331,66 +258,19 @@ class StageStream(Sequence[Stage]):
             roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
             rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
             arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
-            stream = cls._of_streams(images, category_ids, categories, rest, arriving, seed, origin)
+            stages, cut, category_ids = _cut_in_streams(
+                images, category_ids, categories, rest, arriving, seed, name_of(origin.dataset)
+            )
             theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
-            stream.left_out = {**opened.left_out, **theirs}
-            stream.later_labels = read_labels(labels, split, roots, images.decoding)
-            return stream
+            later = read_labels(labels, split, roots, images.decoding)
+            return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
         if split_rule not in SPLIT_RULES:
             raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
         category_ids, cut = SPLIT_RULES[split_rule](
             category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
         stages = _stages_of([images.select(ids) for ids in cut.sample_ids], category_ids, cut)
-        stream = cls(stages, cut, category_ids, origin)
-        stream.left_out = opened.left_out
-        return stream
-
-    @classmethod
-    def _of_streams(
-        cls,
-        images: ImageRows,
-        category_ids: np.ndarray,
-        categories: Sequence[str],
-        rest: Sequence[tuple[Stream, np.ndarray]],
-        arriving: Sequence[Stream],
-        seed: int,
-        origin: Origin,
-    ) -> "StageStream":
-        """Stage 0 from the rows ``(N,)`` with a category, a stage per stream; those to come add rows at the end."""
-        if not rest and not arriving:
-            number = len(categories)
-            blocks = " ".join(map(str, fitting_blocks(number, 3))) if number > 1 else ""
-            hide = " Or hide labels, and score by them: first how many categories are labelled, then how many are new "
-            hide += f"in each stage without labels, such as --class_blocks {blocks}"
-            raise DataError(
-                f"All images of {name_of(origin.dataset)!r} have a label, and nothing says what arrives without: give "
-                f"it as --unlabelled FOLDER.{hide * (number > 1)}"
-            )
-        labelled = np.flatnonzero(category_ids != UNUSED)
-        sample_ids, end = [labelled, *(rows for _, rows in rest)], len(images)
-        for each in arriving:
-            sample_ids.append(np.arange(end, end + len(each.images), dtype=np.int64))
-            end += len(each.images)
-        streams = [*(each for each, _ in rest), *arriving]
-        nothing = np.empty(0, dtype=np.int64)
-        contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
-        for each in streams:
-            contents.append(_data_fingerprint(each.images, nothing, [str(len(each.images))]))
-            if contents[-1] in contents[:-1]:
-                twin = streams[contents.index(contents[-1]) - 1].name
-                raise DataError(
-                    f"The stream {each.name!r} holds the very images of {twin!r}: give them once."
-                )
-        split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
-        parts = [images.select(labelled), *(each.images for each in streams)]
-        ids = np.concatenate([category_ids, np.full(end - len(images), UNUSED, dtype=np.int64)])
-        stages = _stages_of(parts, ids, split)
-        stages[1:] = [
-            replace(stage, once=True, place=each.name)
-            for stage, each in zip(stages[1:], streams, strict=True)
-        ]
-        return cls(stages, split, ids, origin)
+        return cls(stages, cut, category_ids, origin, opened.left_out)
 
     @classmethod
     def from_hub(
@@ -427,9 +307,10 @@ class StageStream(Sequence[Stage]):
     def __getitem__(self, index: slice) -> "StageStream": ...
     def __getitem__(self, index: int | slice) -> "Stage | StageStream":
         if isinstance(index, slice):
-            part = StageStream(self._stages[index], self.split, self._labels, self.origin)
-            part.left_out, part.later_labels = self.left_out, self.later_labels
-            return part
+            chosen = self._stages[index]
+            return StageStream(
+                chosen, self.split, self._labels, self.origin, self.left_out, self.later_labels
+            )
         return self._stages[index]
 
     def __iter__(self) -> Iterator[Stage]:
@@ -509,14 +390,55 @@ SPLIT_RULES: dict[str, Rule] = {
 }
 
 
-def _stages_of(images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit) -> list[Stage]:
-    """The stages, from the images of each and the labels by row of the source data set."""
+def _cut_in_streams(
+    images: ImageRows,
+    category_ids: np.ndarray,
+    categories: Sequence[str],
+    rest: Sequence[tuple[Stream, np.ndarray]],
+    arriving: Sequence[Stream],
+    seed: int,
+    place: str,
+) -> tuple[list[Stage], CategorySplit, np.ndarray]:
+    """Stage 0 from the rows ``(N,)`` with a category, a stage per stream; those to come add rows at the end."""
+    if not rest and not arriving:
+        number = len(categories)
+        blocks = " ".join(map(str, fitting_blocks(number, 3))) if number > 1 else ""
+        hide = " Or hide labels, and score by them: first how many categories are labelled, then how many are new "
+        hide += f"in each stage without labels, such as --class_blocks {blocks}"
+        raise DataError(
+            f"All images of {place!r} have a label, and nothing says what arrives without: give it as --unlabelled "
+            f"FOLDER.{hide * (number > 1)}"
+        )
+    labelled = np.flatnonzero(category_ids != UNUSED)
+    sample_ids, end = [labelled, *(rows for _, rows in rest)], len(images)
+    for each in arriving:
+        sample_ids.append(np.arange(end, end + len(each.images), dtype=np.int64))
+        end += len(each.images)
+    streams = [*(each for each, _ in rest), *arriving]
+    nothing = np.empty(0, dtype=np.int64)
+    contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
+    for each in streams:
+        contents.append(_data_fingerprint(each.images, nothing, [str(len(each.images))]))
+        if contents[-1] in contents[:-1]:
+            twin = streams[contents.index(contents[-1]) - 1].name
+            raise DataError(f"The stream {each.name!r} holds the very images of {twin!r}: give them once.")
+    split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
+    parts = [images.select(labelled), *(each.images for each in streams)]
+    ids = np.concatenate([category_ids, np.full(end - len(images), UNUSED, dtype=np.int64)])
+    return _stages_of(parts, ids, split, [each.name for each in streams]), split, ids
+
+
+def _stages_of(
+    images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit, streams: Sequence[str] = ()
+) -> list[Stage]:
+    """The stages, from the images of each, the labels by row of the source data set, and the names of streams."""
     num_seen = np.cumsum(split.class_blocks).tolist()
     first = split.sample_ids[0]
     known = split.class_blocks[0]
     stages: list[Stage] = [LabelledStage(0, images[0], first, known, labels[first], split.categories[:known])]
     for index, ids in enumerate(split.sample_ids[1:], start=1):
-        stages.append(Stage(index, images[index], ids, num_seen[index]))
+        place = streams[index - 1] if streams else ""
+        stages.append(Stage(index, images[index], ids, num_seen[index], once=bool(streams), place=place))
     return stages
 
 

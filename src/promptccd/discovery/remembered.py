@@ -7,10 +7,11 @@ from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.cache import FeatureCache
-from promptccd.discovery.grouping import WAITS, EarlierImages, KnownCategories, enough_earlier
+from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier
 from promptccd.models import Assignment
 from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import CategoryRegistry
+from promptccd.registry.grouping import WAITS
 
 MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from promptccd import __version__, system
 from promptccd.clustering import CountEstimate, GroupingConstraints
+from promptccd.data.limits import IntakeLimits
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
-from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
+from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.remembered import Remembered

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from promptccd.data.images import Status
+from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.intake.archives import ArchiveSource
-from promptccd.discovery.intake.intake import IntakeLimits, read_intake
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from tests.data.test_images import JPEG, PNG, encoded, picture
 from tests.discovery.conftest import image_of

@@ -19,9 +19,11 @@ from promptccd.data import duplicates
 from promptccd.data.folders import FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status
+from promptccd.data.limits import IntakeLimits
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.discovery.intake import intake as intake_module
-from promptccd.discovery.intake.intake import IntakeLimits, find_source, read_intake
+from promptccd.discovery.intake import reading
+from promptccd.discovery.intake.reading import find_source, read_intake
 from promptccd.errors import DataError
 from promptccd.system import available_cores
 from tests.conftest import coloured_images
@@ -426,14 +428,14 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch, workers)
     assert by_name["5 photo.jpg"].image_size == (700, 905)
     assert by_name["9 cut.jpg"].verdict == by_name["8 cut.jpg"].verdict
     assert by_name["9 cut.jpg"].verdict.status is SKIPPED
-    look_at, waits = intake_module.look_at, iter(np.random.default_rng(workers).uniform(0, 0.05, 100))
+    look_at, waits = reading.look_at, iter(np.random.default_rng(workers).uniform(0, 0.05, 100))
 
     def slow(*arguments):  # the last are ready first
         time.sleep(next(waits))
         return look_at(*arguments)
 
-    monkeypatch.setattr(intake_module, "look_at", slow)
-    monkeypatch.setattr(intake_module, "WAITING_BYTES", 40_000)
+    monkeypatch.setattr(reading, "look_at", slow)
+    monkeypatch.setattr(reading, "WAITING_BYTES", 40_000)
     with read_intake(photos, view=VIEW, workers=workers) as intake:
         assert left_behind(intake) == expected
     monkeypatch.setattr(intake_module, "VIEW_BYTES", 0)
@@ -452,7 +454,7 @@ def test_files_wait_for_decoding_within_bounds(tmp_path, monkeypatch):
     for number in range(12):
         (tmp_path / f"{number}.png").write_bytes(encoded(distinct(number), "PNG"))
     alive, most = Counter(), []
-    look_at = intake_module.look_at
+    look_at = reading.look_at
 
     class Source(FolderSource):
         def read(self, *arguments):
@@ -466,9 +468,9 @@ def test_files_wait_for_decoding_within_bounds(tmp_path, monkeypatch):
         alive["bytes"] -= len(content)
         return look_at(content, *arguments)
 
-    monkeypatch.setattr(intake_module, "look_at", done)
+    monkeypatch.setattr(reading, "look_at", done)
     largest = max(path.stat().st_size for path in tmp_path.iterdir())
-    monkeypatch.setattr(intake_module, "WAITING_BYTES", 2 * largest)
+    monkeypatch.setattr(reading, "WAITING_BYTES", 2 * largest)
     assert read_intake(Source(tmp_path), workers=8).report().used == 12
     assert max(most) <= 3 * largest
 
@@ -477,18 +479,18 @@ def test_an_error_in_a_worker_ends_the_intake(photos, monkeypatch):
     def broken(*arguments):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(intake_module, "look_at", broken)
+    monkeypatch.setattr(reading, "look_at", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         read_intake(photos, workers=3)
 
 
 def test_what_many_files_will_cost_is_told_once(photos, monkeypatch):
     told = []
-    monkeypatch.setattr(intake_module, "TRIED", 5)
+    monkeypatch.setattr(reading, "TRIED", 5)
     read_intake(photos, announce=lambda *what: told.append(what)).close()
     assert [count for count, _ in told] == [16]
     assert 0 < told[0][1] < 60
-    monkeypatch.setattr(intake_module, "TRIED", 17)
+    monkeypatch.setattr(reading, "TRIED", 17)
     read_intake(photos, announce=lambda *what: told.append(what)).close()
     assert len(told) == 1
 
@@ -525,7 +527,7 @@ def test_memory_does_not_grow_with_the_folder(tmp_path):
     (large / "bomb.png").write_bytes(bomb)
     script = textwrap.dedent("""
         import re, sys
-        from promptccd.discovery.intake.intake import read_intake
+        from promptccd.discovery.intake.reading import read_intake
         peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
         read_intake(sys.argv[1])
         before = peak()

@@ -17,8 +17,8 @@ from PIL import Image
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.columns import ASIDE, Columns
 from promptccd.discovery.project.photos import LARGE_SIDE
+from promptccd.discovery.project.view import ASIDE, Columns
 from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import CategoryRegistry, StageGroups
 from tests.cli.test_quick import HEAVY, python

@@ -34,6 +34,7 @@ from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
+from promptccd.registry.grouping import WAITS
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
 MOST_REPAIRS = 20  # groups kept back for answers that need them
 LEAST_GAIN = 1e-7  # per image: squared distance that another group must save to be worth opening
 MOST_MEASURED = 5_000  # earlier images that spreads are measured on
-WAITS = -1  # in place of a category
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import DiscoveryResult, discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.publish import export_publish
-from promptccd.discovery.intake.intake import find_source
+from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of

@@ -1,0 +1,355 @@
+"""Read a source into files with verdicts: every file is hashed, decoded once, and compared with the others."""
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from promptccd.data.camera_raw import reason_of_raw
+from promptccd.data.depths import Depths
+from promptccd.data.duplicates import look_at
+from promptccd.data.file_names import display_name, is_of_windows
+from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
+from promptccd.data.image_rows import DatasetSource
+from promptccd.data.images import Status, Verdict
+from promptccd.data.leftovers import leftovers
+from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.loading import BUILT_IN
+from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
+from promptccd.data.stage_images import Progress
+from promptccd.data.table_files import is_saved
+from promptccd.data.views import EvaluationView
+from promptccd.discovery.cache import Look, SeenFiles
+from promptccd.discovery.intake.archives import (
+    ArchiveSource,
+    UploadSource,
+    is_archive,
+)
+from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
+from promptccd.errors import DataError, nothing_at
+
+logger = logging.getLogger(__name__)
+
+WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
+TRIED = 100  # files, whose time predicts that of the others
+
+
+def find_source(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    roots: Sequence[str | os.PathLike[str]] = (),
+) -> ImageSource:
+    """The source that a name on the command line, or a list of uploaded files, stands for.
+
+    Args:
+        path: a folder of images, a zip archive, an image, a folder or name of a data set as
+            `promptccd.data.loading.load_images` knows it, or a list of images and archives.
+        roots: further folders that links in a folder of images may lead into.
+
+    Raises:
+        DataError: there is nothing of that name.
+    """
+    if not isinstance(path, str | os.PathLike):
+        return _uploaded(path)
+    name = os.fspath(path)
+    if "://" in name:
+        raise DataError(
+            f"Addresses such as {display_name(name)[:80]!r} are not read: download the images, or name a data set of "
+            "the Hub as namespace/name."
+        )
+    place = Path(os.path.expanduser(name))
+    if place.is_dir():
+        return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place, roots)
+    if place.exists():
+        return _uploaded([place])
+    if name in BUILT_IN or (
+        isinstance(path, str)
+        and name.count("/") == 1
+        and not name.startswith((".", "/", "~"))
+        and not is_of_windows(name)
+    ):
+        return DatasetSource.load(name)
+    raise DataError(
+        f"{nothing_at(name)} Give a folder of images, a zip archive, or a data set of the Hub as namespace/name."
+    )
+
+
+def read_intake(
+    source: ImageSource | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    limits: IntakeLimits | None = None,
+    bit_depth: int | None = None,
+    image_roots: Sequence[str | os.PathLike[str]] = (),
+    progress: Progress | None = None,
+    view: EvaluationView | None = None,
+    workers: int = 2,
+    overflow: Path | None = None,
+    seen: SeenFiles | None = None,
+    announce: Callable[[int, float], None] | None = None,
+) -> Intake:
+    """Read every file of a source once and judge it. No file stops the reading, whatever it holds.
+
+    Args:
+        source: a source, or a path for `find_source`.
+        limits: by default those for a person's own files.
+        bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
+            `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
+        image_roots: further folders that links in a folder of images may lead into.
+        progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
+        view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
+            not decode again.
+        workers: images that are decoded at once; the result is the same for any number.
+        overflow: folder for thumbnails and views that memory has no room for, in files that vanish with the intake.
+        seen: remembers files; those it knows are neither opened nor decoded again, the others are added.
+        announce: called with the number of files to read and the seconds that each of the first `TRIED` took.
+
+    Raises:
+        DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
+    """
+    limits = limits or IntakeLimits()
+    opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
+    try:
+        entries = _without_leftovers(opened.entries(limits))
+        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(overflow, seen))
+        stamped = [(entry, reader.stamp(entry)) for entry in entries]
+        unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
+        started = time.monotonic()
+        with ThreadPoolExecutor(workers) as pool:
+            for entry, stamp in (
+                stamped if progress is None else progress(stamped, len(stamped), "reading images")
+            ):
+                if reader.take(entry, stamp, pool) and reader.num_read == TRIED and announce is not None:
+                    announce(unread, (time.monotonic() - started) / TRIED)
+            files = reader.finish(pool)
+    except BaseException:
+        opened.close()
+        raise
+    intake = Intake(opened, limits, entries, files, reader.kept, view, reader.decoding)
+    report = intake.report()
+    logger.info(
+        "%s: files found %d, images used %d, duplicates %d, skipped %d.",
+        intake.name, report.found, report.used, report.duplicates, report.skipped,
+    )  # fmt: skip
+    if report.changed:
+        logger.info(
+            "%d files were changed, their pictures are the same: groups and corrections stay.",
+            report.changed,
+        )
+    return intake
+
+
+class _Reader:
+    """Reads one file after the other, while `workers` threads hash and decode them; the results go into `kept`."""
+
+    def __init__(
+        self,
+        source: ImageSource,
+        limits: IntakeLimits,
+        depths: Depths,
+        view: EvaluationView | None,
+        workers: int,
+        kept: Kept,
+    ):
+        seen = [] if kept.seen is None else kept.seen.depths
+        self.decoding = limits.decoding(Depths.holding(seen, depths.fixed))
+        self._entries: list[Entry] = []
+        self._source, self._limits, self._view, self.kept = source, limits, view, kept
+        self._budget = ByteBudget(limits, source.name)
+        self._files: list[IntakeFile] = []
+        self._first: dict[str, int] = {}  # index of the first file by picture
+        self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
+        self._most_waiting, self._waiting_bytes = 2 * workers, 0
+        self._looks: dict[str, Future[Look]] = {}
+        self._claiming = threading.Lock()
+        self.num_read = 0
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """The stamp of an entry to be read, if read files are remembered."""
+        return None if entry.reason or self.kept.seen is None else self._source.stamp(entry)
+
+    def remembers(self, stamp: Stamp | None) -> str:
+        """The hash of a file that was read before and is within the limits; empty for others."""
+        if stamp is None or self.kept.seen is None or stamp.size > self._limits.max_file_bytes:
+            return ""
+        return self.kept.seen.content_of(stamp)
+
+    def take(self, entry: Entry, stamp: Stamp | None, pool: ThreadPoolExecutor) -> bool:
+        """Take the next file and hand it to the pool unless it is remembered; return whether it was read."""
+        index, known = len(self._files), self.remembers(stamp)
+        self._entries.append(entry)
+        try:
+            if entry.reason:
+                raise SkippedFileError(entry.reason)
+            if stamp is not None and known:
+                self._budget.spend(stamp.size)
+                size, hashed = stamp.size, Future[str]()
+                hashed.set_result(known)
+            else:
+                content = self._source.read(entry, self._budget)
+                size, hashed = len(content), pool.submit(self._look, content)
+        except SkippedFileError as skipped:
+            self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
+            return False
+        note = Verdict(Status.NOTED if entry.note else Status.USED, entry.note)
+        self._files.append(IntakeFile(index, entry.name, note, num_bytes=size))
+        self._waiting.append((index, stamp, hashed))
+        self._waiting_bytes += size
+        self.num_read += not known
+        while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
+            self._settle()
+        return not known
+
+    def finish(self, pool: ThreadPoolExecutor) -> list[IntakeFile]:
+        """All files, once everything is decoded, and all by one rule."""
+        while self._waiting:
+            self._settle()
+        self._show_by_one_rule(pool)
+        if self.kept.seen is not None:
+            self.kept.seen.flush()
+        return self._files
+
+    def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:
+        """Decode those files again that were decoded before the depth of all was known."""
+        firsts = {file.content_hash: file.index for file in reversed(self._files) if file.key}
+        looks = {digest: self._looked(digest) for digest in firsts}
+        found = [image.depth for _, image in looks.values() if image is not None]
+        before = [] if self.kept.seen is None else self.kept.seen.depths
+        depths = Depths.holding([*before, *found], self.decoding.depths.fixed)
+        self.decoding = self._limits.decoding(depths)
+        stale = [
+            digest
+            for digest, (_, image) in looks.items()
+            if image is not None and not depths.suits(image.depth)
+        ]
+        shown: dict[str, Look] = {}
+        for start in range(0, len(stale), self._most_waiting):
+            contents = {
+                each: self._again(each, firsts[each]) for each in stale[start : start + self._most_waiting]
+            }
+            there = {digest: content for digest, content in contents.items() if content is not None}
+            made = pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
+            for digest, (verdict, image) in zip(there, made, strict=True):
+                _, before_it = looks[digest]
+                if image is not None and before_it is not None:
+                    image = replace(image, key=before_it.key)
+                    if self._first[image.key] == firsts[digest]:
+                        self.kept.add(firsts[digest], image)
+                    shown[digest] = verdict, image
+        if self.kept.seen is not None:
+            self.kept.seen.replace_looks(shown)
+        for index, file in enumerate(self._files):
+            if file.content_hash in shown:
+                verdict = shown[file.content_hash][0]
+                note = self._entries[index].note
+                self._files[index] = replace(file, verdict=_joined(verdict, Verdict(Status.USED, note)))
+
+    def _again(self, digest: str, index: int) -> bytes | None:
+        """The bytes of a file that was read before; `None` if it is not there or has changed, which is said later."""
+        try:
+            content = self._source.read(self._entries[index], ByteBudget(self._limits, self._source.name))
+        except SkippedFileError:
+            return None
+        return content if hashlib.sha256(content).hexdigest() == digest else None
+
+    def _look(self, content: bytes) -> str:
+        """In a worker: the hash of a file; it also decodes each content once."""
+        digest = hashlib.sha256(content).hexdigest()
+        with self._claiming:
+            if digest in self._looks:
+                return digest
+            look = self._looks[digest] = Future()
+        try:
+            known = None if self.kept.seen is None else self.kept.seen.look(digest)
+            look.set_result(known or look_at(content, self.decoding, self._view))
+        except BaseException as error:
+            # mutant not caught: whoever waits for the worker gets it too, unless two files of one content race
+            look.set_exception(error)
+        return digest
+
+    def _settle(self) -> None:
+        index, stamp, future = self._waiting.popleft()
+        digest, seen = future.result(), self.kept.seen
+        file = replace(self._files[index], content_hash=digest)
+        self._waiting_bytes -= file.num_bytes
+        verdict, image = self._looked(digest)
+        if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
+            verdict = replace(verdict, note=raw)
+        file = replace(file, verdict=_joined(verdict, file.verdict))
+        if image is not None:
+            path = "" if stamp is None else stamp.path
+            if seen is not None and seen.look(digest) is None:
+                image = replace(image, key=seen.key_of(digest, path, image))
+            first = self._first.setdefault(image.key, index)
+            if first == index:
+                self.kept.add(index, image)
+            file = replace(
+                file,
+                key=image.key,
+                image_size=image.size,
+                duplicate_of=None if first == index else first,
+                taken=image.taken,
+            )
+        # A copy of the file needs neither of them.
+        light = verdict, image and replace(image, thumbnail=b"", view=None)
+        self._looks[digest] = Future()
+        self._looks[digest].set_result(light)
+        if seen is not None and not verdict.is_passing:
+            if stamp is not None:
+                self.kept.changed += self._is_retouched(seen, stamp.path, digest, file.key)
+            seen.add_look(digest, (verdict, image))
+            if stamp is not None:
+                seen.add(stamp, digest)
+        self._files[index] = file
+
+    @staticmethod
+    def _is_retouched(seen: SeenFiles, path: str, digest: str, key: str) -> bool:
+        """Whether a file holds other bytes than before that show the same picture."""
+        before = seen.held_by(path)
+        if before in ("", digest):
+            return False
+        _, image = seen.look(before) or (None, None)
+        return image is not None and image.key == key
+
+    def _looked(self, digest: str) -> Look:
+        """What decoding a content left, now or before."""
+        if (future := self._looks.get(digest)) is not None:
+            return future.result()
+        known = None if self.kept.seen is None else self.kept.seen.look(digest)
+        assert known is not None, "a remembered file has a remembered content"
+        return known
+
+
+def _without_leftovers(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries, of which those are not read that show a photograph of which another file is used."""
+    beside = leftovers(entry.name for entry in entries if not entry.reason)
+    return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
+
+
+def _joined(decoded: Verdict, listed: Verdict) -> Verdict:
+    """The decoder's verdict with the source's note."""
+    if decoded.status is Status.SKIPPED or not listed.note:
+        return decoded
+    return Verdict(Status.NOTED, "; ".join(filter(None, [decoded.note, listed.note])))
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Whether a folder is a saved data set, or holds tables and no images."""
+    if is_saved(folder):
+        return True
+    names = [item.name.lower() for item in folder.iterdir()]
+    has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
+    return has_tables and not any(name.endswith(IMAGE_SUFFIXES) for name in names)
+
+
+def _uploaded(paths: Sequence[str | os.PathLike[str]]) -> ImageSource:
+    sources: list[ImageSource] = [ArchiveSource(path) for path in paths if is_archive(path)]
+    images = [path for path in paths if not is_archive(path)]
+    if images or not sources:
+        sources.insert(0, UploadSource(images))
+    return sources[0] if len(sources) == 1 else CombinedSource(sources)
