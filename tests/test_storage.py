@@ -231,15 +231,6 @@ def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["manifest.json"]
 
 
-def test_leftovers_of_a_writer_that_is_at_work_stay(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-one-0123abcd").write_text("half")
-    remove_leftovers(tmp_path, min_age_s=60)
-    assert (tmp_path / ".tmp-one-0123abcd").exists()
-    os.utime(tmp_path / ".tmp-one-0123abcd", (0, 0))
-    remove_leftovers(tmp_path, min_age_s=60)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_only_looks_like_a_leftover_is_left_alone(tmp_path: Path) -> None:
     """A folder from somebody else may hold anything; what we could not have written is not ours to move."""
     outside = tmp_path / "outside"

@@ -398,11 +398,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Delete temporary files of a killed writer, and put back what it was about to replace.
 
     Only names that we may have made ourselves are touched: in somebody else's folder other things may have such names.
-    Where others may be writing at the same time, files younger than `min_age_s` are left alone.
     """
     for item in folder.glob(f"{REPLACED}*"):
         original = item.with_name(item.name.removeprefix(REPLACED))
@@ -414,7 +413,7 @@ def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
             system.rename(item, original)
             system.flush(folder)
     for item in folder.glob(f"{TEMPORARY}*"):
-        if _LEFTOVER.fullmatch(item.name) and time.time() - item.lstat().st_mtime >= min_age_s:
+        if _LEFTOVER.fullmatch(item.name):
             remove(item)
 
 

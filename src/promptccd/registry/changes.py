@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from promptccd.registry.tables import Pair, Patch, Tables
+from promptccd.registry.tables import Patch, Tables
 
 GROUPING = "grouping"  # kind of the entries that no person made
 LONGEST_TIME = 40  # characters
@@ -76,13 +76,10 @@ class StageChange:
         renamed: name before and after, by id.
         retired: ids of categories that an edit retired.
         emptied: ids of discovered categories left without images; they keep id and name.
-        arrived: number of images seen for the first time.
         moved: category before and after of images that had been seen before; `None` is unassigned.
         unsure: images that the model was sure of and is no longer.
         unassigned: number of images without a category now.
-        cluster_ids: category of every cluster of the grouping, `None` for one that became no category.
-        rejected: images of clusters that a person had said are no category.
-        unsatisfied: pairs of images whose answer the grouping does not meet.
+        cluster_ids: category of every cluster of the grouping, `None` for one that a person has said is none.
     """
 
     stage: int
@@ -92,13 +89,10 @@ class StageChange:
     renamed: Mapping[int, tuple[str, str]]
     retired: tuple[int, ...]
     emptied: tuple[int, ...]
-    arrived: int
     moved: Mapping[str, tuple[int | None, int | None]]
     unsure: tuple[str, ...]
     unassigned: int
     cluster_ids: tuple[int | None, ...] = ()
-    rejected: tuple[str, ...] = ()
-    unsatisfied: tuple[Pair, ...] = ()
 
 
 def compare(before: Tables, after: Tables, stage: int) -> StageChange:
@@ -127,7 +121,6 @@ def compare(before: Tables, after: Tables, stage: int) -> StageChange:
             if each.retired and each.id in before.categories and not before.categories[each.id].retired
         ),
         emptied=tuple(new.id for old, new in common if new.dormant and not old.dormant),
-        arrived=len(after.images.keys() - before.images.keys()),
         moved=moved,
         unsure=tuple(
             key

@@ -9,15 +9,15 @@ before). Images that a person has pinned say little about a cluster: they stay i
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
-from promptccd.registry.tables import LONGEST_KEY, SAME, Draft, Pair, Tables
+from promptccd.registry.tables import LONGEST_KEY, Draft, Tables
 
-WAITS = -1  # in place of a cluster, of an image that fits nowhere yet
+WAITS = -1  # in place of a cluster or a category, of an image that fits nowhere yet
 # mutant 2 to 3: below every id and not NEW is all that is asked of it
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
 MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
@@ -127,16 +127,8 @@ class StageGroups:
             raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
 
 
-class AppliedGrouping(NamedTuple):
-    """What a grouping came to, beside the values in the draft: see the attributes of `StageChange`."""
-
-    cluster_ids: tuple[int | None, ...]
-    rejected: tuple[str, ...]
-    unsatisfied: tuple[Pair, ...]
-
-
-def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrouping:
-    """Write the values after a grouping into a draft.
+def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> tuple[int | None, ...]:
+    """Write the values after a grouping into a draft; returns `StageChange.cluster_ids`.
 
     Args:
         draft: of the registry.
@@ -154,7 +146,6 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrou
             f"{groups.prototypes.shape[1]}: these are features of another backbone."
         )
     groups, waiting = groups.parted()
-    clusters = groups.clusters
     for key in waiting:
         if key not in tables.images:
             draft.put("images", key, stage)
@@ -163,7 +154,7 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrou
     constraints = tables.constraints()
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.
     first_new = draft.next_id
-    targets = _targets(groups.keys, clusters, matched, tables, first_new)
+    targets = _targets(groups.keys, groups.clusters, matched, tables, first_new)
     _keep_together(targets, constraints, tables)
     _keep_apart(targets, constraints, tables)
     numbers = _number(draft, targets, first_new, stage)
@@ -179,10 +170,7 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrou
         for cluster, each in enumerate(matched.tolist())
     ]
     _update_prototypes(draft, groups, ids, homes, first_new)
-    rejected = [
-        key for key, cluster in zip(groups.keys, clusters, strict=True) if matched[cluster] == REJECTED
-    ]
-    return AppliedGrouping(tuple(ids), tuple(rejected), _unsatisfied(tables))
+    return tuple(ids)
 
 
 def _targets(
@@ -266,15 +254,6 @@ def _update_prototypes(
             continue
         if is_first or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
             draft.set_prototype(identity, vector)
-
-
-def _unsatisfied(tables: Tables) -> tuple[Pair, ...]:
-    found = []
-    for pair, answer in sorted(tables.links.items()):
-        homes = [tables.members.get(key) for key in pair]
-        if None not in homes and (homes[0] == homes[1]) != (answer == SAME):
-            found.append(pair)
-    return tuple(found)
 
 
 @dataclass

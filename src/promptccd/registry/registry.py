@@ -301,13 +301,13 @@ class CategoryRegistry:
         stage = int(stage)
         is_new, before = stage > self.stage, self._tables.copy()
         with self._draft() as draft:
-            found = apply_grouping(draft, stage, groups)
+            ids = apply_grouping(draft, stage, groups)
             patch = draft.finish()
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
         self.stage = max(self.stage, stage)
         if is_new or patch.changes:  # the same groups again are nothing to undo
             self._commit(draft, patch, GROUPING, what, settles=is_new)
-        return replace(compare(before, self._tables, stage), **found._asdict())
+        return replace(compare(before, self._tables, stage), cluster_ids=ids)
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
         """Give categories new prototypes because the model was trained and its features changed.
