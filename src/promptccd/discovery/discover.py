@@ -15,7 +15,6 @@ from PIL import Image
 
 from promptccd import __version__
 from promptccd.clustering import CountEstimate
-from promptccd.data.images import Decoding
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.adapt import (
     AdaptationCommand,
@@ -39,7 +38,7 @@ from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, RECORD,
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, DataError, RunError
+from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import StageChange, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
@@ -158,36 +157,6 @@ class _Start:
     earlier: EarlierDiscovery | None
     command: AdaptationCommand | None = None
     trained: AdaptedStage | None = None
-
-
-@dataclass(frozen=True)
-class _Originals:
-    """The photographs of a project, those that the session has from an archive or a data set among them."""
-
-    photos: Photos
-    session: DiscoverySession
-
-    @property
-    def decoding(self) -> Decoding:
-        return self.photos.decoding
-
-    def original(self, key: str) -> bytes:
-        is_new = key in self.session.current.files
-        return self.session.original(key) if is_new else self.photos.original(key)
-
-    def file_of(self, key: str) -> Path | None:
-        try:
-            return self.photos.file_of(key)
-        except DataError:
-            if key in self.session.current.files:
-                self.session.original(key)  # reads a file that is not what it seemed again the next time
-            raise
-
-    def path(self, key: str) -> str:
-        return self.photos.path(key)
-
-    def files_of(self, key: str) -> Sequence[tuple[str, str]]:
-        return self.photos.files_of(key)
 
 
 @dataclass(frozen=True)
@@ -344,13 +313,14 @@ class _Discovery:
         return rows, [page, table, *(each.place for each in exports)], exports
 
     def _export(self) -> list[Export]:
-        registry = self.session.registry
-        record = read_record(self.out)
-        photos = Photos(self.out, registry.images, record["sources"], record["decoding"])
-        originals, rows = _Originals(photos, self.session), project_rows(registry, photos)
-        return [
-            EXPORTS[name](originals, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)
-        ]
+        session = self.session
+        photos = Photos(
+            self.out,
+            session.registry.images,
+            lambda key: session.original(key) if key in session.current.files else None,
+        )
+        rows = project_rows(session.registry, photos)
+        return [EXPORTS[name](photos, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)]
 
     def _made_of(self, table: Path) -> bytes:
         """The last line of the page: while it is the same, the page need not be drawn again."""

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
-
-
-def refusal(why: HTTPException) -> App:
-    """A request's answer of one line where it was refused."""
-    return PlainTextResponse(why.detail, why.status_code, why.headers)
 
 
 def header(scope: Message, name: bytes) -> str:
@@ -128,6 +124,41 @@ class Site:
         if scheme not in ("http", "https"):
             return False
         return place == host.lower() or (self.behind_proxy and scheme == "https" and place in self.names)
+
+
+class Guard(ABC):
+    """ASGI application in front of another: it refuses what should not be asked, and marks every answer."""
+
+    def __init__(self, app: App, site: Site):
+        self._app, self._site = app, site
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Refuse a request or pass it on."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})  # which nothing here speaks
+        marks = self.marks(scope)
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                sent = [(name.lower(), value) for name, value in message.get("headers", [])]
+                kept = [(n, v) for n, v in sent if n not in marks and not n.startswith(b"access-control-")]
+                message = {**message, "headers": [*kept, *marks.items()]}
+            await send(message)
+
+        try:
+            await self.answer(scope, receive, marked)
+        except HTTPException as why:
+            await PlainTextResponse(why.detail, why.status_code, why.headers)(scope, receive, marked)
+
+    @abstractmethod
+    async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request, or raise an `HTTPException`."""
+
+    @abstractmethod
+    def marks(self, scope: Message) -> Mapping[bytes, bytes]:
+        """Headers of every answer to a request, in place of the application's; no other origin is ever let in."""
 
 
 def _without_port(host: str) -> str:

@@ -16,7 +16,7 @@ from datasets import load_dataset
 from PIL import ExifTags, Image
 
 from promptccd.cli.main import main
-from promptccd.data.images import Decoding, decode_image
+from promptccd.data.images import decode_image
 from promptccd.discovery import EXPORTS, DiscoverySession, Project, discover, export_project
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.rows import project_rows
@@ -343,10 +343,7 @@ def test_a_table_says_what_is_not_here(here: Path) -> None:
     gone = here / "card A/白鹭.jpg"
     gone.unlink()
     registry = Project(here / "found").registry
-    rows = project_rows(
-        registry,
-        Photos(here / "found", registry.images, [str(here / "card A"), str(here / "card B")], Decoding()),
-    )
+    rows = project_rows(registry, Photos(here / "found", registry.images))
     assert [(row.file, row.path) for row in rows if row.status == "away"] == [("白鹭.jpg", str(gone))]
     assert Counter(row.status for row in rows)["used"] == len(rows) - 1 == len(photographs(here))
 

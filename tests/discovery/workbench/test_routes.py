@@ -200,7 +200,7 @@ def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
     def broken(key: str) -> bytes:
         raise MemoryError(key)
 
-    monkeypatch.setattr(window.page.bench.photos, "original", broken)
+    monkeypatch.setattr(window.page.bench.photos, "file_of", broken)
     assert window.ask("/api/export", {"kind": "folders"})[0] == 200
     assert until_written(window)["problem"].startswith("It was not written whole: MemoryError.")
     assert [path.name for path in (project / "folders").iterdir() if not path.name.startswith(".")] == []

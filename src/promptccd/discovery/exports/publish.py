@@ -16,8 +16,8 @@ from promptccd import system
 from promptccd.data.file_names import display_name
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import folder_names
-from promptccd.discovery.exports.originals import Originals
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
+from promptccd.discovery.project.photos import Photos
 from promptccd.errors import DataError
 from promptccd.storage import TEMPORARY
 
@@ -33,7 +33,7 @@ _KINDS = {
 
 
 def export_publish(
-    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
 ) -> Export:
     """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
 
@@ -49,7 +49,7 @@ def export_publish(
             {row.category: _without_splits(row.name) for row in inside if row.category is not None}
         )
         suffixes = {made_of: Path(place).suffix for place, made_of in folder.held().items()}
-        items = [_picture(originals, row, folders, suffixes) for row in inside]
+        items = [_picture(photos, row, folders, suffixes) for row in inside]
         placed = folder.put(items, tick)
         there = [
             (placed[item.place], row) for item, row in zip(items, inside, strict=True) if item.place in placed
@@ -65,7 +65,7 @@ def export_publish(
 
 
 def export_parquet(
-    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
 ) -> Export:
     """Write ``publish-parquet/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; a row a photograph.
 
@@ -78,7 +78,7 @@ def export_parquet(
     names = dict(sorted({row.category: row.name for row in inside}.items()))
     label_of = {category: number for number, category in enumerate(names)}
     records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
-    told = f"{json.dumps([facts for _, facts in records])}{_depth_of(originals)}"
+    told = f"{json.dumps([facts for _, facts in records])}{_depth_of(photos)}"
     digest = hashlib.sha256(told.encode()).hexdigest()[:DIGITS]
     with KeptFolder.opened(out / PARQUET, project=project) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
@@ -89,7 +89,7 @@ def export_parquet(
         else:
             staging = folder.path / f"{TEMPORARY}shards-{secrets.token_hex(4)}"
             try:
-                shards = _shards(originals, records, staging, missing, tick)
+                shards = _shards(photos, records, staging, missing, tick)
                 made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again
                 folder.put(
                     Item(place, _part(made_of, number, len(shards)), partial(_rename, path), place)
@@ -106,7 +106,7 @@ def export_parquet(
 
 
 def _shards(
-    originals: Originals,
+    photos: Photos,
     rows: Sequence[tuple[AssignmentRow, dict[str, Any]]],
     staging: Path,
     missing: list[tuple[str, str]],
@@ -122,7 +122,7 @@ def _shards(
         for row, facts in rows:
             tick()
             try:
-                suffix, content = _clean(originals, row)
+                suffix, content = _clean(photos, row)
             except DataError as error:
                 missing.append((row.file, str(error)))
             else:
@@ -143,29 +143,29 @@ def _card(names: Sequence[str]) -> str:
 
 
 def _picture(
-    originals: Originals, row: AssignmentRow, folders: Mapping[int, str], suffixes: Mapping[str, str]
+    photos: Photos, row: AssignmentRow, folders: Mapping[int, str], suffixes: Mapping[str, str]
 ) -> Item:
     def make(target: Path) -> str:
-        suffix, content = _clean(originals, row)
+        suffix, content = _clean(photos, row)
         target.write_bytes(content)
         return "" if made_of in suffixes else suffix
 
     assert row.category is not None
-    made_of = f"pixels{_depth_of(originals)} {row.sha256[:HASH_DIGITS]}"
+    made_of = f"pixels{_depth_of(photos)} {row.sha256[:HASH_DIGITS]}"
     place = f"{_SPLIT}/{folders[row.category]}/{row.sha256[:HASH_DIGITS]}{suffixes.get(made_of, '')}"
     return Item(place, made_of, make, row.file)
 
 
-def _depth_of(originals: Originals) -> str:
+def _depth_of(photos: Photos) -> str:
     """What pixels depend on besides their files; empty where no file has more than 8 bits."""
-    depths = vars(originals.decoding.depths)
+    depths = vars(photos.decoding.depths)
     return f" {depths}" if any(each is not None for each in depths.values()) else ""
 
 
-def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
+def _clean(photos: Photos, row: AssignmentRow) -> tuple[str, bytes]:
     from promptccd.data.clean_images import clean_image
 
-    clean = clean_image(originals.original(row.picture), originals.decoding)
+    clean = clean_image(photos.original(row.picture), photos.decoding)
     if clean is None:
         raise DataError("it could be decoded before and cannot be now")
     return clean

@@ -3,15 +3,15 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import Names
-from promptccd.discovery.exports.originals import Originals
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
+from promptccd.discovery.project.photos import Photos
 
 SIDECARS = "sidecars"
 TASKS = ".label-studio.json"
@@ -32,7 +32,7 @@ xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
 
 
 def export_sidecars(
-    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
 ) -> Export:
     """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio beside it.
 
@@ -44,7 +44,7 @@ def export_sidecars(
     """
     with KeptFolder.opened(out / SIDECARS, project=project) as folder:
         inside, notes = grouped(rows)
-        files = {row.picture: originals.files_of(row.picture) for row in inside}
+        files = {row.picture: photos.files_of(row.picture) for row in inside}
         roots = _roots({root for each in files.values() for root, _ in each})
         items = [item for row in inside for item in _items(row, files[row.picture], roots)]
         folder.put([*items, *_tasks(inside, files, roots)], tick)
@@ -75,7 +75,7 @@ def _items(row: AssignmentRow, files: Sequence[tuple[str, str]], roots: dict[str
 
 
 def _tasks(
-    rows: Sequence[AssignmentRow], files: dict[str, Sequence[tuple[str, str]]], roots: dict[str, str]
+    rows: Sequence[AssignmentRow], files: Mapping[str, Sequence[tuple[str, str]]], roots: dict[str, str]
 ) -> Iterator[Item]:
     """A file of tasks for each folder of photographs; ``d`` is a path in the folder above it."""
     for root, called in roots.items():

@@ -12,10 +12,10 @@ from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.exports.sidecars import export_sidecars
 from promptccd.discovery.options import EXPORT_NAMES
 from promptccd.discovery.project.photos import Photos
-from promptccd.discovery.project.record import categories_in, read_record
+from promptccd.discovery.project.record import categories_in
 from promptccd.errors import RunError, nothing_at
 
-# Takes `Originals`, rows, a folder, what is called for each photograph, and a name of the project.
+# Takes photographs, rows, a folder, what is called for each photograph, and a name of the project.
 Way = Callable[..., Export]
 
 EXPORTS: Mapping[str, Way] = dict(
@@ -43,8 +43,7 @@ def export_project(
     if registry is None:
         none = f"{str(project)!r} holds no groups." if Path(project).exists() else nothing_at(project)
         raise RunError(f"{none} Give the --out of promptccd discover or open.")
-    record = read_record(folder)
-    photos = Photos(folder, registry.images, record["sources"], record["decoding"])
+    photos = Photos(folder, registry.images)
     rows = project_rows(registry, photos)
     out = folder if to is None else Path(to).expanduser()
     # Exports in the project move with it. Those elsewhere must not take the place of another project's.

@@ -6,7 +6,7 @@ import io
 import os
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -21,6 +21,7 @@ from promptccd.data.sources import inside, read_regular_file
 from promptccd.discovery.cache import Packs
 from promptccd.discovery.project.folder import PICTURES, PROJECT, THUMBS
 from promptccd.discovery.project.places import pictures_in, present
+from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600
@@ -38,19 +39,23 @@ class Photos:
     Args:
         out: folder of the results.
         keys: of the photographs.
-        sources: what the project was made of; folders among them may be read.
-        decoding: how they were decoded, which tells how they are shown.
+        at_hand: gives the bytes of those that are being grouped, of an archive or a data set too; `None` of others. A
+            `DataError` says that a file is not what it seemed.
 
     Attributes:
+        decoding: how they were decoded, which tells how they are shown.
         keys: of the photographs, by row.
         names: paths in their folders, for people.
         project: the folder that remembers what was seen of them.
         here: which of them are where they were ``(N,)`` bool: not deleted, not moved away, their disk plugged in.
     """
 
-    def __init__(self, out: Path, keys: Iterable[str], sources: Sequence[str], decoding: Decoding):
-        self.decoding = decoding
-        self._roots = [os.path.realpath(source) for source in sources if os.path.isdir(source)]
+    def __init__(
+        self, out: Path, keys: Iterable[str], at_hand: Callable[[str], bytes | None] = lambda key: None
+    ):
+        record, self._at_hand = read_record(out), at_hand
+        self.decoding: Decoding = record["decoding"]
+        self._roots = [os.path.realpath(source) for source in record["sources"] if os.path.isdir(source)]
         seen = pictures_in(out / PROJECT)
         self._seen = {
             key: seen[key] for key in keys if key in seen
@@ -155,14 +160,18 @@ class Photos:
         return found
 
     def file_of(self, key: str) -> Path | None:
-        """The file that `original` reads, checked in the same way; `None` for one in an archive or a data set.
+        """The file of a picture, checked; `None` for one in an archive or a data set.
 
         Raises:
             DataError: as `original`.
         """
         if not os.path.lexists(self._files[key][0]):
             return None
-        self.original(key)
+        try:
+            self._checked(key)
+        except DataError:
+            self._at_hand(key)  # reads a file that is not what it seemed again the next time
+            raise
         return Path(inside(self._files[key][0], self._roots))
 
     def original(self, key: str) -> bytes:
@@ -171,6 +180,11 @@ class Photos:
         Raises:
             DataError: it is not where it was, or shows something else.
         """
+        content = self._at_hand(key)
+        return self._checked(key) if content is None else content
+
+    def _checked(self, key: str) -> bytes:
+        """The bytes of a file that shows the picture still."""
         name = self.names[self.rows[key]]
         try:
             target = inside(self._files[key][0], self._roots)

@@ -135,8 +135,7 @@ class ProjectView(Project):
 
     def _photos(self) -> Photos:
         self._images = frozenset(self.registry.images)
-        record = read_record(self.out)
-        photos = Photos(self.out, self.registry.images, record["sources"], record["decoding"])
+        photos = Photos(self.out, self.registry.images)
         self._show(photos.keys)
         return photos
 

@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from starlette.exceptions import HTTPException
@@ -19,7 +20,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
+from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, cookies, header
 from promptccd.discovery.space.visits import OVER, Visits
 from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
 from promptccd.discovery.workbench.take_away import rows_of
@@ -45,33 +46,25 @@ ANSWER_S = 60.0  # that one of them may take, whoever is slow
 SPARE_BYTES = 2**30  # of the disk, that uploads leave free
 
 
-class RequestGuard:
-    """ASGI application in front of Gradio's that refuses what should not be asked; `limits` are on an upload."""
+class RequestGuard(Guard):
+    """Refuses what should not be asked of Gradio's application; `limits` are on an upload."""
 
     def __init__(self, app: App, site: Site, limits: IntakeLimits):
-        self._app, self._site, self._most = app, site, limits.max_total_bytes
+        super().__init__(app, site)
+        self._most = limits.max_total_bytes
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Refuse a request or pass it on."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            send = self._marked(scope, send)
-            try:
-                is_post = scope["method"] == "POST"
-                self._site.require_own(scope, from_elsewhere=not is_post, advice=ADD_NAME)
-                if scope["path"] not in ("", "/") and not scope["path"].startswith(USED):
-                    raise HTTPException(404, "There is no such page here.")
-                if is_post and scope["path"] == f"{PREFIX}upload":
-                    self._require_small(header(scope, b"content-length"))
-                elif is_post:
-                    receive = await _without_addresses(receive)
-                scope["headers"] = self._believed(scope)
-                await self._app(scope, receive, send)
-            except HTTPException as why:
-                await refusal(why)(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})  # which nothing here speaks
+    async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        """See `Guard.answer`."""
+        is_post = scope["method"] == "POST"
+        self._site.require_own(scope, from_elsewhere=not is_post, advice=ADD_NAME)
+        if scope["path"] not in ("", "/") and not scope["path"].startswith(USED):
+            raise HTTPException(404, "There is no such page here.")
+        if is_post and scope["path"] == f"{PREFIX}upload":
+            self._require_small(header(scope, b"content-length"))
+        elif is_post:
+            receive = await _without_addresses(receive)
+        scope["headers"] = self._believed(scope)
+        await self._app(scope, receive, send)
 
     def _require_small(self, size: str) -> None:
         """Refuse an upload that is too long, as no body is longer than its head says; Gradio limits each file alone."""
@@ -92,8 +85,8 @@ class RequestGuard:
 
         return [each for each in scope["headers"] if is_ours(*each)]
 
-    def _marked(self, scope: Message, send: Send) -> Send:
-        """Headers beside every answer; no other origin is ever let in."""
+    def marks(self, scope: Message) -> Mapping[bytes, bytes]:
+        """See `Guard.marks`."""
         route: str = scope["path"]
         # Gradio's own page needs inline scripts.
         policy = POLICY if route.startswith(SCREENS) else "frame-ancestors"
@@ -106,15 +99,7 @@ class RequestGuard:
             # In a Space the page stands in a frame of the Hub.
             kind = "SameSite=None; Secure; Partitioned" if self._site.behind_proxy else "SameSite=Lax"
             added[b"set-cookie"] = f"{COOKIE}={secrets.token_urlsafe(24)}; Path=/; HttpOnly; {kind}".encode()
-
-        async def marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                sent = [(name.lower(), value) for name, value in message.get("headers", [])]
-                kept = [(n, v) for n, v in sent if n not in added and not n.startswith(b"access-control-")]
-                message = {**message, "headers": [*kept, *added.items()]}
-            await send(message)
-
-        return marked
+        return added
 
 
 def owner_of(scope: Message) -> str:

@@ -22,7 +22,7 @@ from promptccd.data.limits import MIB
 from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES, Photos
-from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
+from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, cookies, header
 from promptccd.discovery.workbench.take_away import TakeAway, rows_of
 from promptccd.errors import PromptCCDError, RegistryError
 from promptccd.registry import LogEntry
@@ -40,45 +40,32 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors"
 )
-HEADERS = [
-    (b"content-security-policy", f"{POLICY} 'none'".encode()),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-]
+HEADERS = {
+    b"content-security-policy": f"{POLICY} 'none'".encode(),
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+}
 
 
-class Doorkeeper:
-    """ASGI application in front of the routes: refuses foreign names, foreign pages, and who has no token.
+class Doorkeeper(Guard):
+    """Refuses foreign names, foreign pages, and who has no token.
 
     The token is in the address that the terminal shows; the page swaps it for a cookie that no script can read, whose
     name must differ between ports: those of one machine share cookies.
     """
 
     def __init__(self, app: App, site: Site, token: str, cookie: str):
-        self._app, self._site, self._token, self._cookie = app, site, token, cookie
+        super().__init__(app, site)
+        self._token, self._cookie = token, cookie
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Refuse a request or pass it on."""
+    def marks(self, scope: Message) -> Mapping[bytes, bytes]:
+        """See `Guard.marks`."""
+        return HEADERS
 
-        async def marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
-            await send(message)
-
-        if scope["type"] == "http":
-            try:
-                answer = self._answer(scope)
-            except HTTPException as why:
-                answer = refusal(why)
-            await answer(scope, receive, marked)
-        elif scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-    def _answer(self, scope: Message) -> App:
+    async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        """See `Guard.answer`."""
         opens = scope["method"] == "GET" and scope["path"] == "/"
         self._site.require_own(scope, from_elsewhere=opens)
         if scope["method"] == "POST" and not header(scope, b"origin"):
@@ -87,10 +74,10 @@ class Doorkeeper:
         if opens and self._is_token(given):
             swapped = RedirectResponse("/", 303, NOT_KEPT)
             swapped.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
-            return swapped
+            return await swapped(scope, receive, send)
         if not any(map(self._is_token, cookies(scope, self._cookie))):
             raise HTTPException(401, "Open the address that promptccd open has printed: it ends in a token.")
-        return self._app
+        await self._app(scope, receive, send)
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
