@@ -27,7 +27,6 @@ from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, StageChange
-from promptccd.registry.tables import default_name
 from promptccd.training.gpus import device_named, placed
 
 
@@ -296,7 +295,7 @@ class DiscoverySession:
     @property
     def fixed(self) -> list[int]:
         """Ids of active categories that a grouping leaves as they are: settled ones, and those with a given name."""
-        named = [each.id for each in self.registry.active if each.name != default_name(each.id)]
+        named = [each.id for each in self.registry.active if each.named]
         return sorted({*self.settled, *named})
 
     @property

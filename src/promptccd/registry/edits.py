@@ -18,7 +18,6 @@ from promptccd.registry.tables import (
     CategoryState,
     Draft,
     check_name,
-    default_name,
     free_name,
 )
 
@@ -269,9 +268,9 @@ def _nearest_first(draft: Draft, category: Category) -> list[int]:
 
 
 def _merged_name(survivor: Category, others: list[Category]) -> str:
-    if survivor.known or survivor.name != default_name(survivor.id):
+    if survivor.known or survivor.named:
         return survivor.name
-    return next((each.name for each in others if each.name != default_name(each.id)), survivor.name)
+    return next((each.name for each in others if each.named), survivor.name)
 
 
 @dataclass(frozen=True, eq=False)

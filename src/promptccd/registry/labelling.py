@@ -8,7 +8,6 @@ import numpy as np
 
 from promptccd.registry.edits import Gather, Move, Rename
 from promptccd.registry.registry import CategoryRegistry
-from promptccd.registry.tables import default_name
 
 
 class Labelled(NamedTuple):
@@ -72,7 +71,7 @@ def _is_settled(registry: CategoryRegistry, key: str, home: int) -> bool:
 def _unnamed(registry: CategoryRegistry, homes: Mapping[str, Counter[int | None]], label: str) -> int | None:
     """The found category without a name that holds most images of a label, if most labelled ones there have it."""
     for category, count in homes[label].most_common(1):
-        if category is None or registry.categories[category].name != default_name(category):
+        if category is None or registry.categories[category].named:
             return None
         return category if 2 * count > sum(each[category] for each in homes.values()) else None
     return None

@@ -115,6 +115,11 @@ class CategoryRegistry:
         found = {each.id for each in self.aside}
         return {key for key, home in self._tables.pinned.items() if home in found}
 
+    def is_aside(self, key: str) -> bool:
+        """Whether an image is in a category that was set aside."""
+        home = self.members.get(key)
+        return home is not None and self.categories[home].aside
+
     @property
     def unassigned(self) -> list[str]:
         """Keys of images without a category, sorted."""

@@ -91,6 +91,11 @@ class Category:
         return "known" if self.known else "settled" if self.settled(stage) else "new"
 
     @property
+    def named(self) -> bool:
+        """Whether a person gave it its name."""
+        return self.name != default_name(self.id)
+
+    @property
     def rows(self) -> tuple[int, ...]:
         """Every row of prototypes that it refers to, the current one first."""
         return (self.prototype_row, *self.earlier_rows)

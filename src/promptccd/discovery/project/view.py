@@ -23,7 +23,7 @@ from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.registry import CategoryRegistry, LogEntry, has_registry
 from promptccd.registry.changes import SURE
-from promptccd.registry.tables import Patch, default_name
+from promptccd.registry.tables import Patch
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
@@ -339,7 +339,7 @@ class ProjectView(Project):
             {
                 "id": each.id,
                 "name": each.name,
-                "named": each.name != default_name(each.id),
+                "named": each.named,
                 "standing": each.standing(registry.stage),
                 "size": shown[each.id].size,
                 "unsure": shown[each.id].unsure,
