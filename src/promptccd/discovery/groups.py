@@ -8,8 +8,9 @@ from torch import Tensor
 from promptccd.discovery.session import DiscoverySession
 from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry
+from promptccd.registry.changes import SURE
 
-SURE, FAIRLY_SURE = 0.8, 0.5
+VERY_SURE = 0.8
 MAX_TYPICAL, MAX_BORDERLINE = 8, 4
 
 
@@ -42,9 +43,9 @@ class GroupView:
         """The confidence in words."""
         if not self.size:
             return "no images here"
-        if self.confidence >= SURE:
+        if self.confidence >= VERY_SURE:
             return "sure"
-        return "fairly sure" if self.confidence >= FAIRLY_SURE else "unsure"
+        return "fairly sure" if self.confidence >= SURE else "unsure"
 
     @property
     def title(self) -> str:

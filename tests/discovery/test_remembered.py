@@ -1,0 +1,96 @@
+"""What is remembered of earlier images: features that are kept, each moment once, and what waits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.discovery import FeatureCache, remembered
+from promptccd.discovery.remembered import Remembered
+from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
+from promptccd.registry.grouping import WAITS
+
+SPACE, WIDTH = "space", 4
+AXES = np.eye(WIDTH)
+
+
+def key(number: int) -> str:
+    return f"{number:064x}"
+
+
+def seen(counts: list[int]) -> CategoryRegistry:
+    """A stage for each number, of so many images; even ones are in category 0, odd ones in category 1."""
+    registry, first = CategoryRegistry(), 0
+    for stage, count in enumerate(counts):
+        numbers = np.arange(first, first + count)
+        ids = [0, 1] if stage else None
+        registry.observe(stage, StageGroups([*map(key, numbers)], numbers % 2, AXES[:2], ids))
+        first += count
+    return registry
+
+
+def kept(folder: Path, count: int) -> FeatureCache:
+    cache = FeatureCache(folder)
+    cache.store(SPACE, [*map(key, range(count))], torch.from_numpy(AXES[np.arange(count) % 2]))
+    return cache
+
+
+def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Path) -> None:
+    registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
+    cache.store_followers({key(1): key(0), key(101): key(100)})
+    registry.edit(Move([key(4)], None))
+    found = Remembered(registry, SPACE, cache, {}).before(2, 50, [1, 0], 1)
+    assert found is not None and found.newest == 2
+    numbers = [each for each in range(130) if each not in (1, 101)]  # of 130 to 139 there are no features
+    assert found.stages.tolist() == [int(each >= 100) for each in numbers]
+    rows = [WAITS if each == 4 else 1 - each % 2 for each in numbers]
+    assert found.rows.tolist() == rows, "rows of the ids as they are given"
+    assert found.features.tolist() == AXES[np.array(numbers) % 2].tolist()
+
+
+def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    registry, cache = seen([120, 5]), kept(tmp_path, 120)
+    past = Remembered(registry, SPACE, cache, {})
+    assert past.before(1, 240, [0, 1], 1) is not None
+    assert past.before(1, 241, [0, 1], 1) is None  # less than one for two new ones
+    cache.store_followers({key(each): key(0) for each in range(1, 22)})
+    assert past.before(1, 5, [0, 1], 1) is None  # 99
+
+
+def test_of_many_earlier_images_some_are_drawn_by_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "MOST_REMEMBERED", 110)
+    registry, cache = seen([400, 5]), kept(tmp_path, 400)
+    drawn = [Remembered(registry, SPACE, cache, {}).before(1, 5, [0, 1], seed) for seed in (1, 1, 2)]
+    rows = [each.rows.tolist() for each in drawn if each is not None]
+    assert [len(each) for each in rows] == [110] * 3
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_features_come_in_the_order_of_the_keys_from_disk_or_from_memory(tmp_path: Path) -> None:
+    registry, cache = seen([6]), kept(tmp_path, 4)
+    cache.store(SPACE, [key(4)], torch.ones(1, WIDTH + 1))  # of another width, so of no use
+    keys = [key(3), key(9), key(4), key(0)]
+    assert list(Remembered(registry, SPACE, cache, {key(9): torch.ones(WIDTH)}).features(keys)) == [
+        key(3),
+        key(0),
+    ]
+    assert not Remembered(registry, "another", cache, {}).features(keys)
+    here = {key(0): torch.ones(WIDTH), key(9): torch.zeros(WIDTH)}
+    assert list(Remembered(registry, SPACE, None, here).features(keys)) == [key(9), key(0)]
+
+
+def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:
+    registry, cache = seen([6]), kept(tmp_path, 5)
+    registry.edit(Move([key(0)], None))
+    registry.observe(
+        0, StageGroups([*map(key, range(1, 6))], np.array([1, 0, WAITS, WAITS, WAITS]), AXES[:2], [0, 1])
+    )
+    past = Remembered(registry, SPACE, cache, {})
+    assert past.waiting == [key(3), key(4), key(5)], "a person took the first one out"
+    assert past.likest() == {key(3): 1, key(4): 0}, "the last one has no features"
+    registry.edit(Move([key(3)], 1))
+    registry.edit(Confirm([key(3)]))
+    assert past.waiting == [key(4), key(5)]
