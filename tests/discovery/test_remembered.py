@@ -1,5 +1,6 @@
 """What is remembered of earlier images: features that are kept, each moment once, and what waits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,10 @@ import pytest
 import torch
 
 from promptccd.discovery import FeatureCache, remembered
+from promptccd.discovery.grouping import EarlierImages, KnownCategories
 from promptccd.discovery.remembered import Remembered
+from promptccd.models import CategorySpread
+from promptccd.models.assignment import assign
 from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
 from promptccd.registry.grouping import WAITS
 
@@ -94,3 +98,21 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
     registry.edit(Move([key(3)], 1))
     registry.edit(Confirm([key(3)]))
     assert past.waiting == [key(4), key(5)]
+
+
+def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(tmp_path: Path) -> None:
+    registry, cache = seen([6]), FeatureCache(tmp_path)
+    clusters = np.array([WAITS, WAITS, WAITS, WAITS, 0, 1])
+    registry.observe(0, StageGroups([*map(key, range(6))], clusters, AXES[:2], [0, 1]))
+    cache.store(SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]]))  # 1 is far from all
+    past = Remembered(registry, SPACE, cache, {})
+    prototypes = torch.from_numpy(AXES[:3]).float()
+    found = assign(prototypes, prototypes, [0, 1, 2], temperature=0.1, keys=["a", "b", "c"])
+    earlier = EarlierImages(prototypes[:2], torch.tensor([0, 1]), torch.tensor([0, 0]), 1)
+    spread = CategorySpread(torch.eye(WIDTH), torch.full((2,), 0.1), 0.1, 1.5, 2.0, 4.0, 0.1, 1.0)
+    known = KnownCategories((0, 1), prototypes[:2], spread, earlier)
+    fits = past.fitting(found, known, 0.1, {key(3)})
+    assert fits is not None and (fits.keys, fits.category_ids.tolist()) == ((key(0), key(2)), [1, 2])
+    assert past.fitting(found, known, 0.1, {key(0), key(2), key(3)}) is None
+    for unknown in (replace(known, spread=None), replace(known, earlier=None)):
+        assert past.fitting(found, unknown, 0.1, set()) is None
