@@ -21,7 +21,7 @@ from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
 from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
-from promptccd.registry import CategoryRegistry, LogEntry, has_registry
+from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
 from promptccd.registry.tables import Patch, default_name
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
@@ -61,7 +61,7 @@ class ProjectView:
         self.still = self.project.still
         self._laying = threading.Lock()
         self._columns: Columns | None = None
-        self._near: tuple[list[tuple[int, int]], dict[int, list[int]]] = ([], {})
+        self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
         self._news: set[int] | None = None  # rows that changed since an answer was begun
         self.photos = self._photos()
 
@@ -84,7 +84,7 @@ class ProjectView:
     def _take(self, patches: Sequence[Patch] | None) -> None:
         """Bring what is shown up to date; without knowing what changed, all of it."""
         if patches is None:
-            self._columns, self._near, self._news = None, ([], {}), None
+            self._columns, self._near, self._news = None, ([], ({}, [])), None
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
@@ -246,16 +246,19 @@ class ProjectView:
             "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
-    def _resembling(self) -> dict[int, list[int]]:
-        """For every category those that it resembles, most alike first; kept until a prototype changes."""
-        looks = [(each.id, each.prototype_row) for each in self.registry.active]
+    def _resembling(self) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
+        """For every category those that it resembles, most alike first, and pairs that may be one.
+
+        Both are kept until a prototype or a name changes.
+        """
+        looks = [(each.id, each.prototype_row, each.name) for each in self.registry.active]
         if looks != self._near[0]:
             found = self.registry.active_prototypes()
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
             order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
             near = [[found.ids[each] for each in row] for row in order.tolist()]
-            self._near = looks, dict(zip(found.ids, near, strict=True))
+            self._near = looks, (dict(zip(found.ids, near, strict=True)), alike_pairs(self.registry))
         return self._near[1]
 
     def answer(self, act: Callable[[Project], LogEntry]) -> dict[str, Any]:
@@ -281,7 +284,7 @@ class ProjectView:
 
     def _summary(self, revision: str) -> dict[str, Any]:
         registry, columns = self.registry, self.columns()
-        near, active = self._resembling(), registry.active
+        (near, alike), active = self._resembling(), registry.active
         shown = {each.id: columns.shown(each.id) for each in active}
         groups = [
             {
@@ -305,6 +308,7 @@ class ProjectView:
             "photos": int(self.photos.here.sum()),
             "stage": registry.stage,
             "groups": groups,
+            "alike": alike,
             "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
             "redo": _described(redo[-1]) if redo else None,
         }
