@@ -11,6 +11,7 @@ on where it was stopped.
 
 import argparse
 import json
+import resource
 import shutil
 import time
 from collections import Counter
@@ -22,6 +23,8 @@ import numpy as np
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from promptccd.discovery import DiscoverySession, discover
+from promptccd.experiments.charts import line_chart
+from promptccd.experiments.pages import templates_of
 
 KINDS, POWER = 10, 0.7  # that come in the first week, and how their frequencies fall with their rank
 
@@ -63,7 +66,14 @@ def run(table: Any, weeks: Sequence[list[int]], model: str, out: Path) -> list[d
         shutil.rmtree(folder)
         kinds = [int(table["kind"][int(row.file.split(".")[0])].as_py()) for row in result.rows]
         found = [(row.category, kind) for row, kind in zip(result.rows, kinds, strict=True)]
-        done.append(figures(found, done) | {"seconds": round(seconds, 2), "estimate": str(result.estimate)})
+        done.append(
+            figures(found, done)
+            | {"pictures": len(found), "seconds": round(seconds, 2), "estimate": str(result.estimate)}
+            | {
+                "MB at most": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+                **_bytes(out / "project"),
+            }
+        )
         with done_file.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
         print(
@@ -101,6 +111,13 @@ def figures(found: Sequence[tuple[int | None, int]], before: Sequence[dict[str, 
     }
 
 
+def _bytes(project: Path) -> dict[str, int]:
+    """Of what is kept about the pictures, and of the copies of their features, which can be made anew."""
+    sizes = {path: path.stat().st_size for path in project.rglob("*") if path.is_file()}
+    cached = sum(size for path, size in sizes.items() if "cache" in path.relative_to(project).parts[0])
+    return {"bytes kept": sum(sizes.values()) - cached, "bytes of features": cached}
+
+
 def summary(done: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of a year: the last week, the worst one, and the mean over the last eight."""
     last = done[-8:]
@@ -115,6 +132,41 @@ def summary(done: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "old right": round(float(np.mean(old)), 1) if old else None,
         "opened after the first week": done[-1]["categories"] - done[0]["categories"],
     }
+
+
+PAGE = """{% extends "base.html.jinja" %}
+{% import "charts.html.jinja" as draw %}
+{% block content %}
+{% for each in charts %}{{ draw.lines(each[1], each[0]) }}
+{% endfor %}
+{% endblock %}"""
+
+
+def curves(done: Sequence[dict[str, Any]], title: str) -> str:
+    """A page with the curves of a year: numbers of categories, what is right, and what it costs."""
+    drawn = {
+        "Categories, and the kinds that came": {
+            "categories": "categories",
+            "kinds": "kinds that came",
+            "named": "kinds with a category",
+        },
+        "Pictures in the category of their kind, in percent": {
+            "right": "all",
+            "old_right": "of kinds that were named before",
+        },
+        "Seconds a week": {"seconds": "seconds"},
+        "Pictures that wait, of the week": {"waiting": "waiting"},
+    }
+    charts = []
+    for caption, lines in drawn.items():
+        series = {
+            words: [(each["week"] + 1, each[name]) for each in done if each[name] is not None]
+            for name, words in lines.items()
+        }
+        charts.append(
+            (caption, line_chart(f"{caption}, by week", series, x_label="week", y_label="", y_least=0))
+        )
+    return templates_of("promptccd.experiments").from_string(PAGE).render(title=title, charts=charts)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -143,7 +195,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         name = f"{options.data.parent.name}-{Path(options.model).name}-{seed}{'-nothing-new' * options.nothing_new}"
         done = run(table, list(drawn), options.model, options.out / name)
-        print(name, json.dumps(summary(done)), flush=True)
+        page = options.out / name / "year.html"
+        page.write_text(curves(done, name), encoding="utf-8")
+        print(name, json.dumps(summary(done)), page, flush=True)
 
 
 def _read(path: Path) -> Any:

@@ -26,6 +26,7 @@ export interface Summary {
   photos: number;
   stage: number;
   groups: Group[];
+  alike: [number, number][]; // that may be one
   undo: Told | null;
   redo: Told | null;
 }

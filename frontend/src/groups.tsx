@@ -155,6 +155,7 @@ export function Groups({ desk }: { desk: Desk }) {
           {t("searchFiles", { n: groups.length, words: desk.words })}
         </button>
       )}
+      <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")}>
         {groups.map((group) => (
           <li key={group.id} class={`card${desk.chosen.has(group.id) ? " picked" : ""}`} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
@@ -172,6 +173,27 @@ export function Groups({ desk }: { desk: Desk }) {
           </li>
         ))}
       </ul>
+    </div>
+  );
+}
+
+/** Pairs of groups that may be one; to name both tells them apart. */
+function Alike({ desk }: { desk: Desk }) {
+  const pairs = desk.summary!.alike.flatMap(([first, second]) => {
+    const [one, other] = [desk.byId.get(first), desk.byId.get(second)];
+    return one && other ? [[one, other]] : [];
+  });
+  if (!pairs.length) return null;
+  return (
+    <div class="row alike" title={t("alikeHow")}>
+      <small>{t("alikeGroups")}</small>
+      {pairs.map(([one, other]) => (
+        <button key={`${one.id} ${other.id}`} class="offer" onClick={() => desk.open({ kind: "merge", ids: [one.id, other.id] })}>
+          <Cover desk={desk} group={one} most={1} />
+          <Cover desk={desk} group={other} most={1} />
+          <span dir="auto">{one.name} · {other.name}</span>
+        </button>
+      ))}
     </div>
   );
 }

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import Command
 from promptccd.discovery.project.features import Features, Means
@@ -31,3 +33,15 @@ def means_of(session: DiscoverySession) -> Means:
     """Means of the features of a session that nobody has written down yet."""
     pairs = (pair for stage in session.stages for pair in zip(stage.keys, stage.features, strict=True))
     return Means(Features(sorted(session.registry.images), pairs), session.registry)
+
+
+def drawn_together(project: Path) -> tuple[int, int]:
+    """Make two groups of a project look alike, far more than groups do otherwise; their ids."""
+    first, second = (each.id for each in registry_in(project).active[:2])
+
+    def draw(registry: CategoryRegistry) -> None:
+        look = registry.active_prototypes().matrix[0]
+        registry.replace_prototypes({second: look + 0.001 * np.roll(look, 1)})
+
+    correct(project, draw)
+    return first, second

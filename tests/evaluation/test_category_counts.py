@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from benchmarks.bench_count import Setting, simulated
 from promptccd.clustering import CountEstimate, estimate_as_taught
@@ -168,3 +170,52 @@ def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages
                 counting.estimate(1, features, assigned)
             continue
         assert later == (counting.estimate(1, features, assigned) if name == "kmeans" else None)
+
+
+WIDTH = 16
+
+
+def _stream(kinds: dict[int, int], noise: float, seed: int) -> Tensor:
+    """Unit features around the centre of each kind, so many of each."""
+    centres = F.normalize(torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(1)), dim=1)
+    drawn = torch.Generator().manual_seed(seed)
+    around = [
+        centres[kind] + noise * torch.randn(count, WIDTH, generator=drawn) for kind, count in kinds.items()
+    ]
+    return F.normalize(torch.cat(around), dim=1)
+
+
+def _counted(streams: list[dict[int, int]], stage: int, noise: float = 0.15) -> CountEstimate | None:
+    """The number for a stage; labelled images of four kinds lie closer together than others do."""
+    four = dict.fromkeys(range(4), 60)
+    features = [_stream(four, 0.03, 0), *(_stream(each, noise, seed) for seed, each in enumerate(streams, 1))]
+    kinds = [four, *streams[: stage - 1]]
+    assigned = [np.repeat(list(each), list(each.values())) for each in kinds]
+    images = SimpleNamespace(index=stage, sample_ids=np.arange(sum(streams[stage - 1].values())))
+    counting = COUNTS["stream"](replace(ARGUMENTS, category_count="stream", count_prior="calibrated"))
+    return counting.before_training(images, lambda: features[: stage + 1], assigned)
+
+
+FOUR = dict.fromkeys(range(4), 30)
+
+
+def test_a_stream_opens_what_hardly_lay_anywhere_before() -> None:
+    estimate = _counted([FOUR, FOUR, FOUR | {4: 30}], 3)
+    assert estimate is not None
+    assert (estimate.count, estimate.low <= 5 <= estimate.high, estimate.method) == (5, True, "stream")
+    two = _counted([FOUR, FOUR | {4: 30}, FOUR | {5: 30, 6: 30}], 3)
+    assert two is not None
+    assert two.count == 7
+
+
+def test_labelled_images_that_training_drew_together_are_no_measure() -> None:
+    for stage in (2, 3, 4):
+        estimate = _counted([dict.fromkeys(range(4), 60)] * 4, stage, noise=0.35)
+        assert estimate is not None
+        assert estimate.count <= 5  # two to five open where labelled images count as earlier ones
+
+
+def test_the_first_stream_is_counted_by_splitting_and_merging() -> None:
+    assert _counted([FOUR | {4: 30}], 1) is None
+    few = dict.fromkeys(range(4), 5)
+    assert _counted([few, FOUR], 2) is None  # 20 earlier images say little about 120

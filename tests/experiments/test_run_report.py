@@ -13,9 +13,10 @@ from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, MismatchError, PromptCCDError, RunError
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
+from promptccd.experiments.charts import NUM_STYLES
 from promptccd.experiments.comparison import published_table
 from promptccd.experiments.measures import measure_run, signed
-from promptccd.experiments.run_figures import score_rows
+from promptccd.experiments.run_figures import history_charts, score_rows
 from promptccd.experiments.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.training.arguments import DataArguments, ModelArguments
@@ -407,3 +408,23 @@ def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: 
     assert len(header) == len(rows[0]) == len(rows[1])
     assert rows[0][-1] == "✗ no"
     assert rows[1][-1] == "–"  # noqa: RUF001
+
+
+def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
+    run = measure_run(RunEvaluation(str(runs[0])), routing=False)
+    few = history_charts(run)
+    assert [len(each.series) for each in few] == [
+        1 + len(run.stages),
+        1 + len(run.stages),
+        1,
+        1 + len(run.stages),
+    ]
+    year = [
+        replace(record, stage=stage) for stage in range(53) for record in run.history if record.stage == 1
+    ]
+    for chart in history_charts(replace(run, history=year)):
+        names = [each.name for each in chart.series]
+        assert len(names) == NUM_STYLES
+        assert (names[0], names[-1]) == ("stage 0", "stage 52")
+        assert f"{NUM_STYLES} of 53 stages" in chart.label
+        assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")

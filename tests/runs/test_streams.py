@@ -102,7 +102,7 @@ def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_p
     assert str(records[2]) not in card
     for word in ("model-index", "accuracy is of", "| All |", "stage 2 of 3", "week01", "class_blocks"):
         assert word not in card
-    assert run.recipe.training.category_count == "split_merge"
+    assert run.recipe.training.category_count == "stream"
     assert not [check for check in verify(str(all_at_once)) if check.problem]
     evaluation = RunEvaluation(str(all_at_once))
     with pytest.raises(DataError, match=r"Stage 1 \(.*week01\) has no labels"):

@@ -127,7 +127,7 @@ def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
     """A folder may be called 2024, and hold a comma."""
     recipe = typed(f"train 'my photos' {words}")
     assert recipe.data.unlabelled == streams
-    assert (recipe.training.category_count, recipe.training.count_prior) == ("split_merge", "calibrated")
+    assert (recipe.training.category_count, recipe.training.count_prior) == ("stream", "calibrated")
     assert typed("train 'my photos' --class_blocks 3 1").data.unlabelled is None
     given = typed("train 'my photos' --unlabelled a b --category_count 4 5 --count_prior matched")
     assert (given.training.given_counts, given.training.count_prior) == ([4, 5], "matched")

@@ -142,6 +142,7 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
         "num_categories": result.estimate.to_dict(),
         "new": list(result.change.new),
         "waiting": result.waiting,
+        "alike": result.alike,
         "seconds": result.seconds,
         "assignments": [asdict(row) for row in result.rows],
         "written": [str(path) for path in result.paths],
@@ -177,6 +178,12 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
             f"{count} image{'s' * (count != 1)} fit{'s' * (count == 1)} nowhere yet, most like "
             f"{', '.join(name for name, _ in like)}: they are looked at again with the next images, and promptccd open "
             "shows them"
+        )
+    if result.alike:
+        pairs = ", ".join(f"{one} and {other}" for one, other in result.alike)
+        lines.append(
+            f"may be one, being more alike than categories usually are: {pairs}. promptccd open shows them side by "
+            "side, and `promptccd categories FOLDER merge ID ID` makes one of two"
         )
     lines += [
         f"  {number:4d}  {name} ({KINDS[kind]}): {size}"

@@ -39,7 +39,7 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
-from promptccd.registry import StageChange, load_registry
+from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
@@ -74,6 +74,7 @@ class DiscoveryResult:
         estimate: number of categories, with its range.
         change: the difference from before the stage.
         waiting: name of the category that each image, of this stage or an earlier one, is most like that fits nowhere.
+        alike: pairs of ids of categories that may be one, closest first.
         rows: one per file found.
         paths: the files and folders written.
         exports: what became of each.
@@ -85,6 +86,7 @@ class DiscoveryResult:
     estimate: CountEstimate
     change: StageChange
     waiting: dict[str, str]
+    alike: list[tuple[int, int]]
     rows: list[AssignmentRow]
     paths: list[Path]
     exports: list[Export]
@@ -205,6 +207,7 @@ class _Discovery:
             session.estimate,
             session.change,
             {key: session.registry.category(each).name for key, each in session.remembered.likest().items()},
+            alike_pairs(session.registry),
             rows,
             paths,
             exports,

@@ -6,11 +6,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from promptccd.clustering import PRIORS, CountEstimate, Trial, calibrate, estimate_as_taught
+from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
+from promptccd.clustering.stream import Stream, enough_earlier
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
 from promptccd.errors import DataError
@@ -230,11 +233,39 @@ class SplitMergeCount(KnownCount):
         )
 
 
+class StreamCount(SplitMergeCount):
+    """Beside earlier streams, a category opens where the newest images have come to lie and hardly any lay before.
+
+    Trained images lie closer together than others of their categories, so those of the labelled stage are no measure
+    of what is usual. Where there are too few others, as in the first stream, components are split and merged.
+    """
+
+    def before_training(
+        self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate | None:
+        """See the base class."""
+        num_earlier = sum(map(len, assigned[1:]))
+        if not enough_earlier(num_earlier, len(stage.sample_ids)):
+            return super().before_training(stage, features, assigned)
+        labelled, *earlier, newest = (F.normalize(each.float().cpu(), dim=1) for each in features())
+        ids, numbers = np.unique(np.concatenate(assigned), return_inverse=True)
+        everything, rows = torch.cat([labelled, *earlier]), torch.from_numpy(numbers)
+        known = torch.stack([everything[rows == row].mean(0) for row in range(len(ids))])
+        points, rows, seed = everything[len(labelled) :], rows[len(labelled) :], self.arguments.seed
+        stages = torch.cat([torch.full((len(each),), index) for index, each in enumerate(earlier, 1)])
+        spread = measure_spread(points, rows, known, seed=seed_of("spread", seed, stage.index))
+        if spread is not None:
+            newest, points, known = (each @ spread.whitener.to(each) for each in (newest, points, known))
+        stream = Stream(newest, points, stages, known, stage.index, seed_of("count", seed, stage.index))
+        return stream.opened().estimate(len(ids))
+
+
 COUNTS: dict[str, type[KnownCount]] = {
     "known": KnownCount,
     "given": GivenCount,
     "kmeans": AccuracyCount,
     "split_merge": SplitMergeCount,
+    "stream": StreamCount,
 }
 
 

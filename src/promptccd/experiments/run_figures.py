@@ -5,7 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from promptccd.evaluation.accuracy import PARTS
-from promptccd.experiments.charts import Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
+from promptccd.experiments.charts import (
+    NUM_STYLES,
+    Chart,
+    HeatMap,
+    bar_chart,
+    heat_map,
+    line_chart,
+    shortened,
+)
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.measures import (
     ABSENT,
@@ -164,9 +172,16 @@ def count_rows(runs: Sequence[RunMeasures]) -> Table:
 
 
 def history_charts(run: RunMeasures) -> list[Chart]:
-    """Losses and learning rate over epochs, a line per stage; no chart where they were not recorded."""
+    """Losses and learning rate over epochs, a line per stage; no chart where they were not recorded.
+
+    Of more stages than lines can be told apart, so many are drawn, the first and the last among them.
+    """
     if not run.history:
         return []
+    stages = sorted({record.stage for record in run.history})
+    places = np.linspace(0, len(stages) - 1, min(len(stages), NUM_STYLES)).round().astype(int)
+    shown = {stages[place] for place in places}
+    of_all = f", {len(shown)} of {len(stages)} stages" if len(shown) < len(stages) else ""
     names = dict.fromkeys(name for record in run.history for name in record.losses)
     titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
     charts = []
@@ -174,11 +189,11 @@ def history_charts(run: RunMeasures) -> list[Chart]:
         series: dict[str, list[tuple[float, float]]] = {}
         for record in run.history:
             values = {**record.losses, "learning rate": record.learning_rate}
-            if name in values:
+            if name in values and record.stage in shown:
                 series.setdefault(f"stage {record.stage}", []).append((record.epoch + 1, values[name]))
         label = titles.get(name, name.replace("_", " "))
-        said = f"{label} over the epochs of every stage"
-        charts.append(line_chart(said, series, x_label="epoch", y_label=label))
+        said = f"{label} over the epochs of every stage{of_all}"
+        charts.append(line_chart(said, series, x_label="epoch", y_label=label + of_all))
     return charts
 
 

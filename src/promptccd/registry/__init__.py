@@ -3,6 +3,7 @@
 Nothing here knows images or models: keys of images, groups of them and prototypes come in; categories come out.
 """
 
+from promptccd.registry.alike import alike_pairs as alike_pairs
 from promptccd.registry.changes import GROUPING as GROUPING
 from promptccd.registry.changes import LogEntry as LogEntry
 from promptccd.registry.changes import StageChange as StageChange

@@ -234,8 +234,8 @@ def _tell_of_streams(recipe: Recipe, stages: StageStream) -> None:
         else f"are estimated ({counting}; --category_count gives them)"
     )
     logger.info(
-        "%d images of %d categories are labelled. Without labels: %s. Numbers of categories %s; nothing is scored.",
-        len(stages.labelled), stages.num_known, "; ".join(f"{len(each)} of {each.place}" for each in stages[1:]), how,
+        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is scored.",
+        len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1, how,
     )  # fmt: skip
 
 

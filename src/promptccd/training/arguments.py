@@ -309,8 +309,9 @@ class TrainingArguments:
         mixture_floor: share of the features' own variance that every fit of the mixture adds to its variances.
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
-            splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images; or
-            the numbers themselves, one per unlabelled stage, labelled categories included: ``85,100,115``.
+            splitting and merging clusters (PromptCCD-U); ``stream``, the same in the first unlabelled stage, then by
+            where images come to lie that hardly any lay before; ``kmeans``, by the accuracy of k-means on labelled
+            images; or the numbers themselves, one per unlabelled stage, labelled categories included: ``85,100,115``.
         count_prior: what splitting and merging expects of a category: ``paper``, its prior; ``matched``, the spread of
             known categories; ``calibrated``, the same with the scale that finds held-out labelled categories again.
             But for ``paper``, ranges, those of ``kmeans`` too, hold what held-out categories were miscounted by.
@@ -363,7 +364,7 @@ class TrainingArguments:
     exemplar_labels: bool = True
     mixture_floor: float = number(0.01, 0, 1, above=True)
     kmeans_restarts: int = number(100, 1, 1_000_000)
-    category_count: Literal["known", "split_merge", "kmeans"] | list[int] = "known"
+    category_count: Literal["known", "split_merge", "stream", "kmeans"] | list[int] = "known"
     count_prior: Literal["paper", "matched", "calibrated"] = "paper"
     init_components: int = number(0, *WHOLE["num_components"])
     max_categories: int | None = number(None, *WHOLE["num_components"])

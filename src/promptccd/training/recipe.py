@@ -229,7 +229,7 @@ class Recipe:
             prior = self.training.count_prior
             self.training = dataclasses.replace(
                 self.training,
-                category_count="split_merge",
+                category_count="stream",
                 count_prior="calibrated" if prior == "paper" else prior,
             )
         if (given := self.training.given_counts) is not None:

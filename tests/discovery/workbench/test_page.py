@@ -12,7 +12,7 @@ import pytest
 from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import Rename
 from tests.browsing import Visit, watch
-from tests.discovery.corrected import correct, registry_in
+from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
 
 if TYPE_CHECKING:
@@ -124,6 +124,20 @@ def first_group(person: Person, project: Path) -> tuple[int, int]:
     person.go(f"view=group&of={largest.id}")
     person.page.locator(".cell img").first.wait_for()
     return largest.id, largest.size
+
+
+def test_two_that_may_be_one_are_one_click_from_being_so(person: Person, project: Path) -> None:
+    one, other = drawn_together(project)
+    together = sum(each.size for each in registry_in(project).active if each.id in (one, other))
+    offer = person.page.locator(".alike .offer")
+    offer.wait_for(timeout=10_000)
+    assert offer.locator("img").count() == 2
+    person.click(".alike .offer")
+    person.click("dialog[open] .primary")
+    person.said("Merged 2 groups")
+    assert person.actions == 2
+    assert together in [each.size for each in registry_in(project).active]
+    assert offer.count() == 0
 
 
 def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:

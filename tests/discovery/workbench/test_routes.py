@@ -14,6 +14,7 @@ import pytest
 from datasets import load_dataset
 from PIL import Image
 
+from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.project import ProjectView
@@ -23,7 +24,7 @@ from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import CategoryRegistry, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import registry_in
+from tests.discovery.corrected import drawn_together, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
@@ -55,6 +56,28 @@ def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None
         assert each["id"] not in each["near"]
     assert sure.max() <= 255
     assert reader.get("search?q=1-0+PNG") == [row for row, name in enumerate(names) if "1-0" in name]
+
+
+def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, window: Window) -> None:
+    pair = drawn_together(project)
+    told = window.get("state")
+    assert told["alike"] == [list(pair)]
+    assert window.do(do="rename", group=pair[0], name="heron")[1]["alike"] == [list(pair)]
+    assert window.do(do="rename", group=pair[1], name="egret")[1]["alike"] == []
+    assert window.do(do="undo", number=window.get("state")["undo"]["number"])[1]["alike"] == [list(pair)]
+
+
+def test_discover_names_them_too(project: Path, found_once: Path, tiny_backbone: Path, capsys) -> None:
+    one, other = drawn_together(project)
+    command = ["discover", str(tiny_backbone), str(found_once / "album"), "--out", str(project)]
+    assert main(command) == 0
+    assert f"than categories usually are: {one} and {other}. " in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alike"] == [[one, other]]
+    assert main(["categories", str(project), "merge", str(one), str(other)]) == 0
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "usually are" not in capsys.readouterr().out
 
 
 def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage, project: Path) -> None:

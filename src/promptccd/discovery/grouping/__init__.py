@@ -1,8 +1,8 @@
 """Group unlabelled images beside prototypes that stay where they are, and ask people about the groups."""
 
+from promptccd.clustering.stream import EarlierImages, enough_earlier
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.questions import PairQuestion, pair_questions, suggest_split
-from promptccd.discovery.grouping.stream import EarlierImages, enough_earlier
 
 __all__ = [
     "EarlierImages",

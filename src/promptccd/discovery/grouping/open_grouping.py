@@ -17,6 +17,7 @@ from promptccd.clustering.category_count import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
+from promptccd.clustering.stream import EarlierImages, Stream
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places
 from promptccd.discovery.grouping.held_kmeans import (
@@ -28,7 +29,6 @@ from promptccd.discovery.grouping.held_kmeans import (
     pinned_means,
 )
 from promptccd.discovery.grouping.silhouettes import METHOD, estimate_in_trees
-from promptccd.discovery.grouping.stream import EarlierImages, Stream
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
 from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
@@ -404,16 +404,9 @@ def _in_stream(
     stream = Stream(
         problem.units.points[free], problem.earlier, earlier.stages, problem.held, earlier.newest, seed
     )
-    new, doubtful, missed = stream.opened()
-    found = problem.beside(new)
-    count = len(found.centres)
-    estimate = CountEstimate(
-        count,
-        max(problem.fewest, count - doubtful),
-        count + missed,
-        "stream",
-        "a hundred times as many errors, or few",
-    )
+    new = stream.opened()
+    found = problem.beside(new.centres)
+    estimate = new.estimate(len(found.centres) - len(new.centres))
     return problem.waiting(problem.assignment(found)), estimate
 
 

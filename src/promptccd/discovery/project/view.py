@@ -21,7 +21,7 @@ from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
 from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
-from promptccd.registry import CategoryRegistry, LogEntry, has_registry
+from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
 from promptccd.registry.changes import SURE
 from promptccd.registry.tables import Patch
 
@@ -129,7 +129,7 @@ class ProjectView(Project):
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
-        self._near: tuple[list[tuple[int, int]], dict[int, list[int]]] = ([], {})
+        self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
         self._news: set[int] | None = None  # rows that changed since an answer was begun
         self.photos = self._photos()
 
@@ -144,7 +144,7 @@ class ProjectView(Project):
         super()._took(patches)
         # Some images were forgotten, or are remembered again.
         if patches is None or any("images" in each.changes for each in patches):
-            self._columns, self._near, self._news = None, ([], {}), None
+            self._columns, self._near, self._news = None, ([], ({}, [])), None
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
@@ -298,16 +298,19 @@ class ProjectView(Project):
             "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
-    def _resembling(self) -> dict[int, list[int]]:
-        """For every category those that it resembles, most alike first; kept until a prototype changes."""
-        looks = [(each.id, each.prototype_row) for each in self.registry.active]
+    def _resembling(self) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
+        """For every category those that it resembles, most alike first, and pairs that may be one.
+
+        Both are kept until a prototype or a name changes.
+        """
+        looks = [(each.id, each.prototype_row, each.name) for each in self.registry.active]
         if looks != self._near[0]:
             found = self.registry.active_prototypes()
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
             order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
             near = [[found.ids[each] for each in row] for row in order.tolist()]
-            self._near = looks, dict(zip(found.ids, near, strict=True))
+            self._near = looks, (dict(zip(found.ids, near, strict=True)), alike_pairs(self.registry))
         return self._near[1]
 
     def corrected(self, act: Callable[[], LogEntry]) -> dict[str, Any]:
@@ -333,7 +336,7 @@ class ProjectView(Project):
 
     def _summary(self, revision: str) -> dict[str, Any]:
         registry, columns = self.registry, self.columns()
-        near, active = self._resembling(), registry.active
+        (near, alike), active = self._resembling(), registry.active
         shown = {each.id: columns.shown(each.id) for each in active}
         groups = [
             {
@@ -357,6 +360,7 @@ class ProjectView(Project):
             "photos": int(self.photos.here.sum()),
             "stage": registry.stage,
             "groups": groups,
+            "alike": alike,
             "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
             "redo": _described(redo[-1]) if redo else None,
         }

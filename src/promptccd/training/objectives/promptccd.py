@@ -70,7 +70,7 @@ class MixtureObjective(ContrastiveObjective):
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
         prior = arguments.count_prior
-        counted = arguments.category_count == "split_merge" and len(PRIORS[prior].scales) > 1
+        counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:
             features = self.plain_features("features to count by")
             calibration = calibrate(

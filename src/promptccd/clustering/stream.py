@@ -16,6 +16,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
+from promptccd.clustering.category_count import CountEstimate
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
 
@@ -75,6 +76,12 @@ class Opened(NamedTuple):
     centres: Tensor
     doubtful: int
     missed: int
+
+    def estimate(self, beside: int) -> CountEstimate:
+        """The number of categories with so many others, and its range."""
+        count = beside + len(self.centres)
+        unsure = "a hundred times as many errors, or few"
+        return CountEstimate(count, max(1, count - self.doubtful), count + self.missed, "stream", unsure)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from promptccd.clustering import GroupingConstraints
+from promptccd.clustering.stream import Stream, false_openings
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
-from promptccd.discovery.grouping.stream import Stream, false_openings
 from promptccd.registry.grouping import WAITS
 
 WIDTH, KINDS = 16, 6
