@@ -234,7 +234,8 @@ def _tell_of_streams(recipe: Recipe, stages: StageStream) -> None:
         else f"are estimated ({counting}; --category_count gives them)"
     )
     logger.info(
-        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is scored.",
+        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is "
+        "scored.",
         len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1, how,
     )  # fmt: skip
 
