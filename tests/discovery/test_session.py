@@ -387,3 +387,21 @@ def test_every_image_leads_to_its_file(session, albums):
     grouped(session, albums[0])
     for key in session.current.keys:
         assert Path(albums[0], session.file_of(key)[1].name).read_bytes() == session.original(key)
+
+
+def test_a_number_that_is_given_later_leaves_the_estimate_as_it_was(session, albums):
+    before = grouped(session, albums[0]).estimate
+    assert before.is_estimate
+    session.group(session.num_categories)
+    assert session.estimate == before
+
+
+def test_without_a_cache_features_of_the_same_kind_are_remembered_in_memory(session, albums):
+    session.cache = None
+    first = grouped(session, albums[0], num_categories=4).current
+    grouped(session, albums[1], num_categories=6)
+    found = session.remembered.features([*reversed(first.keys)])
+    assert [*found] == [*reversed(first.keys)]
+    assert torch.equal(torch.stack([*found.values()]), first.features.flip(0))
+    first.space = "of another model"
+    assert not session.remembered.features(first.keys)

@@ -1,8 +1,13 @@
 """By which names and from which pages a page may be asked, one by one."""
 
-import pytest
+import asyncio
 
-from promptccd.discovery.site import Site
+import httpx
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+
+from promptccd.discovery.site import Guard, Message, Receive, Send, Site
 
 HOME = Site.of_machine()
 NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])
@@ -76,3 +81,52 @@ def test_the_environment_says_where_it_is() -> None:
     space = Site.of_environment({"SPACE_HOST": "user-space.hf.space", "GRADIO_SERVER_NAME": "0.0.0.0"})
     assert space.behind_proxy
     assert space.has_host("user-space.hf.space")
+
+
+class Own(Guard):
+    """Refuses a path, and says of every answer whose it is."""
+
+    def marks(self, scope: Message) -> dict[bytes, bytes]:
+        return {b"x-owner": scope["path"].encode()}
+
+    async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/refused":
+            raise HTTPException(418, "No tea.", {"x-owner": "nobody", "retry-after": "7"})
+        await self._app(scope, receive, send)
+
+
+def test_a_guard_marks_every_answer_its_refusals_too_and_lets_no_other_origin_in() -> None:
+    sent = {"X-Owner": "the application", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("here", headers=sent)(scope, receive, send)
+
+    async def asked() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=Own(app, HOME))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [await client.get(path) for path in ("/a", "/refused")]
+
+    answered, refused = asyncio.run(asked())
+    assert (answered.status_code, answered.text) == (200, "here")
+    assert answered.headers.get_list("x-owner") == ["/a"] and answered.headers["x-kept"] == "yes"
+    assert "access-control-allow-origin" not in answered.headers
+    assert (refused.status_code, refused.text, refused.headers["retry-after"]) == (418, "No tea.", "7")
+    assert refused.headers.get_list("x-owner") == ["/refused"]
+
+
+def test_a_guard_passes_the_start_on_and_closes_what_is_no_request() -> None:
+    passed, answers = list[str](), list[Message]()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        passed.append(scope["type"])
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    async def receive() -> Message:
+        return {}
+
+    for kind in ("lifespan", "websocket"):
+        asyncio.run(Own(app, HOME)({"type": kind}, receive, send))
+    assert passed == ["lifespan"]
+    assert answers == [{"type": "websocket.close", "code": 1008}]

@@ -12,7 +12,7 @@ from promptccd.data.limits import IntakeLimits
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
-from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES
+from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
 from promptccd.errors import DataError, RunError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
@@ -114,6 +114,27 @@ def test_a_link_in_the_project_is_refused(own: Path) -> None:
         if there:
             aside.rename(place)
     assert len(ProjectView(own / "found").photos.keys) == 3
+
+
+def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(own: Path) -> None:
+    registry, asked = ProjectView(own / "found").registry, list[str]()
+
+    def at_hand(key: str) -> bytes | None:
+        asked.append(key)
+        return b"at hand" if key == first else None
+
+    photos = Photos(own / "found", registry.images, at_hand)
+    first, second, _ = photos.keys
+    assert photos.original(first) == b"at hand"
+    assert photos.original(second) == (own / "album" / photos.names[1]).read_bytes()
+    assert asked == [first, second]
+    asked.clear()
+    assert photos.file_of(second) == own / "album" / photos.names[1]
+    assert asked == []
+    (own / "album" / photos.names[1]).write_bytes(jpeg(pixels(9, 480)))
+    with pytest.raises(DataError, match="shows something else"):
+        photos.file_of(second)
+    assert asked == [second]
 
 
 def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""One stage beside a registry, by itself: what was set aside, and numbers that cannot be."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.clustering import GroupingConstraints
+from promptccd.discovery import FeatureCache
+from promptccd.discovery.remembered import Remembered
+from promptccd.discovery.stage_grouping import NewImages, StageGrouping
+from promptccd.errors import DataError
+from promptccd.models import GCDConfig, GCDModel
+from promptccd.registry import CategoryRegistry, SetAside, StageGroups
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+
+WIDTH, EACH = 8, 6
+AXES = np.eye(WIDTH)
+
+
+def key(number: int) -> str:
+    return f"{number:064x}"
+
+
+def near(axis: int, seed: int, count: int = EACH) -> torch.Tensor:
+    """Unit features around an axis."""
+    points = AXES[axis] + 0.05 * np.random.default_rng(seed).normal(size=(count, WIDTH))
+    return torch.nn.functional.normalize(torch.from_numpy(points).float(), dim=1)
+
+
+@pytest.fixture
+def registry() -> CategoryRegistry:
+    """Stage 0 has two categories, of which the second is set aside."""
+    made = CategoryRegistry()
+    clusters = np.repeat([0, 1], EACH)
+    made.observe(0, StageGroups([*map(key, range(2 * EACH))], clusters, AXES[:2]))
+    made.edit(SetAside(1))
+    return made
+
+
+def grouping(registry: CategoryRegistry, cache: FeatureCache) -> StageGrouping:
+    vision = {"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": WIDTH, "num_attention_heads": 1}
+    model = GCDModel(GCDConfig(vision_config=vision, **TINY_HEAD))
+    return StageGrouping(registry, model, [0], Remembered(registry, "space", cache, {}), 1)
+
+
+def arrived(*features: torch.Tensor) -> NewImages:
+    rows = torch.cat(features)
+    keys = [key(100 + row) for row in range(len(rows))]
+    return NewImages(keys, rows, np.arange(len(rows)), GroupingConstraints(), 1)
+
+
+def test_what_is_like_something_set_aside_comes_to_it(registry: CategoryRegistry, tmp_path: Path) -> None:
+    images = arrived(near(0, 1), near(1, 2))
+    grouping(registry, FeatureCache(tmp_path)).group(images)
+    assert [registry.is_aside(each) for each in images.keys] == [False] * EACH + [True] * EACH
+
+
+def test_earlier_images_are_asked_only_where_the_number_is_not_given(
+    registry: CategoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(Remembered, "before", lambda self, stage, *arguments: asked.append(stage))
+    images = arrived(near(0, 1), near(2, 2))
+    change, count = grouping(registry.copy(), FeatureCache(tmp_path)).group(images, 2)
+    assert (len(change.new), count.count, asked) == (1, 2, [])
+    grouping(registry, FeatureCache(tmp_path)).group(images)
+    assert asked == [1]
+
+
+def test_where_all_of_it_is_set_aside_no_number_can_be_asked_for(
+    registry: CategoryRegistry, tmp_path: Path
+) -> None:
+    images = arrived(near(1, 1))
+    with pytest.raises(
+        DataError, match="All 6 images are like what was set aside, .* to make 2 categories of"
+    ):
+        grouping(registry, FeatureCache(tmp_path)).group(images, 2)
+    assert registry.stage == 0
+    change, count = grouping(registry, FeatureCache(tmp_path)).group(images, 1)  # the fixed one
+    assert (change.new, count.count, registry.stage) == ((), 1, 1)
+    assert all(map(registry.is_aside, images.keys))
