@@ -12,6 +12,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 TAKEN_ALONG = (
+    "CITATION.cff",
     "hub_configs/**/*.yaml",
     "spaces/discovery/README.md",
     "spaces/discovery/requirements.txt",

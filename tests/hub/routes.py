@@ -126,6 +126,19 @@ def change_settings(hub: Hub, request: Request, kind: str, repo_id: str) -> Repl
     return Reply.json({"private": repo.private})
 
 
+@route("GET", "/api/spaces")
+def list_spaces(hub: Hub, request: Request) -> Reply:
+    """Those of an author that name a model on their cards."""
+    author, model, account = request.query["author"], request.query["models"], hub.account(request)
+    found = []
+    for (kind, name), repo in hub.repos.items():
+        card = repo.at("main").files.get("README.md") if kind == "space" else None
+        seen = not repo.private or (account and account.owns(name))
+        if card and seen and name.startswith(f"{author}/") and f"- {model}\n" in card.data.decode():
+            found.append({"_id": "0" * 24, "id": name, "private": repo.private})
+    return Reply.json(found)
+
+
 @route("GET", r"/api/spaces/(?P<repo_id>[^/]+/[^/]+)/variables")
 def variables(hub: Hub, request: Request, repo_id: str) -> Reply:
     return Reply.json(hub.open(request, "space", repo_id, write=True).variables)

@@ -42,10 +42,16 @@ class BuiltIn:
     Attributes:
         load: makes it, or raises a `DataError` that says why it is not available.
         words: what it is, for model cards.
+        licence: under which its pictures may be passed on, as the Hub calls it; `None`: no card may show one.
+        page: where it is described.
+        credit: what its licence asks to be said, after the link.
     """
 
     load: Callable[[], Dataset]
     words: str
+    licence: str | None = None
+    page: str = ""
+    credit: str = ""
 
 
 IN_MEMORY = "in-memory"  # name that a run records for a data set given from Python
@@ -60,12 +66,22 @@ def _not_kept() -> Dataset:
 
 BUILT_IN = {
     IN_MEMORY: BuiltIn(_not_kept, "a data set given from Python"),
-    "digits": BuiltIn(digits_dataset, "scikit-learn's digits"),
+    "digits": BuiltIn(
+        digits_dataset,
+        "scikit-learn's digits",
+        licence="cc-by-4.0",
+        page="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
+        credit=" by Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0",
+    ),
     "creatures": BuiltIn(
-        creatures_dataset, "creatures drawn by rule, whose categories differ by their parts"
+        creatures_dataset,
+        "creatures drawn by rule, whose categories differ by their parts",
+        licence="apache-2.0",
     ),
     "other-creatures": BuiltIn(
-        partial(creatures_dataset, seed=1), "other images of the same creatures, to pretrain a backbone on"
+        partial(creatures_dataset, seed=1),
+        "other images of the same creatures, to pretrain a backbone on",
+        licence="apache-2.0",
     ),
 }
 

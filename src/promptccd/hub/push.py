@@ -3,13 +3,16 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import PushedRepository, Repository, bring, require_name, retried
+from promptccd.hub.commits import CARD, PushedRepository, Repository, bring, require_name, retried
+from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
+from promptccd.runs.card_usage import EXAMPLES, placed
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
@@ -54,6 +57,16 @@ def push_run(
         # mutant without operand 2: None is as good a name as somebody
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
     namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
+
+    @cache
+    def collection() -> str | None:
+        if not dry_run:
+            return str(
+                api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True).slug
+            )
+        own = api.list_collections(owner=namespace)
+        return next((each.slug for each in own if each.title == run.name), None)
+
     pushed = [
         push_stage(
             run.stage(stage),
@@ -62,6 +75,7 @@ def push_run(
             private=private,
             dry_run=dry_run,
             later=later,
+            related=partial(_related, run, stage, namespace, collection, api),
         )
         for stage in wanted
     ]
@@ -123,6 +137,7 @@ def push_stage(
     private: bool = False,
     dry_run: bool = False,
     later: str = "",
+    related: Callable[[], Sequence[str]] = tuple,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -133,6 +148,7 @@ def push_stage(
         private: whether the repository has to be private.
         dry_run: only say what would be sent.
         later: the command that does it later, for messages.
+        related: makes the links that its card has for what stands beside it.
 
     Raises:
         RunError: it holds links, and what they lead to is not published.
@@ -143,10 +159,14 @@ def push_stage(
         raise HubError(
             f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again."
         )
+    files: dict[str, Path | bytes] = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
+    card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
     return retried(
         lambda: bring(
             Repository(repo_id, "model", private),
-            {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()},
+            {**files, **({CARD: placed(card, repo_id, related()).encode()} if card else {})},
             api=api,
             message=f"Stage checkpoint {folder.name}",
             holds=_holdings(folder),
@@ -164,7 +184,33 @@ def _holdings(folder: Path) -> str:
         told += f", the category ids of {len(assignments_in(folder)['category_ids'])} images"
     if (folder / EXEMPLARS).exists():
         told += f", the row numbers of {len(load_exemplars(folder).sample_ids)} images so far"
-    return f"{told}, and what people corrected; no image"
+    pictures = len(list((folder / EXAMPLES).glob("*")))
+    shown = f"{pictures} example pictures" if pictures else "no image"
+    return f"{told}, and what people corrected; {shown}"
+
+
+def _related(
+    run: RunDirectory, stage: int, namespace: str, collection: Callable[[], str | None], api: HfApi
+) -> list[str]:
+    """Links to what stands beside a stage on the Hub; what cannot be asked for is no reason not to push."""
+    before = _repository_of(run, stage - 1, namespace)
+    own = _repository_of(run, stage, namespace)
+    asked: dict[str, Callable[[], str | None]] = {
+        "Stage before": lambda: before if stage and api.repo_exists(before) else None,
+        "All stages": lambda: f"collections/{slug}" if (slug := collection()) else None,
+        "Try it": lambda: next(
+            (f"spaces/{each.id}" for each in api.list_spaces(author=namespace, models=own, limit=1)), None
+        ),
+    }
+    links = []
+    for what, ask in asked.items():
+        try:
+            place = ask()
+        except Exception as error:
+            logger.info("%s: no link %r on its card (%s).", own, what, one_line(error))
+            continue
+        links += [f"{what}: [{place.rpartition('/')[2]}]({api.endpoint}/{place})"] if place else []
+    return links
 
 
 def _gather(

@@ -13,7 +13,6 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import RepoCard
 from huggingface_hub.utils import validate_repo_id
 
-import promptccd
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
@@ -23,8 +22,10 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
+from promptccd.runs.card_usage import Example, citation, gallery, links, usage
 from promptccd.runs.run_directory import FREE_FIELDS, change_places
 from promptccd.runs.stream_record import StreamRecord
+from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
@@ -52,10 +53,12 @@ def stage_card(
     images: Sequence[Mapping[str, Any]],
     category_sizes: Mapping[int, int],
     scores: ContinualScore | None,
-    versions: Mapping[str, str],
+    made_with: Mapping[str, str],
     instruments: Instruments | None = None,
     corrections: int = 0,
     streams: Sequence[StreamRecord] = (),
+    examples: Sequence[Example] = (),
+    history: Sequence[EpochRecord] = (),
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -67,10 +70,12 @@ def stage_card(
         images: content of ``images.json``, one row per stage.
         category_sizes: images of this stage by category id.
         scores: content of ``results.json``; none before the first scored stage.
-        versions: of the packages, from the manifest.
+        made_with: versions of the packages and of Python, and the hardware, by name.
         instruments: measures of the prompts at this stage.
         corrections: number of corrections that people made before this stage.
         streams: what was found in stages that nobody has labels of.
+        examples: pictures that the card may show, which lie beside it.
+        history: epochs of this stage.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -91,15 +96,21 @@ def stage_card(
     read = [row for row in images if row["stage"] <= stage]
     sections = [
         f"# {title}",
+        _in_plain_words(config),
+        _headline(table),
+        gallery(examples),
+        usage(recipe, title, examples),
+        links(recipe, dataset, backbone),
         _summary(config, recipe),
-        _usage(recipe, title),
         _categories(config, category_sizes),
         _results(recipe, table),
         _found([each for each in streams if each.stage <= stage]),
         _prompts(recipe, instruments),
         _memory(recipe),
-        _training(recipe, fingerprint, read, versions),
-        _limits(recipe, bool(rows), corrections),
+        _training(recipe, fingerprint, read, made_with),
+        _log(history),
+        _limits(recipe, bool(rows), corrections, bool(examples)),
+        citation(),
     ]
     block = "\n\n".join([BEGIN, *filter(None, sections), END])
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
@@ -160,17 +171,17 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     if scored:
         first, last = table["stages"][0]["stage"], table["stages"][-1]["stage"]
         span = f"stage {first}" if len(scored) == 1 else f"stages {first} to {last}"
-        scored.append((f"average of {span}", table["average"]))
+        scored.insert(0, (f"average of {span}", table["average"]))  # the headline
     return [
         EvalResult(
             task_type="image-feature-extraction",
             task_name="Continual category discovery",
-            dataset_type=hub_id or (facts.dataset if facts.dataset in BUILT_IN else "local-images"),
+            dataset_type=hub_id or "imagefolder",  # as the Hub calls images that are no data set there
             dataset_name=hub_id or data_in_words(recipe).replace("`", ""),
             dataset_split=facts.split if hub_id else None,
             dataset_args={"split_fingerprint": fingerprint},
-            metric_type="clustering-accuracy",
-            metric_name=f"{part.capitalize()}, {where}, in percent",
+            metric_type="accuracy",  # an id of the Hub's, which knows none of clusters
+            metric_name=f"Clustering accuracy, {part.capitalize()}, {where}, in percent",
             metric_value=row[part],
         )
         for where, row in scored
@@ -180,6 +191,7 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
 
 
 MOST_NAMES = 50
+MOST_EPOCHS = 20  # in the log
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
 
@@ -204,6 +216,41 @@ def data_in_words(recipe: Recipe) -> str:
     return f"`{hub_id}`" if hub_id else f"images from a local folder{kind}"
 
 
+def _in_plain_words(config: CategoryDiscoveryConfig) -> str:
+    """What the model does, for who has never read of category discovery."""
+    number, known = len(config.category_ids), _num_known(config)
+    whose = f"{known} that it was taught with labelled pictures"
+    if not config.stage:
+        return f"Give it a picture, and it says which of {number} kinds of things it shows: {whose}."
+    times = "one batch" if config.stage == 1 else f"{config.stage} batches"
+    return (
+        f"Give it a picture, and it says which of {number} kinds of things it shows: {whose}, and {number - known} "
+        f"that it found by itself in {times} of pictures without labels."
+    )
+
+
+def _num_known(config: CategoryDiscoveryConfig) -> int:
+    return sum(each < config.num_known for each in config.category_ids)  # of those that have images
+
+
+def _headline(table: Mapping[str, Any]) -> str:
+    """The figure that such models are compared by."""
+    if not table["stages"]:
+        return ""
+    average, stages = table["average"], [row["stage"] for row in table["stages"]]
+    when = "in its batch" if len(stages) == 1 else f"in each of its {len(stages)} batches, on average,"
+    parts = {"old": "of the kinds it was taught", "new": "of the others"}
+    split = " and ".join(
+        f"{average[part]:.1f} % of those {words}"
+        for part, words in parts.items()
+        if average[part] is not None
+    )
+    return (
+        f"It put **{average['all']:.1f} %** of the pictures {when} into the right kind ({split}), without having seen "
+        "their labels."
+    )
+
+
 def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     method = method_named(recipe.model.variant)
     place = recipe.model.backbone
@@ -215,7 +262,7 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
         backbone = f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
     last = len(recipe.data.resolved.class_blocks) - 1
     whole = f" of {last}" if recipe.data.unlabelled is None else ""  # streams may follow
-    known = sum(each < config.num_known for each in config.category_ids)  # of those that have images
+    known = _num_known(config)
     found = len(config.category_ids) - known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
     number = ""
@@ -225,40 +272,11 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     has_replay = recipe.training.exemplars_per_class and "exemplars" in method.published
     replay = " with replay" if has_replay else ""
     return (
+        "## What it is\n\n"
         f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage}{whole} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
         f"{known} known, which stage 0 labelled, and {discovered}{number}."
     )
-
-
-def _usage(recipe: Recipe, title: str) -> str:
-    model = method_named(recipe.model.variant).model
-    name, home = model.__name__, model.__module__
-    is_ours = home.startswith("promptccd.")
-    place = "promptccd" if getattr(promptccd, name, None) is model else home
-    needed = "" if is_ours else f" and the file `{home.replace('.', '/')}.py` at hand"
-    folder = f" For a\nfolder of images: `promptccd predict {title} FOLDER`." if is_ours else ""
-    return f"""## How to use it
-
-With the package `promptccd` installed{needed}:
-
-```python
-from {place} import {name}
-
-model = {name}.from_pretrained("{title}")  # a folder, or its name on the Hub
-```
-
-or through transformers:
-
-```python
-import {"promptccd" if is_ours else home}  # makes the architecture known
-from transformers import AutoImageProcessor, AutoModel
-
-model = AutoModel.from_pretrained("{title}")  # a folder, or namespace/name on the Hub
-processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
-```
-
-`model(pixel_values).features` are features of images, and `model.assign(features)` gives their categories.{folder}"""
 
 
 def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> str:
@@ -366,7 +384,7 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
 
 
 def _training(
-    recipe: Recipe, fingerprint: str, images: Sequence[Mapping[str, Any]], versions: Mapping[str, str]
+    recipe: Recipe, fingerprint: str, images: Sequence[Mapping[str, Any]], made_with: Mapping[str, str]
 ) -> str:
     used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in images)
     reasons = {
@@ -379,13 +397,28 @@ def _training(
 
 - Images: {used}{left_out}; labels of stage 0 only
 - Split: seed {recipe.training.seed}, fingerprint `{fingerprint}`
-- Versions: {", ".join(f"{name} {version}" for name, version in versions.items())}
+- Made with: {", ".join(f"{name} {what}" for name, what in made_with.items())}
 
 Fields of the recipe that are not at their defaults:
 
 ```yaml
 {fields.strip()}
 ```"""
+
+
+def _log(history: Sequence[EpochRecord]) -> str:
+    """The epochs of the stage, evenly spaced where there are many, folded away."""
+    if not history:
+        return ""
+    places = sorted({round(each * (len(history) - 1) / (MOST_EPOCHS - 1)) for each in range(MOST_EPOCHS)})
+    shown = [history[place] for place in places]
+    names = list(dict.fromkeys(name for each in shown for name in each.losses))
+    lines = [f"| Epoch | {' | '.join(names)} | Learning rate |", "|---" * (len(names) + 2) + "|"]
+    for each in shown:
+        losses = " | ".join(f"{each.losses[name]:.4g}" if name in each.losses else "-" for name in names)
+        lines.append(f"| {each.epoch + 1} | {losses} | {each.learning_rate:.3g} |")
+    summary = f"<details>\n<summary>Training log of this stage ({len(history)} epochs)</summary>"
+    return "\n".join([summary, "", *lines, "", "</details>"])
 
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -403,7 +436,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return {section: fields for section, fields in changed.items() if fields}
 
 
-def _limits(recipe: Recipe, scored: bool, corrections: int) -> str:
+def _limits(recipe: Recipe, scored: bool, corrections: int, pictured: bool) -> str:
     looked = "nobody looked\n  whether it is one kind of thing, part of one, or several."
     if corrections:
         made = f"{corrections} correction{'s' * (corrections > 1)}"
@@ -429,7 +462,8 @@ def _limits(recipe: Recipe, scored: bool, corrections: int) -> str:
   tested for harm to people. Do not decide about persons with it.
 
 Code and weights are under Apache-2.0 unless the metadata above say otherwise. The data set and the backbone have
-licences of their own, and no image is part of this repository."""
+licences of their own, and {"no image but the examples above" if pictured else "no image"} is part of this
+repository."""
 
 
 def _shown_place(place: str) -> str:

@@ -145,6 +145,15 @@ class RunDirectory:
             )
         return manifest
 
+    def made_with(self, device: torch.device) -> dict[str, str]:
+        """Versions and hardware of the run, for people."""
+        manifest = self.manifest
+        hardware = f"{manifest['machine']} CPU" if "machine" in manifest else "CPU"
+        if device.type == "cuda":
+            hardware = torch.cuda.get_device_name(device)
+        python = {"Python": manifest["python"]} if "python" in manifest else {}
+        return {**manifest["versions"], **python, "on": hardware}
+
     @property
     def recipe(self) -> Recipe:
         """The recipe of the run, with local folders as seen from where the run lies now."""

@@ -35,6 +35,7 @@ from promptccd.evaluation import (
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
+from promptccd.runs.card_usage import Example, example_pictures
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
     TrainingSpace,
@@ -65,7 +66,13 @@ from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.gpus import reported_gpu, why_on_the_cpu
-from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
+from promptccd.training.history import (
+    EpochRecord,
+    add_epoch,
+    peak_memory,
+    read_history,
+    reset_peak_memory,
+)
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest, TrainingStopped
@@ -468,14 +475,16 @@ class _Run:
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
+        examples = example_pictures(self.recipe, model, images, features[stage.index])
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(model, found, self._instruments(model, images, found), registry),
+            card=self._card(model, found, self._instruments(model, images, found), registry, examples),
             registry=registry,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
+            examples=examples,
         )
 
     def _measure_spread(
@@ -519,9 +528,9 @@ class _Run:
         found: Discovery,
         instruments: Instruments,
         registry: CategoryRegistry,
+        examples: Sequence[Example],
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
-        manifest = self.run.manifest
         return stage_card(
             model.config,
             self.run.recipe,
@@ -530,10 +539,12 @@ class _Run:
             images=[images.report.to_dict() for images in self.images],
             category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
             scores=self.run.results,
-            versions=manifest["versions"],
+            made_with=self.run.made_with(self.accelerator.device),
             instruments=instruments,
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
             streams=stream_records(self.run),
+            examples=examples,
+            history=[each for each in read_history(self.run.path) if each.stage == model.config.stage],
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
