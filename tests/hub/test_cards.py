@@ -91,7 +91,7 @@ def test_what_stands_beside_a_stage_is_linked_and_a_second_push_sends_nothing(
     (slug,) = hub.collections
     first, second = (card_of(hub, f"user/digits-stage{stage}") for stage in (0, 1))
     for card in (first, second):
-        assert f"- All stages: [{slug.rpartition('/')[2]}]({hub.url}/collections/{slug})" in card
+        assert f"- All stages: [digits]({hub.url}/collections/{slug})" in card
     assert "Stage before" not in first
     assert f"- Stage before: [digits-stage0]({hub.url}/user/digits-stage0)" in second
     assert "Try it" not in second
@@ -138,7 +138,7 @@ def test_the_headline_stands_first_for_people_and_for_the_hub(digits: RunDirecto
         "pictures, and 3 that it found by itself in one batch of pictures without labels."
     )
     assert body[3].startswith(
-        f"It put **{average:.1f} %** of the pictures in its batch into the right kind ("
+        f"**{average:.1f} %** of the pictures without labels were put into the right kind ("
     )
     results = ModelCard(text).data.eval_results
     assert results[0].metric_value == average

@@ -113,7 +113,7 @@ def check_metadata(card: str) -> dict:
     assert str(ModelCard(card)) == card
     assert header["library_name"] == "promptccd"
     assert header["pipeline_tag"] == "image-feature-extraction"
-    assert header["license"] == "apache-2.0"
+    assert header.get("license", "apache-2.0") == "apache-2.0"
     assert {"category-discovery", "continual-category-discovery", "prompt-learning"} < set(header["tags"])
     if "model-index" in header:
         name, results = model_index_to_eval_results(header["model-index"])

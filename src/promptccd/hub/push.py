@@ -13,6 +13,7 @@ from promptccd.hub.commits import CARD, PushedRepository, Repository, bring, req
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card_usage import EXAMPLES, placed
+from promptccd.runs.origin import Source
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
@@ -67,6 +68,7 @@ def push_run(
         own = api.list_collections(owner=namespace)
         return next((each.slug for each in own if each.title == run.name), None)
 
+    fetched = run.fetched
     pushed = [
         push_stage(
             run.stage(stage),
@@ -76,6 +78,7 @@ def push_run(
             dry_run=dry_run,
             later=later,
             related=partial(_related, run, stage, namespace, collection, api),
+            source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
         )
         for stage in wanted
     ]
@@ -138,6 +141,7 @@ def push_stage(
     dry_run: bool = False,
     later: str = "",
     related: Callable[[], Sequence[str]] = tuple,
+    source: Source | None = None,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -149,6 +153,7 @@ def push_stage(
         dry_run: only say what would be sent.
         later: the command that does it later, for messages.
         related: makes the links that its card has for what stands beside it.
+        source: whose stage this is a copy of, if it was not trained here.
 
     Raises:
         RunError: it holds links, and what they lead to is not published.
@@ -166,7 +171,7 @@ def push_stage(
     return retried(
         lambda: bring(
             Repository(repo_id, "model", private),
-            {**files, **({CARD: placed(card, repo_id, related()).encode()} if card else {})},
+            {**files, **({CARD: placed(card, repo_id, related(), source).encode()} if card else {})},
             api=api,
             message=f"Stage checkpoint {folder.name}",
             holds=_holdings(folder),
@@ -209,7 +214,8 @@ def _related(
         except Exception as error:
             logger.info("%s: no link %r on its card (%s).", own, what, one_line(error))
             continue
-        links += [f"{what}: [{place.rpartition('/')[2]}]({api.endpoint}/{place})"] if place else []
+        label = run.name if what == "All stages" else (place or "").rpartition("/")[2]
+        links += [f"{what}: [{label}]({api.endpoint}/{place})"] if place else []
     return links
 
 

@@ -1,5 +1,6 @@
 """Stages that come from the Hub: fetch them, and recompute what they claim, as far as it can be recomputed."""
 
+import json
 import logging
 import re
 import shutil
@@ -10,24 +11,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, snapshot_download
+from huggingface_hub import HfApi, ModelCard, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.hub.commits import CARD
-from promptccd.models.loading import find_model
+from promptccd.models import CategoryDiscoveryConfig
+from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
 from promptccd.runs.model_card import seed_on_card
+from promptccd.runs.origin import Source
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
-from promptccd.runs.stage_checkpoint import NO_CATEGORY
-from promptccd.storage import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
+from promptccd.runs.stage_checkpoint import NO_CATEGORY, load_configuration
+from promptccd.storage import CHECKSUMS, EDITABLE, links_in, problems_of, remove, trusted, write_directory
 
 logger = logging.getLogger(__name__)
 
 
-def download_stage(name: str, target: Path) -> str:
+def download_stage(name: str, target: Path) -> tuple[str, str]:
     """Copy everything a stage's repository, or its local folder, holds.
 
     Args:
@@ -35,7 +44,7 @@ def download_stage(name: str, target: Path) -> str:
         target: the folder to fill; made here.
 
     Returns:
-        The full name.
+        The full name, and the commit that was fetched; empty for a folder.
 
     Raises:
         HubError: it cannot be found or fetched.
@@ -44,13 +53,15 @@ def download_stage(name: str, target: Path) -> str:
         place, _ = find_model(name)
         if Path(place).is_dir():
             shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
+            commit = ""
         else:
-            snapshot_download(place, local_dir=target)
+            commit = str(HfApi().model_info(place).sha)
+            snapshot_download(place, revision=commit, local_dir=target)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
         raise HubError(f"Cannot fetch {name!r}: {one_line(error)}") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
-    return place
+    return place, commit
 
 
 def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
@@ -79,15 +90,15 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
         if trusted(run.stage(stage)):
             continue
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        _fetch(f"{match['recipe']}-stage{stage}", run.stage(stage), seed)
+        _fetch(f"{match['recipe']}-stage{stage}", run, stage, seed)
         fetched.append(stage)
     return fetched
 
 
-def _fetch(name: str, target: Path, seed: int) -> None:
+def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        download_stage(name, source)
+        place, commit = download_stage(name, source)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         card = source / CARD
@@ -102,7 +113,8 @@ def _fetch(name: str, target: Path, seed: int) -> None:
         def fill(staging: Path) -> None:
             shutil.copytree(source, staging, dirs_exist_ok=True)
 
-        write_directory(target, fill)
+        run.note_source(stage, f"{place}@{commit}" if commit else "")
+        write_directory(run.stage(stage), fill)
 
 
 # Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
@@ -147,7 +159,8 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
         return list(_stage_checks(folder, folder.absolute().name))
     with tempfile.TemporaryDirectory() as temporary:
         stage = Path(temporary) / "stage"
-        return list(_stage_checks(stage, download_stage(place, stage)))
+        name, _ = download_stage(place, stage)
+        return list(_stage_checks(stage, name))
 
 
 def _stage_checks(folder: Path, name: str) -> Iterator[Check]:
@@ -164,9 +177,53 @@ def _stage_checks(folder: Path, name: str) -> Iterator[Check]:
     yield Check(f"{name}: the model loads")
     config = model.config
     yield from _category_checks(folder, name, config.category_ids)
+    yield from _source_checks(folder, name, config)
     counted = (len(model.prototypes), len(config.category_ids))
     problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
     yield Check(f"{name}: a prototype for every category", problem)
+
+
+def _source_checks(folder: Path, name: str, config: CategoryDiscoveryConfig) -> Iterator[Check]:
+    """Whether the stage that a card says it comes from is there, and can be that."""
+    card = folder / CARD
+    source = Source.on(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else None
+    if source is not None:
+        yield _source_check(
+            f"{name}: {'a copy of' if source.is_copy else 'continued from'}", source, folder, config
+        )
+
+
+def _source_check(what: str, source: Source, folder: Path, config: CategoryDiscoveryConfig) -> Check:
+    """A copy has the very sums of its source; what went on from one has its method and the categories it was taught."""
+    what = f"{what} {source.repo_id} at {source.commit[:12]}"
+    wanted = CHECKSUMS if source.is_copy else CONFIGURATION
+    try:
+        theirs = Path(hf_hub_download(source.repo_id, wanted, revision=source.commit)).read_bytes()
+    except LocalEntryNotFoundError as error:
+        return Check(f"{what}: not compared, the Hub cannot be asked ({one_line(error)[:120]})")
+    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        return Check(what, f"it is not there: {one_line(error)[:120]}")
+    except Exception as error:  # a dozen kinds, of a connection or of a Hub that refuses
+        return Check(f"{what}: not compared, the Hub cannot be asked ({one_line(error)[:120]})")
+    try:
+        values = json.loads(theirs)
+        if source.is_copy:
+            own = json.loads((folder / CHECKSUMS).read_bytes())
+            apart = sorted(
+                name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
+            )
+            return Check(what, f"other files: {', '.join(apart[:3])}" if apart else "")
+        ours = {"model_type": config.model_type, "num_known": config.num_known, "stage": source.stage}
+        other = [
+            f"its {key} is {values.get(key)!r}, not {value!r}"
+            for key, value in ours.items()
+            if values.get(key) != value
+        ]
+    except (ValueError, AttributeError, TypeError) as error:
+        return Check(what, f"its {wanted} cannot be read: {one_line(error)}")
+    if source.stage >= (config.stage or 0):
+        other.append(f"it is no stage before this one, {config.stage}")
+    return Check(what, "; ".join(other))
 
 
 def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
@@ -212,6 +269,11 @@ def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iter
     stages = run.num_finished
     for stage in range(stages):
         yield from _stage_checks(run.stage(stage), f"stage{stage}")
+        if place := run.fetched.get(stage):
+            source = Source.of(place, stage, is_copy=True)
+            yield _source_check(
+                f"stage{stage}: a copy of", source, run.stage(stage), load_configuration(run.stage(stage))
+            )
     try:
         recorded = (run.read("split.json") or {}).get("fingerprint")
         same = recorded == run.manifest["split_fingerprint"]

@@ -11,16 +11,17 @@ from importlib.metadata import PackageNotFoundError, metadata
 
 import numpy as np
 import yaml
+from huggingface_hub.repocard import RepoCard
 from torch import Tensor
 
 from promptccd.data.clean_images import clean_image
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.origin import HUB, Source
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe, shipped
 
-HUB = "https://huggingface.co"
 EXAMPLES = "examples"  # folder of a stage
 _MOST_EXAMPLES = 3
 _PLACED = "<!-- promptccd: links of the repository -->"
@@ -109,9 +110,7 @@ model = AutoModel.from_pretrained("{title}", trust_remote_code=True)
 processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
 features = model(**processor(image, return_tensors="pt")).features
 print(model.config.names_by_id[int(model.assign(features).category_ids)])
-```
-
-{_PLACED}"""
+```"""
 
 
 @dataclass(frozen=True)
@@ -123,16 +122,16 @@ class _Picture:
 
 
 def _picture(place: str, path: str | None, *, is_placed: bool) -> _Picture:
-    yours = '# yours: Image.open("photo.jpg")'
+    yours = '# a picture of yours: image = Image.open("photo.jpg")\n'
     if path is None:
-        return _Picture(("from PIL import Image",), f'image = Image.new("RGB", (224, 224))  {yours}')
+        return _Picture(("from PIL import Image",), f'{yours}image = Image.new("RGB", (224, 224))')
     if not is_placed:
         return _Picture(
-            ("from PIL import Image",), f'image = Image.open("{place}/{path}").convert("RGB")  {yours}'
+            ("from PIL import Image",), f'{yours}image = Image.open("{place}/{path}").convert("RGB")'
         )
     return _Picture(
         ("from huggingface_hub import hf_hub_download", "from PIL import Image"),
-        f'image = Image.open(hf_hub_download("{place}", "{path}")).convert("RGB")  {yours}',
+        f'{yours}image = Image.open(hf_hub_download("{place}", "{path}")).convert("RGB")',
     )
 
 
@@ -141,18 +140,23 @@ def _lines(imports: Sequence[str]) -> str:
     return "\n".join(imports)
 
 
-def placed(card: str, repo_id: str, related: Sequence[str] = ()) -> str:
+def placed(card: str, repo_id: str, related: Sequence[str] = (), source: Source | None = None) -> str:
     """The card of a stage for the repository it is published in.
 
     Args:
         card: as `stage_card` wrote it, or as a person changed it since.
         repo_id: the repository, ``namespace/name``.
         related: links to what stands beside it on the Hub, in Markdown.
+        source: whose stage it is a copy of; its snippets and links stay theirs, and it says so.
     """
     heading = re.search(r"^# (\S+-stage\d+)$", card, re.MULTILINE)
     if heading is None:
         return card
     title = heading[1]
+    if source is not None:
+        card = _copied(card, heading[0], source)
+        if source.repo_id:
+            return card
     opened = re.search(
         rf'^image = Image\.open\("{re.escape(title)}/({EXAMPLES}/[^"]+)"\)', card, re.MULTILINE
     )
@@ -168,6 +172,18 @@ def placed(card: str, repo_id: str, related: Sequence[str] = ()) -> str:
     return card.replace(_PLACED, _PLACED + "".join(f"\n- {each}" for each in related))
 
 
+def _copied(card: str, heading: str, source: Source) -> str:
+    """The card of somebody else's stage, which says whose it is for people and for the Hub; of a copy, whose it was."""
+    before = Source.on(card)
+    if before is not None and before.is_copy:
+        return card
+    text = RepoCard(card, ignore_metadata_errors=True)
+    text.text = text.text.replace(heading, f"{heading}\n\n{source}", 1)
+    if source.repo_id:
+        text.data["base_model"] = source.repo_id
+    return str(text)
+
+
 def gallery(examples: Sequence[Example]) -> str:
     """Pictures beside each other, with the names that the model gives them."""
     if not examples:
@@ -178,7 +194,13 @@ def gallery(examples: Sequence[Example]) -> str:
     ]
     said = [f"**{_plain(each.name)}** ({'taught' if each.known else 'found'})" for each in examples]
     rows = [shown, [":-:"] * len(examples), said]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    unnamed = (
+        ""
+        if all(each.known for each in examples)
+        else "\n\nA kind that it found has a number until somebody names it."
+    )
+    return f"{table}{unnamed}"
 
 
 def links(recipe: Recipe, hub_id: str | None, backbone: str | None) -> str:
@@ -201,7 +223,7 @@ def links(recipe: Recipe, hub_id: str | None, backbone: str | None) -> str:
         "Data": data,
         "Backbone": _link(backbone, f"{HUB}/{backbone}") if backbone else "",
     }
-    return "\n".join(f"- {what}: {link}" for what, link in where.items() if link)
+    return "\n".join(["## More\n", *(f"- {what}: {link}" for what, link in where.items() if link), _PLACED])
 
 
 def citation() -> str:

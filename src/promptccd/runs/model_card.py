@@ -23,6 +23,7 @@ from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
 from promptccd.runs.card_usage import Example, citation, gallery, links, usage
+from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
 from promptccd.runs.run_directory import FREE_FIELDS, change_places
 from promptccd.runs.stream_record import StreamRecord
 from promptccd.training.history import EpochRecord
@@ -59,6 +60,8 @@ def stage_card(
     streams: Sequence[StreamRecord] = (),
     examples: Sequence[Example] = (),
     history: Sequence[EpochRecord] = (),
+    licence: Licence = OWN,
+    source: Source | None = None,
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -76,18 +79,21 @@ def stage_card(
         streams: what was found in stages that nobody has labels of.
         examples: pictures that the card may show, which lie beside it.
         history: epochs of this stage.
+        licence: of the weights.
+        source: the stage of somebody else's that this run went on from.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
     rows = [row for row in scores.stages if row.stage <= stage] if scores else []
     table = ContinualScore("cacc", rows).to_dict()
     backbone, dataset = hub_id_of(recipe.model.backbone), hub_id_of(recipe.data.resolved.dataset)
+    base = (source.repo_id if source else None) or backbone
     data = ModelCardData(
         library_name="promptccd",
         pipeline_tag="image-feature-extraction",
-        license="apache-2.0",
-        base_model=backbone,
-        base_model_relation="finetune" if backbone else None,
+        **licence.metadata,
+        base_model=base,
+        base_model_relation="finetune" if base else None,
         datasets=[dataset] if dataset else None,
         tags=[*_TAGS, config.model_type],
         model_name=title,
@@ -101,15 +107,16 @@ def stage_card(
         gallery(examples),
         usage(recipe, title, examples),
         links(recipe, dataset, backbone),
-        _summary(config, recipe),
+        _summary(config, recipe) + (f"\n\n{source}" if source else ""),
         _categories(config, category_sizes),
         _results(recipe, table),
         _found([each for each in streams if each.stage <= stage]),
         _prompts(recipe, instruments),
         _memory(recipe),
-        _training(recipe, fingerprint, read, made_with),
+        _training(recipe, fingerprint, read, made_with, source),
         _log(history),
-        _limits(recipe, bool(rows), corrections, bool(examples)),
+        _limits(recipe, bool(rows), corrections),
+        _licences(licence, bool(examples)),
         citation(),
     ]
     block = "\n\n".join([BEGIN, *filter(None, sections), END])
@@ -149,11 +156,14 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT)
             "delete the card to get a new one."
         ) from error
     theirs = card.data.to_dict()
+    kept_there = {key for key in kept if key in theirs}
+    if kept_there & {*LICENCE_KEYS}:  # one statement in three keys
+        kept_there |= {*LICENCE_KEYS}
     for key, value in new.data.to_dict().items():
         if key == "tags":
             added = theirs.get("tags") or []
             value = list(dict.fromkeys([*value, *([added] if isinstance(added, str) else added)]))
-        if key not in kept or key not in theirs:
+        if key not in kept_there:
             card.data[key] = value
     block = _BLOCK.search(new.text)
     before, *after = _BLOCK.split(card.text)
@@ -238,17 +248,12 @@ def _headline(table: Mapping[str, Any]) -> str:
     if not table["stages"]:
         return ""
     average, stages = table["average"], [row["stage"] for row in table["stages"]]
-    when = "in its batch" if len(stages) == 1 else f"in each of its {len(stages)} batches, on average,"
-    parts = {"old": "of the kinds it was taught", "new": "of the others"}
-    split = " and ".join(
-        f"{average[part]:.1f} % of those {words}"
-        for part, words in parts.items()
-        if average[part] is not None
+    mean = "" if len(stages) == 1 else f"; mean over {len(stages)} batches"
+    parts = {"old": "of the kinds it was taught", "new": "of the new ones"}
+    split = ", ".join(
+        f"{average[part]:.1f} % {words}" for part, words in parts.items() if average[part] is not None
     )
-    return (
-        f"It put **{average['all']:.1f} %** of the pictures {when} into the right kind ({split}), without having seen "
-        "their labels."
-    )
+    return f"**{average['all']:.1f} %** of the pictures without labels were put into the right kind ({split}{mean})."
 
 
 def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
@@ -384,7 +389,11 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
 
 
 def _training(
-    recipe: Recipe, fingerprint: str, images: Sequence[Mapping[str, Any]], made_with: Mapping[str, str]
+    recipe: Recipe,
+    fingerprint: str,
+    images: Sequence[Mapping[str, Any]],
+    made_with: Mapping[str, str],
+    source: Source | None,
 ) -> str:
     used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in images)
     reasons = {
@@ -392,6 +401,7 @@ def _training(
         "whose very picture has another label elsewhere": sum(len(row["conflicting"]) for row in images),
     }
     left_out = "".join(f"; {count} {why} were left out" for why, count in reasons.items() if count)
+    whose = f", for the stages from {source.stage + 1} on" if source else ""
     fields = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
     return f"""## Training
 
@@ -399,7 +409,7 @@ def _training(
 - Split: seed {recipe.training.seed}, fingerprint `{fingerprint}`
 - Made with: {", ".join(f"{name} {what}" for name, what in made_with.items())}
 
-Fields of the recipe that are not at their defaults:
+Fields of the recipe that are not at their defaults{whose}:
 
 ```yaml
 {fields.strip()}
@@ -436,7 +446,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return {section: fields for section, fields in changed.items() if fields}
 
 
-def _limits(recipe: Recipe, scored: bool, corrections: int, pictured: bool) -> str:
+def _limits(recipe: Recipe, scored: bool, corrections: int) -> str:
     looked = "nobody looked\n  whether it is one kind of thing, part of one, or several."
     if corrections:
         made = f"{corrections} correction{'s' * (corrections > 1)}"
@@ -459,11 +469,15 @@ def _limits(recipe: Recipe, scored: bool, corrections: int, pictured: bool) -> s
   grouped wrongly stays so, for later stages build on it.
 - {count}{accuracy if scored else ""}
 - What the data set and the backbone's pretraining show too much or too little of, the model inherits; it was not
-  tested for harm to people. Do not decide about persons with it.
+  tested for harm to people. Do not decide about persons with it."""
 
-Code and weights are under Apache-2.0 unless the metadata above say otherwise. The data set and the backbone have
-licences of their own, and {"no image but the examples above" if pictured else "no image"} is part of this
-repository."""
+
+def _licences(licence: Licence, pictured: bool) -> str:
+    images = "no image but the examples above" if pictured else "no image"
+    return (
+        f"## Licence\n\n{licence} The code beside them is under Apache-2.0. The data set has a licence of its own, and "
+        f"{images} is part of this repository."
+    )
 
 
 def _shown_place(place: str) -> str:

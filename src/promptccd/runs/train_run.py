@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +45,8 @@ from promptccd.runs.models import (
     require_whole_patches,
     stage_zero_model,
 )
-from promptccd.runs.run_directory import NORMALISATION, RunDirectory
+from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.run_directory import LICENCE, NORMALISATION, RunDirectory
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
     categories_at,
@@ -475,6 +476,8 @@ class _Run:
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
+        if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
+            self.run.note_source(stage.index, None)
         examples = example_pictures(self.recipe, model, images, features[stage.index])
         save_stage(
             self.run.stage(stage.index),
@@ -531,6 +534,8 @@ class _Run:
         examples: Sequence[Example],
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
+        fetched = self.run.fetched
+        source = Source.of(fetched[max(fetched)], max(fetched)) if fetched else None
         return stage_card(
             model.config,
             self.run.recipe,
@@ -544,8 +549,29 @@ class _Run:
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
             streams=stream_records(self.run),
             examples=examples,
+            licence=self._licence(source, model.config.stage or 0),
+            source=source,
             history=[each for each in read_history(self.run.path) if each.stage == model.config.stage],
         )
+
+    def _licence(self, source: Source | None, stage: int) -> Licence:
+        """That of the stage that the run went on from, or else of its backbone; recorded as soon as it is known."""
+        recorded = self.run.manifest.get(LICENCE)
+        if recorded is not None:
+            return Licence(**recorded)
+        if source is None:
+            licence = licence_of(self.recipe.model.backbone)
+        else:
+            card = self.run.stage(source.stage) / CARD
+            text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+            licence = licence_on(
+                text, f"`{source.repo_id}`" if source.repo_id else "the stage", source.repo_id or None
+            )
+        if licence.id is not None:
+            self.run.update_manifest({LICENCE: asdict(licence)})
+        elif stage == (0 if source is None else source.stage + 1):  # told once
+            logger.warning("Cards of %s name no licence: %s.", self.run.name, licence.reason)
+        return licence
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
         device = self.accelerator.device
