@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
 from promptccd.data.file_names import display_name, is_of_windows
+from promptccd.data.published import all_published, published_split
 from promptccd.data.table_files import in_order, load_table
 from promptccd.errors import DataError, nothing_at
 
@@ -120,7 +121,7 @@ def open_images(
     Args:
         dataset: a name in `BUILT_IN`, a local folder (written by ``save_to_disk``, holding parquet files, or
             one sub-folder of images per category), a CSV file of paths and labels, a parquet file, or the id of a
-            data set on the Hub.
+            data set on the Hub; of one that holds published stages, all their images.
         split: name of the split, for example ``"train"``.
         roots: further folders that links in a folder of images may lead into.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
@@ -137,6 +138,8 @@ def open_images(
     if is_path and not path.exists():
         said = " It is a path of Windows." if is_of_windows(dataset) and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{said} {_GIVE}")
+    if published_split(dataset) is not None:
+        return OpenedImages(all_published(dataset), name=dataset)
     try:
         loaded = load_table(dataset, roots=roots, labelled=labelled)
     except DataError:

@@ -20,11 +20,20 @@ from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import Original
 from promptccd.data.loading import open_images
+from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
+from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, RunError, SplitMismatchError
+from promptccd.errors import (
+    ConfigurationError,
+    DataError,
+    DeviceError,
+    OutOfMemoryError,
+    RunError,
+    SplitMismatchError,
+)
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -97,6 +106,9 @@ def stage_stream(
         held_out_only: cut only the images that the recipe leaves out, instead of the others.
     """
     facts = data.resolved
+    if (published := published_split(facts.dataset)) is not None:
+        _require_published(data, published, split_rule, held_out_only)
+        return StageStream.from_hub(facts.dataset)
     roots = data.image_roots or ()
     opened = open_images(facts.dataset, facts.split, roots)
 
@@ -123,6 +135,42 @@ def stage_stream(
         bit_depth=data.bit_depth,
         max_pixels=data.max_megapixels * 10**6,
     )
+
+
+def _require_published(
+    data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
+) -> None:
+    """Refuse to cut stages otherwise than they were published, and say which fields change nothing.
+
+    Raises:
+        DataError: other stages are asked for, or images that are in none.
+    """
+    name, blocks = data.resolved.dataset, " ".join(map(str, published.class_blocks))
+    if held_out_only or data.split not in (None, "train"):
+        raise DataError(f"{name!r} holds published stages and no images beside them, so none of unseen ones.")
+    asked = {
+        "class_blocks": (data.resolved.class_blocks, published.class_blocks),
+        "split_rule": (split_rule or data.resolved.split_rule, published.rule),
+        "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
+    }
+    other = [
+        f"{field} {asked_for} instead of {there}"
+        for field, (asked_for, there) in asked.items()
+        if asked_for is not None and asked_for != there
+    ]
+    if other or data.unlabelled:
+        raise DataError(
+            f"{name!r} holds stages that are cut already, and others are asked for: "
+            f"{'; '.join(other) or 'streams beside them'}. Give --class_blocks {blocks} and leave the other fields "
+            "out, or give the data set that the stages were cut from."
+        )
+    idle = [
+        f"{field} {getattr(data, field)}"
+        for field in ("num_classes", "images_per_class", "held_out")
+        if getattr(data, field) is not None
+    ]
+    if idle:
+        logger.warning("%s is cut already: %s changes nothing.", name, ", ".join(idle))
 
 
 def accelerator_for(arguments: TrainingArguments, on_cpu: bool | None = None) -> Accelerator:
