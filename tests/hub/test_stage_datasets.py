@@ -178,7 +178,7 @@ def test_every_command_takes_published_stages(
     assert json.loads(capsys.readouterr().out)["name"]
     out = str(tmp_path / "found")
     assert main(["discover", str(trained_run / "stage1"), "user/stages", "--out", out, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["report"]["images"] == 150
+    assert json.loads(capsys.readouterr().out)["files"]["found"] == 150
 
 
 def test_a_run_on_published_stages_is_the_run_on_their_source(

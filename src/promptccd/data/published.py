@@ -12,6 +12,7 @@ from datasets import ClassLabel, Dataset, Features, Image, concatenate_datasets
 from huggingface_hub import cached_assets_path, constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
+from promptccd import system
 from promptccd.data.splits import CategorySplit
 from promptccd.data.table_files import load_table
 from promptccd.errors import DataError
@@ -136,8 +137,7 @@ def _write_pictures(table: Dataset, folder: Path) -> None:
             suffix = os.path.splitext(row["image"]["path"] or "")[1] if row["image"] else ""
             if suffix in _SUFFIXES:
                 (staging / f"{int(row['sample_id']):06d}{suffix}").write_bytes(row["image"]["bytes"])
-        os.rename(staging, folder)
-    except FileExistsError:  # another process was first
-        pass
+        if not folder.exists():  # another process may have been first
+            system.rename(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
