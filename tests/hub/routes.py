@@ -314,7 +314,11 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
     lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
     header, operations = lines[0]["value"], lines[1:]
-    head = repo.branches[revision]
+    head, request_url = repo.branches[revision], None
+    if request.query.get("create_pr"):
+        number = 1 + sum(name.startswith("refs/pr/") for name in repo.branches)
+        revision, request_url = f"refs/pr/{number}", f"{hub.url}/{repo_id}/discussions/{number}"
+        repo.branches[revision] = head
     if not head.sha.startswith(header.get("parentCommit", head.sha)):
         raise Refusal(412, "A commit has happened since. Please refresh and try again.")
     files = dict(head.files)
@@ -324,7 +328,8 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
     new = repo.commit(files, header["summary"], revision, header.get("description", ""), author)
     prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
     url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
-    return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})
+    answer = {"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""}
+    return Reply.json(answer | ({"pullRequestUrl": request_url} if request_url else {}))
 
 
 def apply(hub: Hub, files: dict[str, Blob], key: str, value: dict[str, Any]) -> None:

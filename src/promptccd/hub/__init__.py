@@ -6,6 +6,7 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.hub.commits import PushedRepository as PushedRepository
+    from promptccd.hub.metric import push_metric as push_metric
     from promptccd.hub.push import push_run as push_run
     from promptccd.hub.push import push_stage as push_stage
     from promptccd.hub.push import pusher as pusher

@@ -29,6 +29,8 @@ def push_run(
     stages: Sequence[int] | None = None,
     private: bool = False,
     dry_run: bool = False,
+    revision: str | None = None,
+    pull_request: bool = False,
 ) -> list[PushedRepository]:
     """Push finished stages of a run and gather their repositories in a collection.
 
@@ -39,6 +41,8 @@ def push_run(
         stages: which stages; by default all that are finished.
         private: whether the repositories have to be private.
         dry_run: only say what would be sent.
+        revision: branch to push to, made if it is not there.
+        pull_request: open one in every repository instead of a commit; they are put into no collection.
 
     Raises:
         ConfigurationError: the Hub takes no repositories of such names.
@@ -49,6 +53,7 @@ def push_run(
     finished = range(run.stages_on_disk())
     wanted = list(finished) if stages is None else list(stages)
     later = _later(run, wanted, namespace, private)
+    later += f" --revision {revision}" * bool(revision) + " --pull-request" * pull_request
     if not set(wanted) <= set(finished):
         raise HubError(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
@@ -61,7 +66,7 @@ def push_run(
 
     @cache
     def collection() -> str | None:
-        if not dry_run:
+        if not (dry_run or pull_request):
             return str(
                 api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True).slug
             )
@@ -78,11 +83,13 @@ def push_run(
             dry_run=dry_run,
             later=later,
             related=partial(_related, run, stage, namespace, collection, api),
+            revision=revision,
+            pull_request=pull_request,
             source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
         )
         for stage in wanted
     ]
-    if not dry_run:
+    if not (dry_run or pull_request):
         retried(lambda: _gather(api, run.name, namespace, pushed, private), later)
     return pushed
 
@@ -142,6 +149,8 @@ def push_stage(
     later: str = "",
     related: Callable[[], Sequence[str]] = tuple,
     source: Source | None = None,
+    revision: str | None = None,
+    pull_request: bool = False,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -154,6 +163,8 @@ def push_stage(
         later: the command that does it later, for messages.
         related: makes the links that its card has for what stands beside it.
         source: whose stage this is a copy of, if it was not trained here.
+        revision: branch to push to, made if it is not there.
+        pull_request: open one instead of a commit.
 
     Raises:
         RunError: it holds links, and what they lead to is not published.
@@ -170,7 +181,7 @@ def push_stage(
     card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
     return retried(
         lambda: bring(
-            Repository(repo_id, "model", private),
+            Repository(repo_id, "model", private, revision=revision, pull_request=pull_request),
             {**files, **({CARD: placed(card, repo_id, related(), source).encode()} if card else {})},
             api=api,
             message=f"Stage checkpoint {folder.name}",

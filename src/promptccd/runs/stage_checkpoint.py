@@ -27,6 +27,7 @@ from promptccd.registry import (
     take_labels,
 )
 from promptccd.registry.labelling import Labelled
+from promptccd.runs import endpoint
 from promptccd.runs.card_usage import Example
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
@@ -69,6 +70,7 @@ def save_stage(
         if exemplars is not None:
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
+        (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
         for each in examples:
             (folder / each.path).parent.mkdir(exist_ok=True)
             (folder / each.path).write_bytes(each.content)
