@@ -1,6 +1,7 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -413,3 +414,11 @@ def test_what_is_to_be_done_later_names_branch_and_request(
     hub.plan(lambda request: True, Fault(status=503), times=10**6)
     with pytest.raises(HubError, match=r"--revision v2 --pull-request$"):
         push_run(run, revision="v2", pull_request=True)
+
+
+def test_requests_say_which_library_they_come_from(run: RunDirectory, hub: Hub) -> None:
+    push_run(run, stages=[0])
+    for path in ("/api/repos/create", "/commit/", "/api/collections"):
+        asked = [each for each in hub.requests("POST", path)]
+        assert asked
+        assert all(f"promptccd/{version('promptccd')}" in each.headers["user-agent"] for each in asked)

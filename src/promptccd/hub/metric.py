@@ -6,6 +6,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import ConfigurationError
+from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
 from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.recipe import shipped
@@ -31,7 +32,7 @@ def push_metric(
         ConfigurationError: the Hub takes no such name, or `evaluate` would not find the metric there.
         HubError: the Hub cannot be reached or refuses.
     """
-    api = api or HfApi()
+    api = api or client()
     require_name(name, "space", "Give NAMESPACE/cacc.")
     if name.partition("/")[2] != "cacc":
         raise ConfigurationError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
+from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, PushedRepository, Repository, bring, require_name, retried
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
@@ -49,7 +50,7 @@ def push_run(
         RunError: a stage is damaged or missing.
         HubError: the Hub could not be reached or refused; the message names the command to run later.
     """
-    api = api or HfApi()
+    api = api or client()
     finished = range(run.stages_on_disk())
     wanted = list(finished) if stages is None else list(stages)
     later = _later(run, wanted, namespace, private)

@@ -17,6 +17,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.published import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.errors import ConfigurationError
+from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
 from promptccd.models.untrusted import one_line
 from promptccd.runs.model_card import BEGIN, END, hub_id_of
@@ -81,7 +82,7 @@ def publish_stages(
             f"Stages are published to be scored by, and nobody has labels of {stages[1].place}: push the images "
             f"themselves as a data set, Dataset.push_to_hub({name!r})."
         )
-    api = api or HfApi()
+    api = api or client()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         contents: Contents = {
             **_written(stages, Path(folder), ids_only),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, hf_hub_download, snapshot_download
+from huggingface_hub import ModelCard, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     LocalEntryNotFoundError,
@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.hub.client import client
 from promptccd.hub.commits import CARD
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import CONFIGURATION, find_model
@@ -55,7 +56,7 @@ def download_stage(name: str, target: Path) -> tuple[str, str]:
             shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
             commit = ""
         else:
-            commit = str(HfApi().model_info(place).sha)
+            commit = str(client().model_info(place).sha)
             snapshot_download(place, revision=commit, local_dir=target)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
         raise HubError(f"Cannot fetch {name!r}: {one_line(error)}") from error
