@@ -70,6 +70,10 @@ def test_a_tag_that_failed_is_set_by_the_next_try(hub: Hub, waits, pauses) -> No
     [
         (["--metric", "lab/score"], "give lab/cacc, not lab/score"),
         (["--metric", "cacc"], "Give NAMESPACE/cacc"),
+        (
+            ["--metric", "lab/cacc", "--stage", "0", "--pull-request"],
+            "--stage, --pull-request is for the stages",
+        ),
         ([], "Give the folder of a run, or --metric"),
         (["somewhere", "--metric", "lab/cacc"], "Give the folder of a run, or --metric"),
     ],

@@ -247,3 +247,15 @@ def test_a_folder_comes_before_a_data_set_of_that_name(
     asked = len(hub.log)
     assert pictures_at(tmp_path / "nothing" / "here") == tmp_path / "nothing" / "here"
     assert len(hub.log) == asked
+
+
+def test_stages_go_into_a_branch_or_a_pull_request(recipe: Path, hub: Hub, caplog) -> None:
+    caplog.set_level("INFO")
+    published(recipe)
+    before = hub.repo("user/stages", "dataset").at("main")
+    published(recipe, "--ids-only", "--revision", "ids")
+    assert hub.repo("user/stages", "dataset").at("main") is before
+    assert "image" not in load_dataset("user/stages", "stage_0", split="train", revision="ids").column_names
+    published(recipe, "--ids-only", "--pull-request")
+    assert f"Pull request: {hub.url}/user/stages/discussions/1." in caplog.text
+    assert hub.repo("user/stages", "dataset").at("main") is before

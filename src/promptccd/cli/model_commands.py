@@ -5,7 +5,14 @@ import logging
 from dataclasses import asdict
 
 from promptccd import hub, runs
-from promptccd.cli.parsing import add_decoding, add_model_limit, limits_of, show, whole_number
+from promptccd.cli.parsing import (
+    add_decoding,
+    add_model_limit,
+    add_push_target,
+    limits_of,
+    show,
+    whole_number,
+)
 from promptccd.cli.tables import explanation_table
 from promptccd.data.file_names import display_name
 from promptccd.errors import ConfigurationError, MismatchError
@@ -94,10 +101,7 @@ def _declare_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("--stage", type=whole_number(0), help="one stage (default: all that are finished)")
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
-    push.add_argument("--revision", metavar="BRANCH", help="branch to push to, made if it is not there")
-    push.add_argument(
-        "--pull-request", "--pull_request", action="store_true", help="open pull requests instead of pushing"
-    )
+    add_push_target(push)
     push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
 
 
@@ -132,6 +136,13 @@ def push_command(options: argparse.Namespace) -> None:
     if (options.run_folder is None) == (options.metric is None):
         raise ConfigurationError(
             "What is to be pushed? Give the folder of a run, or --metric NAMESPACE/cacc."
+        )
+    given = {"--namespace": options.namespace, "--stage": options.stage, "--revision": options.revision}
+    idle = [name for name, value in given.items() if value is not None]
+    idle += ["--pull-request"] if options.pull_request else []
+    if options.metric is not None and idle:
+        raise ConfigurationError(
+            f"{', '.join(idle)} is for the stages of a run, not for --metric: leave it out."
         )
     if options.metric is not None:
         pushed = [hub.push_metric(options.metric, private=options.private, dry_run=options.dry_run)]

@@ -56,6 +56,8 @@ def publish_stages(
     ids_only: bool = False,
     public: bool = False,
     dry_run: bool = False,
+    revision: str | None = None,
+    pull_request: bool = False,
     api: HfApi | None = None,
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
@@ -69,6 +71,8 @@ def publish_stages(
         ids_only: publish which image belongs where without the images, for data that may not be passed on.
         public: let everybody see a repository that is made here; otherwise it has to be private.
         dry_run: only say what would be sent.
+        revision: branch to push to, made if it is not there.
+        pull_request: open one instead of a commit.
         api: the client; its token must be allowed to write.
 
     Raises:
@@ -91,7 +95,7 @@ def publish_stages(
         }
         return retried(
             lambda: bring(
-                Repository(name, "dataset", private=not public),
+                Repository(name, "dataset", not public, revision=revision, pull_request=pull_request),
                 contents,
                 api=api,
                 message="Stages",
