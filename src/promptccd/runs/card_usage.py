@@ -84,7 +84,7 @@ def usage(recipe: Recipe, title: str, examples: Sequence[Example]) -> str:
     home = model.__module__
     is_ours = home.startswith("promptccd.")
     needed = "" if is_ours else f", and the file `{home.replace('.', '/')}.py` at hand"
-    own = [] if is_ours else [f"import {home}  # the method"]
+    own = "" if is_ours else f"\nimport {home}  # the method"
     picture = _picture(title, examples[0].path if examples else None, is_placed=False)
     answer = f"  # {examples[0].name!r}" if examples else ""
     folder = f"\n\nA folder of pictures: `promptccd predict {title} FOLDER`." if is_ours else ""
@@ -93,7 +93,8 @@ def usage(recipe: Recipe, title: str, examples: Sequence[Example]) -> str:
 `pip install promptccd`{needed}. Then, from a picture to a name:
 
 ```python
-{_lines([*picture.imports, "from promptccd import CategoryDiscoveryPipeline", *own])}
+{picture.imports}
+from promptccd import CategoryDiscoveryPipeline{own}
 
 {picture.line}
 classify = CategoryDiscoveryPipeline.from_pretrained("{title}")
@@ -103,7 +104,8 @@ print(classify(image)["name"]){answer}
 With transformers alone, by the code that lies beside the weights:
 
 ```python
-{_lines([*picture.imports, "from transformers import AutoImageProcessor, AutoModel"])}
+{picture.imports}
+from transformers import AutoImageProcessor, AutoModel
 
 {picture.line}
 model = AutoModel.from_pretrained("{title}", trust_remote_code=True)
@@ -117,27 +119,21 @@ print(model.config.names_by_id[int(model.assign(features).category_ids)])
 class _Picture:
     """The lines of a snippet that open a picture."""
 
-    imports: tuple[str, ...]
+    imports: str
     line: str
 
 
 def _picture(place: str, path: str | None, *, is_placed: bool) -> _Picture:
-    yours = '# a picture of yours: image = Image.open("photo.jpg")\n'
+    yours, pillow = '# a picture of yours: image = Image.open("photo.jpg")\n', "from PIL import Image"
     if path is None:
-        return _Picture(("from PIL import Image",), f'{yours}image = Image.new("RGB", (224, 224))')
+        return _Picture(pillow, f'{yours}image = Image.new("RGB", (224, 224))')
     if not is_placed:
-        return _Picture(
-            ("from PIL import Image",), f'{yours}image = Image.open("{place}/{path}").convert("RGB")'
-        )
+        return _Picture(pillow, f'{yours}image = Image.open("{place}/{path}").convert("RGB")')
+    fetch = f'hf_hub_download("{place}", "{path}")'
     return _Picture(
-        ("from huggingface_hub import hf_hub_download", "from PIL import Image"),
-        f'{yours}image = Image.open(hf_hub_download("{place}", "{path}")).convert("RGB")',
+        f"from huggingface_hub import hf_hub_download\n{pillow}",
+        f'{yours}image = Image.open({fetch}).convert("RGB")',
     )
-
-
-def _lines(imports: Sequence[str]) -> str:
-    """Import lines in order, those of a method's own file last."""
-    return "\n".join(imports)
 
 
 def placed(card: str, repo_id: str, related: Sequence[str] = (), source: Source | None = None) -> str:
@@ -165,7 +161,7 @@ def placed(card: str, repo_id: str, related: Sequence[str] = (), source: Source 
             _picture(place, opened[1], is_placed=is_placed)
             for place, is_placed in ((title, False), (repo_id, True))
         )
-        for before, after in ((here.line, there.line), (_lines(here.imports), _lines(there.imports))):
+        for before, after in ((here.line, there.line), (here.imports, there.imports)):
             card = card.replace(before, after)
     card = card.replace(f'"{title}"', f'"{repo_id}"')
     card = card.replace(f"promptccd predict {title} ", f"promptccd predict {repo_id} ")
