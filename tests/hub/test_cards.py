@@ -12,9 +12,11 @@ from PIL import Image
 
 from promptccd import CategoryDiscoveryPipeline
 from promptccd.cli.main import main
+from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.runs import RunDirectory, card_usage, train_run
 from promptccd.runs.model_card import _log
+from promptccd.runs.origin import Source
 from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
@@ -115,13 +117,28 @@ def test_a_link_that_cannot_be_asked_for_is_left_out_and_told(
     assert "user/digits-stage0: no link 'Try it' on its card (" in caplog.text
 
 
-def test_a_persons_card_without_our_heading_is_sent_as_it_is(
-    digits: RunDirectory, hub: Hub, tmp_path: Path
+@pytest.mark.parametrize("card", [b'Mine: "digits-stage0".\n', b""])
+def test_a_persons_card_without_our_snippets_is_sent_as_it_is(
+    digits: RunDirectory, hub: Hub, tmp_path: Path, card: bytes
 ) -> None:
     run = RunDirectory(Path(shutil.copytree(digits.path, tmp_path / "digits")))
-    (run.stage(0) / "README.md").write_text('Mine: "digits-stage0".\n')
+    (run.stage(0) / "README.md").write_bytes(card)
     push_run(run, stages=[0])
-    assert card_of(hub, "user/digits-stage0") == 'Mine: "digits-stage0".\n'
+    assert hub.repo("user/digits-stage0").at("main").files["README.md"].data == card
+    (run.stage(0) / "README.md").write_bytes(b"\xff\xfe no text")
+    with pytest.raises(HubError, match="README.md is not UTF-8"):
+        push_run(run, stages=[0])
+
+
+def test_a_card_whose_heading_a_person_changed_is_placed_all_the_same(digits: RunDirectory) -> None:
+    card = (digits.stage(1) / "README.md").read_text().replace("# digits-stage1", "# Ours")
+    there = card_usage.placed(card, "lab/digits-stage1")
+    assert 'hf_hub_download("lab/digits-stage1", "examples/1.png")' in there
+    assert there.count('from_pretrained("lab/digits-stage1"') == 3
+    assert card_usage.placed(there, "other/name") == there
+    source = Source("user/x-stage1", "a" * 40, 1, is_copy=True)
+    for text in (there, there.replace("license: apache-2.0", "license: [")):
+        assert f"# Ours\n\n{source}\n" in card_usage.placed(text, "lab/digits-stage1", source=source)
 
 
 def test_the_listing_says_that_pictures_become_public(digits: RunDirectory, hub: Hub) -> None:

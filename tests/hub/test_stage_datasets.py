@@ -246,6 +246,7 @@ def test_a_folder_comes_before_a_data_set_of_that_name(
     assert published_split("user/stages") is None
     asked = len(hub.log)
     assert pictures_at(tmp_path / "nothing" / "here") == tmp_path / "nothing" / "here"
+    assert pictures_at("user/mistyped/picture.png") == Path("user/mistyped/picture.png")
     assert len(hub.log) == asked
 
 

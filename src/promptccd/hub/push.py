@@ -179,11 +179,17 @@ def push_stage(
     files: dict[str, Path | bytes] = {
         path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
     }
-    card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
+    try:
+        card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
+    except UnicodeDecodeError as error:
+        raise HubError(f"{folder / CARD} is not UTF-8, as the Hub wants it: save it anew as that.") from error
     return retried(
         lambda: bring(
             Repository(repo_id, "model", private, revision=revision, pull_request=pull_request),
-            {**files, **({CARD: placed(card, repo_id, related(), source).encode()} if card else {})},
+            {
+                **files,
+                **({CARD: placed(card, repo_id, related(), source).encode()} if card else {}),
+            },
             api=api,
             message=f"Stage checkpoint {folder.name}",
             holds=_holdings(folder),

@@ -145,14 +145,12 @@ def placed(card: str, repo_id: str, related: Sequence[str] = (), source: Source 
         related: links to what stands beside it on the Hub, in Markdown.
         source: whose stage it is a copy of; its snippets and links stay theirs, and it says so.
     """
-    heading = re.search(r"^# (\S+-stage\d+)$", card, re.MULTILINE)
-    if heading is None:
-        return card
-    title = heading[1]
     if source is not None:
-        card = _copied(card, heading[0], source)
-        if source.repo_id:
-            return card
+        card = _copied(card, source)
+    named = re.search(r'from_pretrained\("([^"/]+)"', card)  # with a slash it is a repository's already
+    if named is None or (source is not None and source.repo_id):
+        return card
+    title = named[1]
     opened = re.search(
         rf'^image = Image\.open\("{re.escape(title)}/({EXAMPLES}/[^"]+)"\)', card, re.MULTILINE
     )
@@ -168,13 +166,16 @@ def placed(card: str, repo_id: str, related: Sequence[str] = (), source: Source 
     return card.replace(_PLACED, _PLACED + "".join(f"\n- {each}" for each in related))
 
 
-def _copied(card: str, heading: str, source: Source) -> str:
+def _copied(card: str, source: Source) -> str:
     """The card of somebody else's stage, which says whose it is for people and for the Hub; of a copy, whose it was."""
     before = Source.on(card)
     if before is not None and before.is_copy:
         return card
-    text = RepoCard(card, ignore_metadata_errors=True)
-    text.text = text.text.replace(heading, f"{heading}\n\n{source}", 1)
+    card = re.sub(r"^(# .*)$", lambda heading: f"{heading[0]}\n\n{source}", card, count=1, flags=re.MULTILINE)
+    try:
+        text = RepoCard(card)
+    except (ValueError, TypeError, yaml.YAMLError):  # metadata that a person broke: the Hub says so
+        return card
     if source.repo_id:
         text.data["base_model"] = source.repo_id
     return str(text)
