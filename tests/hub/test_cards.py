@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import platform
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.runs import RunDirectory, card_usage, train_run
-from promptccd.runs.model_card import _log
+from promptccd.runs.model_card import _headline, _log
 from promptccd.runs.origin import Source
 from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
@@ -197,3 +198,44 @@ def test_the_log_of_a_long_stage_is_folded_and_evenly_spaced() -> None:
     assert "(200 epochs)" in _log(epochs)
     assert len(re.findall(r"^\| \d", _log(epochs[:3]), re.MULTILINE)) == 3
     assert _log([]) == ""
+
+
+def test_the_card_names_hardware_python_and_the_paper(digits: RunDirectory) -> None:
+    card = (digits.stage(0) / "README.md").read_text()
+    made = re.search(r"^- Made with: (.*)$", card, re.MULTILINE)[1]
+    assert f", Python {platform.python_version()}, on {platform.machine()} CPU" in made
+    assert made.startswith(f"promptccd {digits.manifest['versions']['promptccd']}, ")
+    assert "@article{promptccd,\n  title = {Effective Prompt Pool Learning for" in card
+    assert "  author = {Cendra, Fernando Julio and Li, Xinghui and Han, Kai},\n}" in card
+    assert card.count("<summary>Training log of this stage (2 epochs)</summary>") == 1
+
+
+def test_a_stage_that_has_found_nothing_claims_nothing(digits: RunDirectory) -> None:
+    card = (digits.stage(0) / "README.md").read_text()
+    assert (
+        "Give it a picture, and it says which of 7 kinds of things it shows, all of which it was taught with labelled "
+        "pictures.\n"
+    ) in card
+    assert "were put into the right kind" not in card
+    assert "until somebody names it" not in card
+    assert (
+        "A kind that it found has a number until somebody names it."
+        in (digits.stage(1) / "README.md").read_text()
+    )
+
+
+def test_a_name_cannot_leave_its_cell() -> None:
+    example = card_usage.Example("examples/1.png", b"", "a | b\n<b>*c*", False)
+    row = card_usage.gallery([example]).splitlines()[2]
+    assert row == r"| **a \| b \<b\>\*c\*** (found) |"
+    assert card_usage.gallery([]) == ""
+
+
+def test_the_headline_says_what_there_is(digits: RunDirectory) -> None:
+    part = {"all": 50.0, "old": None, "new": 40.04}
+    rows = [{"stage": 1}, {"stage": 2}]
+    assert _headline({"stages": rows, "average": part}) == (
+        "**50.0 %** of the pictures without labels were put into the right kind (40.0 % of the new ones; mean over 2 "
+        "batches)."
+    )
+    assert _headline({"stages": [], "average": part}) == ""

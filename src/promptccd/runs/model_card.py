@@ -231,7 +231,10 @@ def _in_plain_words(config: CategoryDiscoveryConfig) -> str:
     number, known = len(config.category_ids), _num_known(config)
     whose = f"{known} that it was taught with labelled pictures"
     if not config.stage:
-        return f"Give it a picture, and it says which of {number} kinds of things it shows: {whose}."
+        return (
+            f"Give it a picture, and it says which of {number} kinds of things it shows, all of which it was taught with "
+            "labelled pictures."
+        )
     times = "one batch" if config.stage == 1 else f"{config.stage} batches"
     return (
         f"Give it a picture, and it says which of {number} kinds of things it shows: {whose}, and {number - known} "
