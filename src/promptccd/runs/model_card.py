@@ -232,8 +232,8 @@ def _in_plain_words(config: CategoryDiscoveryConfig) -> str:
     whose = f"{known} that it was taught with labelled pictures"
     if not config.stage:
         return (
-            f"Give it a picture, and it says which of {number} kinds of things it shows, all of which it was taught with "
-            "labelled pictures."
+            f"Give it a picture, and it says which of {number} kinds of things it shows, all of which it was taught "
+            "with labelled pictures."
         )
     times = "one batch" if config.stage == 1 else f"{config.stage} batches"
     return (
