@@ -109,7 +109,7 @@ def stage_card(
         links(recipe, dataset, backbone),
         _summary(config, recipe) + (f"\n\n{source}" if source else ""),
         _categories(config, category_sizes),
-        _results(recipe, table),
+        _results(recipe, table, source),
         _found([each for each in streams if each.stage <= stage]),
         _prompts(recipe, instruments),
         _memory(recipe),
@@ -305,7 +305,7 @@ def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> st
     return f"{text}\n\n`config.json` lists all ids and names, `assignments.json` the category of every image."
 
 
-def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
+def _results(recipe: Recipe, table: Mapping[str, Any], source: Source | None) -> str:
     if not table["stages"]:
         return ""
     lines = ["| | All | Old | New | Categories | Images |", "|---|---|---|---|---|---|"]
@@ -313,7 +313,8 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
         count, limits = str(row["num_categories"]), row["count_range"]
         if limits:  # empty clusters became no category, so the number may lie below the range
             count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
-        lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
+        whose = ", trained by others" if source and row["stage"] <= source.stage else ""
+        lines.append(f"| Stage {row['stage']}{whose} | {_cells(row)} | {count} | {row['num_images']} |")
         if "native" in row:
             own = dict(zip(PARTS, row["native"], strict=True))
             lines.append(f"| Stage {row['stage']}, own classifier | {_cells(own)} | | |")

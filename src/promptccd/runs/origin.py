@@ -170,4 +170,4 @@ class Source:
         if self.is_copy:
             return f"A copy of {place}, which was trained there, not here."
         until = "Stage 0 was" if self.stage == 0 else f"Stages 0 to {self.stage} were"
-        return f"Continued from {place}. {until} trained there; what follows is of this stage and what came after it."
+        return f"Continued from {place}. {until} trained there; settings and log below are of the later ones."
