@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from promptccd.hub.space import PushedSpace as PushedSpace
     from promptccd.hub.space import push_space as push_space
     from promptccd.hub.stage_datasets import publish_stages as publish_stages
-    from promptccd.hub.verify import Check as Check
     from promptccd.hub.verify import fetch_stages as fetch_stages
     from promptccd.hub.verify import verify as verify
+    from promptccd.runs.checks import Check as Check
 
 give_names_on_demand(__name__)

@@ -5,13 +5,10 @@ import logging
 import re
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import ModelCard, hf_hub_download, snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     LocalEntryNotFoundError,
@@ -19,19 +16,16 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
-from promptccd.evaluation.accuracy import PARTS
+from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub.client import client
 from promptccd.hub.commits import CARD
-from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
-from promptccd.registry import GROUPING, Rename, has_registry, load_registry
-from promptccd.runs import RunDirectory, RunEvaluation, load_model
+from promptccd.runs import RunDirectory
+from promptccd.runs.checks import Check, run_checks, stage_checks
 from promptccd.runs.model_card import seed_on_card
 from promptccd.runs.origin import Source
-from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
-from promptccd.runs.stage_checkpoint import NO_CATEGORY, load_configuration
+from promptccd.runs.stage_checkpoint import load_configuration
 from promptccd.storage import CHECKSUMS, EDITABLE, links_in, problems_of, remove, trusted, write_directory
 
 logger = logging.getLogger(__name__)
@@ -118,23 +112,6 @@ def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
         write_directory(run.stage(stage), fill)
 
 
-# Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
-TOLERANCE = 0.01
-
-
-@dataclass(frozen=True)
-class Check:
-    """One comparison.
-
-    Attributes:
-        what: what was compared.
-        problem: what does not agree; empty if all does.
-    """
-
-    what: str
-    problem: str = ""
-
-
 def verify(place: str, *, recompute: bool = True, dataset: str | None = None) -> list[Check]:
     """Check a run, a stage's folder or a stage's repository.
 
@@ -155,48 +132,33 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
             f"{f'{place} is verified without that' if is_run else f'{place} is no run'}. Leave it out."
         )
     if is_run:
-        return list(_run_checks(RunDirectory(folder), recompute, dataset))
+        run = RunDirectory(folder)
+        checks = list(run_checks(run, recompute, dataset))
+        for stage, fetched in enumerate(map(run.fetched.get, range(run.num_finished))):
+            checks += _source_checks(run.stage(stage), f"stage{stage}", fetched)
+        return checks
     if folder.is_dir():
-        return list(_stage_checks(folder, folder.absolute().name))
+        name = folder.absolute().name
+        return [*stage_checks(folder, name), *_source_checks(folder, name)]
     with tempfile.TemporaryDirectory() as temporary:
-        stage = Path(temporary) / "stage"
-        name, _ = download_stage(place, stage)
-        return list(_stage_checks(stage, name))
+        folder = Path(temporary) / "stage"
+        name, _ = download_stage(place, folder)
+        return [*stage_checks(folder, name), *_source_checks(folder, name)]
 
 
-def _stage_checks(folder: Path, name: str) -> Iterator[Check]:
-    """A stage by itself: its sums, its model, its categories."""
-    damaged = problems_of(folder)
-    yield Check(f"{name}: sums of all files", "; ".join(damaged))
-    if damaged:
-        return
-    try:
-        model = load_model(folder)
-    except PromptCCDError as error:
-        yield Check(f"{name}: the model loads", str(error))
-        return
-    yield Check(f"{name}: the model loads")
-    config = model.config
-    yield from _category_checks(folder, name, config.category_ids)
-    yield from _source_checks(folder, name, config)
-    counted = (len(model.prototypes), len(config.category_ids))
-    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
-    yield Check(f"{name}: a prototype for every category", problem)
-
-
-def _source_checks(folder: Path, name: str, config: CategoryDiscoveryConfig) -> Iterator[Check]:
-    """Whether the stage that a card says it comes from is there, and can be that."""
+def _source_checks(folder: Path, name: str, fetched: str | None = None) -> Iterator[Check]:
+    """Whether the stage that a card, or the run, says it comes from is there, and can be that."""
     card = folder / CARD
     source = Source.on(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else None
-    if source is not None:
-        yield _source_check(
-            f"{name}: {'a copy of' if source.is_copy else 'continued from'}", source, folder, config
-        )
+    if fetched:
+        source = Source.of(fetched, 0, is_copy=True)
+    if source is not None and not problems_of(folder):
+        relation = "a copy of" if source.is_copy else "continued from"
+        yield _source_check(f"{name}: {relation} {source.repo_id} at {source.commit[:12]}", source, folder)
 
 
-def _source_check(what: str, source: Source, folder: Path, config: CategoryDiscoveryConfig) -> Check:
+def _source_check(what: str, source: Source, folder: Path) -> Check:
     """A copy has the very sums of its source; what went on from one has its method and the categories it was taught."""
-    what = f"{what} {source.repo_id} at {source.commit[:12]}"
     wanted = CHECKSUMS if source.is_copy else CONFIGURATION
     try:
         theirs = Path(hf_hub_download(source.repo_id, wanted, revision=source.commit)).read_bytes()
@@ -214,126 +176,15 @@ def _source_check(what: str, source: Source, folder: Path, config: CategoryDisco
                 name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
             )
             return Check(what, f"other files: {', '.join(apart[:3])}" if apart else "")
+        config = load_configuration(folder)
         ours = {"model_type": config.model_type, "num_known": config.num_known, "stage": source.stage}
         other = [
             f"its {key} is {values.get(key)!r}, not {value!r}"
             for key, value in ours.items()
             if values.get(key) != value
         ]
-    except (ValueError, AttributeError, TypeError) as error:
+    except (RunError, ValueError, AttributeError, TypeError) as error:
         return Check(what, f"its {wanted} cannot be read: {one_line(error)}")
     if source.stage >= (config.stage or 0):
         other.append(f"it is no stage before this one, {config.stage}")
     return Check(what, "; ".join(other))
-
-
-def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
-    """Whether images, categories and corrections of a stage go together."""
-    ids = set(category_ids)
-    if has_registry(folder):
-        try:
-            registry = load_registry(folder)
-        except PromptCCDError as error:
-            yield Check(f"{name}: its registry loads", str(error))
-            return
-        made = [entry.kind for entry in registry.log if entry.kind != GROUPING]
-        said = f", with {_counted(made)} by people" if made else ""
-        active = {each.id for each in registry.active}
-        problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
-        yield Check(f"{name}: its categories are those of its registry{said}", problem)
-        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
-    if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
-        return
-    what = f"{name}: images were assigned to its own categories"
-    try:
-        strangers = sorted(set(assignments_in(folder)["category_ids"]) - ids)
-    except RunError as error:
-        yield Check(what, str(error))
-        return
-    yield Check(what, f"{strangers[:5]} are no category ids" if strangers else "")
-
-
-def _counted(kinds: list[str]) -> str:
-    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(Counter(kinds).items()))
-
-
-def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
-    """Kinds of the corrections to earlier stages that a stage was grouped with; names change no grouping."""
-    if not has_registry(run.stage(stage)):
-        return []
-    log = load_registry(run.stage(stage)).log
-    return [entry.kind for entry in log if entry.stage < stage and entry.kind not in (GROUPING, Rename.kind)]
-
-
-def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
-    """All stages, and the records beside them."""
-    stages = run.num_finished
-    for stage in range(stages):
-        yield from _stage_checks(run.stage(stage), f"stage{stage}")
-        if place := run.fetched.get(stage):
-            source = Source.of(place, stage, is_copy=True)
-            yield _source_check(
-                f"stage{stage}: a copy of", source, run.stage(stage), load_configuration(run.stage(stage))
-            )
-    try:
-        recorded = (run.read("split.json") or {}).get("fingerprint")
-        same = recorded == run.manifest["split_fingerprint"]
-        yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
-        table = run.results
-    except RunError as error:
-        yield Check("the records of the run can be read", str(error))
-        return
-    if table is None:
-        return
-    rows = [row for row in table.stages if row.stage < stages]  # that of a stage is written before its folder
-    if absent := sorted(set(range(1, stages)) - {row.stage for row in rows}):
-        yield Check("results.json has a row for every stage", f"not for stage {', '.join(map(str, absent))}")
-        return
-    written = replace(table, stages=rows).to_dict()
-    for stage in range(1, stages):
-        so_far = [row for row in written["stages"] if row["stage"] <= stage]
-        yield Check(
-            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, so_far)
-        )
-    if recompute:
-        yield from _recomputed(run, written, dataset)
-
-
-def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
-    """How a card's metadata differ from the rows up to its stage."""
-    try:
-        results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
-        # Not the averages.
-        of_stages = [result for result in results if ", stage " in (result.metric_name or "")]
-        # mutant 4 to 5: a card is written with four places too
-        on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
-    except Exception as error:  # YAML that people wrote fails in a dozen ways
-        return f"README.md is no card any more: {one_line(error)}"
-    expected = sorted(row[part] for row in rows for part in PARTS if row[part] is not None)
-    return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
-
-
-def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None) -> Iterator[Check]:
-    """Accuracies once more from the checkpoints; corrections people made in between cannot be replayed."""
-    what = "accuracies recomputed from the checkpoints"
-    try:
-        corrected = {row["stage"]: _corrections_before(run, row["stage"]) for row in written["stages"]}
-        found = RunEvaluation(str(run.path), dataset).evaluate().to_dict()
-    except PromptCCDError as error:
-        yield Check(what, str(error))
-        return
-    apart = [
-        f"stage {row['stage']} {part}: {row[part]} written, {again[part]} found"
-        for row, again in zip(written["stages"], found["stages"], strict=True)
-        for part in PARTS
-        if not corrected[row["stage"]]
-        and row[part] is not None
-        and (again[part] is None or abs(row[part] - again[part]) > TOLERANCE)
-    ]
-    yield Check(what, "; ".join(apart))
-    for stage, kinds in corrected.items():
-        if kinds:
-            yield Check(
-                f"stage{stage}: not compared, it was grouped after {_counted(kinds)} by people; without them All is "
-                f"{found['stages'][stage - 1]['all']:.1f} instead of {written['stages'][stage - 1]['all']:.1f}"
-            )
