@@ -12,7 +12,9 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 TAKEN_ALONG = (
+    "CITATION.cff",
     "hub_configs/**/*.yaml",
+    "spaces/cacc/*.*",
     "spaces/discovery/README.md",
     "spaces/discovery/requirements.txt",
     "spaces/discovery/app.py",

@@ -16,6 +16,7 @@ BUILT_OF = (
     "src",
     "hub_configs",
     "spaces",
+    "CITATION.cff",
     "pyproject.toml",
     "setup.py",
     "MANIFEST.in",
@@ -79,7 +80,11 @@ def test_the_wheel_works_where_no_clone_is(tmp_path: Path) -> None:
         if each.is_file() and "__pycache__" not in each.parts and ".egg-info" not in str(each)
     }
     space = {f"promptccd/spaces/discovery/{name}" for name in ("README.md", "app.py", "requirements.txt")}
-    assert {f"promptccd/{name}" for name in packaged} | kept | space <= inside
+    metric = {
+        f"promptccd/spaces/cacc/{name}" for name in ("README.md", "app.py", "cacc.py", "requirements.txt")
+    }
+    assert {f"promptccd/{name}" for name in packaged} | kept | space | metric <= inside
+    assert "promptccd/CITATION.cff" in inside
     subprocess.run([*pip, "install", *offline, "--target", target, wheel], check=True)
 
     def promptccd(*words: str) -> str:

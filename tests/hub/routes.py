@@ -126,6 +126,19 @@ def change_settings(hub: Hub, request: Request, kind: str, repo_id: str) -> Repl
     return Reply.json({"private": repo.private})
 
 
+@route("GET", "/api/spaces")
+def list_spaces(hub: Hub, request: Request) -> Reply:
+    """Those of an author that name a model on their cards."""
+    author, model, account = request.query["author"], request.query["models"], hub.account(request)
+    found = []
+    for (kind, name), repo in hub.repos.items():
+        card = repo.at("main").files.get("README.md") if kind == "space" else None
+        seen = not repo.private or (account and account.owns(name))
+        if card and seen and name.startswith(f"{author}/") and f"- {model}\n" in card.data.decode():
+            found.append({"_id": "0" * 24, "id": name, "private": repo.private})
+    return Reply.json(found)
+
+
 @route("GET", r"/api/spaces/(?P<repo_id>[^/]+/[^/]+)/variables")
 def variables(hub: Hub, request: Request, repo_id: str) -> Reply:
     return Reply.json(hub.open(request, "space", repo_id, write=True).variables)
@@ -301,7 +314,11 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
     lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
     header, operations = lines[0]["value"], lines[1:]
-    head = repo.branches[revision]
+    head, request_url = repo.branches[revision], None
+    if request.query.get("create_pr"):
+        number = 1 + sum(name.startswith("refs/pr/") for name in repo.branches)
+        revision, request_url = f"refs/pr/{number}", f"{hub.url}/{repo_id}/discussions/{number}"
+        repo.branches[revision] = head
     if not head.sha.startswith(header.get("parentCommit", head.sha)):
         raise Refusal(412, "A commit has happened since. Please refresh and try again.")
     files = dict(head.files)
@@ -311,7 +328,8 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
     new = repo.commit(files, header["summary"], revision, header.get("description", ""), author)
     prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
     url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
-    return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})
+    answer = {"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""}
+    return Reply.json(answer | ({"pullRequestUrl": request_url} if request_url else {}))
 
 
 def apply(hub: Hub, files: dict[str, Blob], key: str, value: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -32,9 +33,10 @@ def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
 def is_whole(hub: Hub, repo_id: str, folder: Path) -> bool:
     there = hub.repo(repo_id).at("main").files
     return all(
-        there[str(path.relative_to(folder))].data == path.read_bytes()
+        there[name].data == path.read_bytes()
+        or (name == "README.md" and repo_id.encode() in there[name].data)
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and (name := str(path.relative_to(folder)))
     )
 
 
@@ -354,7 +356,8 @@ def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twi
     hub.clear_plans()
     asked = len(hub.log)
     push(run, [0, 1, 2])
-    assert not [request for request in hub.log[asked:] if "run-stage0" in request.path]
+    sent = [request for request in hub.log[asked:] if request.method != "GET"]
+    assert not [request for request in sent if "run-stage0" in request.path]
     assert all(is_whole(hub, f"user/run-stage{stage}", run.stage(stage)) for stage in (0, 1, 2))
     messages = [record.getMessage() for record in caplog.records]
     assert [text for text in messages if text.startswith("Pushed")] == [
@@ -370,3 +373,52 @@ def test_what_may_pass_is_tried_again(status: int) -> None:
     response = httpx.Response(status, request=httpx.Request("POST", "https://hub.example"))
     error = HfHubHTTPError("", response=response)
     assert commits._worth_another_try(error) == (status >= 500 or status in (408, 409, 412, 429))
+
+
+def test_a_branch_is_made_and_the_main_one_stays(run: RunDirectory, hub: Hub, capsys) -> None:
+    push_run(run, stages=[1])
+    before = hub.repo("user/run-stage1").at("main")
+    card = (run.stage(1) / "README.md").read_text()
+    (run.stage(1) / "README.md").write_text(card.replace("nobody looked", "somebody looked"))
+    assert main(["push", str(run.path), "--stage", "1", "--revision", "v2", "--dry-run"]) == 0
+    assert "would send 1 file" in capsys.readouterr().out
+    assert "v2" not in hub.repo("user/run-stage1").branches
+    for sent in (("README.md",), ()):
+        (pushed,) = push_run(run, stages=[1], revision="v2")
+        assert pushed.sent == sent
+    repo = hub.repo("user/run-stage1")
+    assert repo.at("main") is before
+    assert b"somebody looked" in repo.at("v2").files["README.md"].data
+    assert len(repo.history("v2")) == 3
+
+
+def test_a_pull_request_is_opened_and_its_address_is_told(run: RunDirectory, hub: Hub, capsys) -> None:
+    hub.add("lab/run-stage1", {"config.json": b"{}"})
+    before = hub.repo("lab/run-stage1").at("main")
+    assert main(["push", str(run.path), "--stage", "1", "--namespace", "lab", "--pull_request"]) == 0
+    assert f" as {hub.url}/lab/run-stage1/discussions/1" in capsys.readouterr().out
+    repo = hub.repo("lab/run-stage1")
+    assert repo.at("main") is before
+    assert is_whole_at(repo.at("refs/pr/1"), run.stage(1))
+    assert not hub.collections
+
+
+def is_whole_at(commit, folder: Path) -> bool:
+    name = "model.safetensors"
+    return commit.files[name].data == (folder / name).read_bytes()
+
+
+def test_what_is_to_be_done_later_names_branch_and_request(
+    run: RunDirectory, hub: Hub, waits, pauses
+) -> None:
+    hub.plan(lambda request: True, Fault(status=503), times=10**6)
+    with pytest.raises(HubError, match=r"--revision v2 --pull-request$"):
+        push_run(run, revision="v2", pull_request=True)
+
+
+def test_requests_say_which_library_they_come_from(run: RunDirectory, hub: Hub) -> None:
+    push_run(run, stages=[0])
+    for path in ("/api/repos/create", "/commit/", "/api/collections"):
+        asked = [each for each in hub.requests("POST", path)]
+        assert asked
+        assert all(f"promptccd/{version('promptccd')}" in each.headers["user-agent"] for each in asked)

@@ -30,7 +30,8 @@ MORE = {  # tests of an area beside those that are called after it
     "models": "training/objectives",  # what models of one method do by themselves is tested beside it
     "training": "runs/test_devices.py runs/test_recipes.py experiments/test_history.py cli/test_values.py "
     "data/test_benchmarks.py data/test_spectrum.py",
-    "data": "discovery/intake",
+    "data": "discovery/intake hub/test_stage_datasets.py",
+    "runs": "hub/test_cards.py hub/test_provenance.py hub/test_verify.py",
     "evaluation": "runs/test_protocols.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py experiments",
     "discovery": "spaces",

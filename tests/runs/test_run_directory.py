@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,22 @@ def test_a_run_in_the_current_folder_is_called_as_that(
     monkeypatch.chdir(tmp_path / "stage3")
     assert RunDirectory("..").name == tmp_path.name
     assert all(check.what.startswith("stage3: ") for check in verify("."))
+
+
+def test_where_stages_come_from_is_kept_until_they_are_trained_here(
+    tmp_path: Path, trained_run: Path
+) -> None:
+    fresh = RunDirectory(tmp_path / "fresh")
+    fresh.note_source(0, "lab/run-stage0@abc")
+    fresh.note_source(1, "lab/run-stage1@def")
+    fresh.note_source(0, None)
+    assert fresh.fetched == {1: "lab/run-stage1@def"}
+    begun = RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "begun")))
+    assert begun.fetched == {}
+    begun.note_source(2, "lab/run-stage2@abc")
+    assert RunDirectory(begun.path).fetched == {2: "lab/run-stage2@abc"}
+    begun.note_source(2, None)
+    assert begun.fetched == {}
+    begun.update_manifest({"fetched": {"stage0": "x", "other": "y"}})
+    with pytest.raises(RunError, match="manifest.json .* does not say fetched"):
+        assert begun.manifest

@@ -6,6 +6,7 @@ import socket
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -108,3 +109,19 @@ def test_mistakes_are_told(
         port = taken.getsockname()[1]
         assert main(["demo", str(backbone_folder), "--port", str(port), "--no-browser"]) == 2
     assert f"Cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+
+
+def test_hardware_that_is_given_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch comes from the usual index, which has it for GPUs; where they are lent by the call, the Hub is asked."""
+    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
+    from promptccd.discovery.space.grouping import _on_gpu
+
+    assert "index-url" not in (SPACE / "requirements.txt").read_text(encoding="utf-8")
+    lent = ModuleType("spaces")
+    lent.GPU = lambda work: lambda *given: ("lent", work(*given))
+    monkeypatch.setitem(sys.modules, "spaces", lent)
+    assert _on_gpu(len)("abc") == ("lent", 3)
+    monkeypatch.setitem(sys.modules, "spaces", ModuleType("spaces"))  # a folder of that name
+    assert _on_gpu(len) is len
+    monkeypatch.setitem(sys.modules, "spaces", None)
+    assert _on_gpu(len) is len

@@ -5,10 +5,17 @@ import logging
 from dataclasses import asdict
 
 from promptccd import hub, runs
-from promptccd.cli.parsing import add_decoding, add_model_limit, limits_of, show, whole_number
+from promptccd.cli.parsing import (
+    add_decoding,
+    add_model_limit,
+    add_push_target,
+    limits_of,
+    show,
+    whole_number,
+)
 from promptccd.cli.tables import explanation_table
 from promptccd.data.file_names import display_name
-from promptccd.errors import MismatchError
+from promptccd.errors import ConfigurationError, MismatchError
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +93,16 @@ def predict_command(options: argparse.Namespace) -> None:
 
 
 def _declare_push(push: argparse.ArgumentParser) -> None:
-    push.add_argument("run_folder", metavar="RUN", help="output_dir of a training")
+    push.add_argument("run_folder", metavar="RUN", nargs="?", help="output_dir of a training")
+    push.add_argument(
+        "--metric", metavar="NS/cacc", help="instead of a run, put the metric on the Hub, as a Space"
+    )
     push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
     push.add_argument("--stage", type=whole_number(0), help="one stage (default: all that are finished)")
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
-    push.set_defaults(run=push_command, needs=("promptccd.hub.push",))
+    add_push_target(push)
+    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
 
 
 def _declare_space(space: argparse.ArgumentParser) -> None:
@@ -122,13 +133,29 @@ def _declare_verify(verify_: argparse.ArgumentParser) -> None:
 
 def push_command(options: argparse.Namespace) -> None:
     """``promptccd push``."""
-    pushed = hub.push_run(
-        runs.RunDirectory(options.run_folder),
-        namespace=options.namespace,
-        stages=None if options.stage is None else [options.stage],
-        private=options.private,
-        dry_run=options.dry_run,
-    )
+    if (options.run_folder is None) == (options.metric is None):
+        raise ConfigurationError(
+            "What is to be pushed? Give the folder of a run, or --metric NAMESPACE/cacc."
+        )
+    given = {"--namespace": options.namespace, "--stage": options.stage, "--revision": options.revision}
+    idle = [name for name, value in given.items() if value is not None]
+    idle += ["--pull-request"] if options.pull_request else []
+    if options.metric is not None and idle:
+        raise ConfigurationError(
+            f"{', '.join(idle)} is for the stages of a run, not for --metric: leave it out."
+        )
+    if options.metric is not None:
+        pushed = [hub.push_metric(options.metric, private=options.private, dry_run=options.dry_run)]
+    else:
+        pushed = hub.push_run(
+            runs.RunDirectory(options.run_folder),
+            namespace=options.namespace,
+            stages=None if options.stage is None else [options.stage],
+            private=options.private,
+            dry_run=options.dry_run,
+            revision=options.revision,
+            pull_request=options.pull_request,
+        )
 
     def lines() -> str:
         listed = [stage.listing for stage in pushed] if options.dry_run else []
@@ -142,7 +169,8 @@ def _sent(pushed: "hub.PushedRepository", options: argparse.Namespace) -> str:
     if not pushed.sent:
         return "all of it is there"
     verb = "would send" if options.dry_run else "sent"
-    return f"{verb} {len(pushed.sent)} file{'s' * (len(pushed.sent) != 1)}, {pushed.num_bytes / 1e6:.1f} MB"
+    request = f" as {pushed.pull_request}" if pushed.pull_request else ""
+    return f"{verb} {len(pushed.sent)} file{'s' * (len(pushed.sent) != 1)}, {pushed.num_bytes / 1e6:.1f} MB{request}"
 
 
 def space_command(options: argparse.Namespace) -> None:

@@ -104,6 +104,14 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
+def add_push_target(parser: argparse.ArgumentParser) -> None:
+    """Add where a push goes, other than to the main branch."""
+    parser.add_argument("--revision", metavar="BRANCH", help="branch to push to, made if it is not there")
+    parser.add_argument(
+        "--pull-request", "--pull_request", action="store_true", help="open a pull request instead of pushing"
+    )
+
+
 def add_model_limit(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands that load a model from anywhere."""
     parser.add_argument(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
-from promptccd.cli.parsing import show
+from promptccd.cli.parsing import add_push_target, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean
@@ -34,6 +34,7 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     )
     split.add_argument("--private", action="store_true", help="only you can see it, as by default")
     split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
+    add_push_target(split)
     add_what(split)
     split.set_defaults(run=split_command, needs=("promptccd.runs.train_run", "promptccd.hub.stage_datasets"))
 
@@ -101,10 +102,19 @@ def _few(names: Sequence[str]) -> str:
 
 def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
     published = hub.publish_stages(
-        stages, options.push, ids_only=options.ids_only, public=options.public, dry_run=options.dry_run
+        stages,
+        options.push,
+        ids_only=options.ids_only,
+        public=options.public,
+        dry_run=options.dry_run,
+        revision=options.revision,
+        pull_request=options.pull_request,
     )
     verb = "Would send" if options.dry_run else "Published"
-    logger.info("%s %s.", verb if published.sent else "All of it is there already:", published.listing)
+    request = f" Pull request: {published.pull_request}." if published.pull_request else ""
+    logger.info(
+        "%s %s.%s", verb if published.sent else "All of it is there already:", published.listing, request
+    )
 
 
 def parameters_command(options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
 from promptccd.data.file_names import display_name, is_of_windows
+from promptccd.data.published import all_published, published_split
 from promptccd.data.table_files import in_order, load_table
 from promptccd.errors import DataError, nothing_at
 
@@ -42,10 +43,16 @@ class BuiltIn:
     Attributes:
         load: makes it, or raises a `DataError` that says why it is not available.
         words: what it is, for model cards.
+        licence: under which its pictures may be passed on, as the Hub calls it; `None`: no card may show one.
+        page: where it is described.
+        credit: what its licence asks to be said, after the link.
     """
 
     load: Callable[[], Dataset]
     words: str
+    licence: str | None = None
+    page: str = ""
+    credit: str = ""
 
 
 IN_MEMORY = "in-memory"  # name that a run records for a data set given from Python
@@ -60,12 +67,22 @@ def _not_kept() -> Dataset:
 
 BUILT_IN = {
     IN_MEMORY: BuiltIn(_not_kept, "a data set given from Python"),
-    "digits": BuiltIn(digits_dataset, "scikit-learn's digits"),
+    "digits": BuiltIn(
+        digits_dataset,
+        "scikit-learn's digits",
+        licence="cc-by-4.0",
+        page="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
+        credit=" by Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0",
+    ),
     "creatures": BuiltIn(
-        creatures_dataset, "creatures drawn by rule, whose categories differ by their parts"
+        creatures_dataset,
+        "creatures drawn by rule, whose categories differ by their parts",
+        licence="apache-2.0",
     ),
     "other-creatures": BuiltIn(
-        partial(creatures_dataset, seed=1), "other images of the same creatures, to pretrain a backbone on"
+        partial(creatures_dataset, seed=1),
+        "other images of the same creatures, to pretrain a backbone on",
+        licence="apache-2.0",
     ),
 }
 
@@ -104,7 +121,7 @@ def open_images(
     Args:
         dataset: a name in `BUILT_IN`, a local folder (written by ``save_to_disk``, holding parquet files, or
             one sub-folder of images per category), a CSV file of paths and labels, a parquet file, or the id of a
-            data set on the Hub.
+            data set on the Hub; of one that holds published stages, all their images.
         split: name of the split, for example ``"train"``.
         roots: further folders that links in a folder of images may lead into.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
@@ -121,6 +138,8 @@ def open_images(
     if is_path and not path.exists():
         said = " It is a path of Windows." if is_of_windows(dataset) and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{said} {_GIVE}")
+    if published_split(dataset) is not None:
+        return OpenedImages(all_published(dataset), name=dataset)
     try:
         loaded = load_table(dataset, roots=roots, labelled=labelled)
     except DataError:

@@ -6,17 +6,14 @@ training code can read one by accident. Either their labels are hidden, and eval
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
-from huggingface_hub import hf_hub_download
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
@@ -28,6 +25,7 @@ from promptccd.data.loading import (
     read_categories,
     without_label,
 )
+from promptccd.data.published import published_tables, require_images
 from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
     CategorySplit,
@@ -40,7 +38,6 @@ from promptccd.data.splits import (
 )
 from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
 from promptccd.data.table_files import image_roots as roots_of
-from promptccd.data.table_files import load_table
 from promptccd.errors import DataError, SplitMismatchError
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
@@ -287,14 +284,15 @@ class StageStream(Sequence[Stage]):
             DataError: the repository holds no stages, or only ids and no source data set was given.
             SplitMismatchError: the source data set is not the one that the stages were cut from.
         """
-        split, labels, tables = _published(name, revision)
+        split, labels, tables = published_tables(name, revision)
+        if dataset is None:
+            require_images(name, tables)
         if all("image" in table.column_names for table in tables):
             images = [ImageRows(table, "image", roots_of(name)) for table in tables]
             for stage, rows in enumerate(images):
                 rows.require_own_files(f"stage {stage} of {name!r}")
-        elif dataset is None:
-            raise DataError(f"{name!r} holds ids and no images: give dataset, the data set they are rows of.")
         else:
+            assert dataset is not None  # without images one was required above
             images = _rows_of(dataset, split, labels, name)
         return cls(_stages_of(images, labels, split), split, labels)
 
@@ -440,39 +438,6 @@ def _stages_of(
         place = streams[index - 1] if streams else ""
         stages.append(Stage(index, images[index], ids, num_seen[index], once=bool(streams), place=place))
     return stages
-
-
-SPLIT_FILE = "split.json"
-LABELS_CONFIG = "evaluation_labels"
-
-
-def stage_config(stage: int) -> str:
-    """Name of the config that holds a stage in a data set repository."""
-    return f"stage_{stage}"
-
-
-def _published(name: str, revision: str | None) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
-    """What a data set repository holds: the split, labels by row of the source data set, and a table per stage."""
-    try:
-        path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-        split = CategorySplit.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        tables = [
-            load_table(name, stage_config(stage), revision).splits["train"]
-            for stage in range(len(split.sample_ids))
-        ]
-        evaluation = load_table(name, LABELS_CONFIG, revision).splits["train"]
-    except DataError:
-        raise
-    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"Cannot read stages from the data set {name!r}: {reason}") from error
-    for stage, (table, ids) in enumerate(zip(tables, split.sample_ids, strict=True)):
-        if not np.array_equal(table["sample_id"][:], ids):
-            raise DataError(f"Stage {stage} of {name!r} holds other images than its {SPLIT_FILE} says.")
-    ids = np.asarray(evaluation["sample_id"][:])
-    labels = np.full(int(ids.max()) + 1, UNUSED, dtype=np.int64)
-    labels[ids] = evaluation["label"][:]
-    return split, labels, tables
 
 
 def _rows_of(

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
     HFValidationError,
     LocalTokenNotFoundError,
     OfflineModeIsEnabled,
+    RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
@@ -81,12 +82,16 @@ class Repository:
         kind: ``model``, ``dataset`` or ``space``.
         private: whether it has to be private; if so, a public one is refused.
         sdk: of a Space.
+        revision: branch to push to, made if it is not there; `None` for the main one.
+        pull_request: whether to open one, for its owner to accept, in place of a commit.
     """
 
     name: str
     kind: str
     private: bool
     sdk: str | None = None
+    revision: str | None = None
+    pull_request: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class PushedRepository:
         sent: paths that were sent, or would be; empty if all of it was there already.
         num_bytes: their size together.
         listing: what the files are, how large, and who can see them, in one line.
+        pull_request: address of the one that was opened.
     """
 
     repo_id: str
@@ -106,6 +112,7 @@ class PushedRepository:
     sent: tuple[str, ...]
     num_bytes: int
     listing: str
+    pull_request: str | None = field(default=None, kw_only=True)
 
 
 def bring(
@@ -157,12 +164,14 @@ def bring(
         commit_message=message,
         repo_type=kind,
         parent_commit=head,
+        revision=repository.revision,
+        create_pr=repository.pull_request,
     )
     there = _remote_files(api, repository, commit.oid)
     wrong = [path for path, data in wanted.items() if not _same(data, there.get(path))]
     if wrong or there.keys() & set(gone):
         raise HubError(f"{name} does not read back as it was sent: {', '.join(sorted(wrong) or gone)}.")
-    return PushedRepository(name, commit.oid, sent, size, listing)
+    return PushedRepository(name, commit.oid, sent, size, listing, pull_request=commit.pr_url)
 
 
 def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
@@ -181,7 +190,12 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
         api.create_repo(
             name, repo_type=kind, private=repository.private, exist_ok=True, space_sdk=repository.sdk
         )
-    info = api.repo_info(name, repo_type=kind)
+    if repository.revision and not dry_run:
+        api.create_branch(name, branch=repository.revision, repo_type=kind, exist_ok=True)
+    try:
+        info = api.repo_info(name, repo_type=kind, revision=repository.revision)
+    except RevisionNotFoundError:  # in a dry run; the branch would begin at the main one
+        info = api.repo_info(name, repo_type=kind)
     if repository.private and not info.private:
         raise PublicRepositoryError(
             f"{name} can be seen by everybody, and this was to be private, so nothing was sent. Make it private in its "

@@ -3,13 +3,18 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import PushedRepository, Repository, bring, require_name, retried
+from promptccd.hub.client import client
+from promptccd.hub.commits import CARD, PushedRepository, Repository, bring, require_name, retried
+from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
+from promptccd.runs.card_usage import EXAMPLES, placed
+from promptccd.runs.origin import Source
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
@@ -25,6 +30,8 @@ def push_run(
     stages: Sequence[int] | None = None,
     private: bool = False,
     dry_run: bool = False,
+    revision: str | None = None,
+    pull_request: bool = False,
 ) -> list[PushedRepository]:
     """Push finished stages of a run and gather their repositories in a collection.
 
@@ -35,16 +42,19 @@ def push_run(
         stages: which stages; by default all that are finished.
         private: whether the repositories have to be private.
         dry_run: only say what would be sent.
+        revision: branch to push to, made if it is not there.
+        pull_request: open one in every repository instead of a commit; they are put into no collection.
 
     Raises:
         ConfigurationError: the Hub takes no repositories of such names.
         RunError: a stage is damaged or missing.
         HubError: the Hub could not be reached or refused; the message names the command to run later.
     """
-    api = api or HfApi()
+    api = api or client()
     finished = range(run.stages_on_disk())
     wanted = list(finished) if stages is None else list(stages)
     later = _later(run, wanted, namespace, private)
+    later += f" --revision {revision}" * bool(revision) + " --pull-request" * pull_request
     if not set(wanted) <= set(finished):
         raise HubError(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
@@ -54,6 +64,17 @@ def push_run(
         # mutant without operand 2: None is as good a name as somebody
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
     namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
+
+    @cache
+    def collection() -> str | None:
+        if not (dry_run or pull_request):
+            return str(
+                api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True).slug
+            )
+        own = api.list_collections(owner=namespace)
+        return next((each.slug for each in own if each.title == run.name), None)
+
+    fetched = run.fetched
     pushed = [
         push_stage(
             run.stage(stage),
@@ -62,10 +83,14 @@ def push_run(
             private=private,
             dry_run=dry_run,
             later=later,
+            related=partial(_related, run, stage, namespace, collection, api),
+            revision=revision,
+            pull_request=pull_request,
+            source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
         )
         for stage in wanted
     ]
-    if not dry_run:
+    if not (dry_run or pull_request):
         retried(lambda: _gather(api, run.name, namespace, pushed, private), later)
     return pushed
 
@@ -123,6 +148,10 @@ def push_stage(
     private: bool = False,
     dry_run: bool = False,
     later: str = "",
+    related: Callable[[], Sequence[str]] = tuple,
+    source: Source | None = None,
+    revision: str | None = None,
+    pull_request: bool = False,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -133,6 +162,10 @@ def push_stage(
         private: whether the repository has to be private.
         dry_run: only say what would be sent.
         later: the command that does it later, for messages.
+        related: makes the links that its card has for what stands beside it.
+        source: whose stage this is a copy of, if it was not trained here.
+        revision: branch to push to, made if it is not there.
+        pull_request: open one instead of a commit.
 
     Raises:
         RunError: it holds links, and what they lead to is not published.
@@ -143,10 +176,20 @@ def push_stage(
         raise HubError(
             f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again."
         )
+    files: dict[str, Path | bytes] = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
+    try:
+        card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
+    except UnicodeDecodeError as error:
+        raise HubError(f"{folder / CARD} is not UTF-8, as the Hub wants it: save it anew as that.") from error
     return retried(
         lambda: bring(
-            Repository(repo_id, "model", private),
-            {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()},
+            Repository(repo_id, "model", private, revision=revision, pull_request=pull_request),
+            {
+                **files,
+                **({CARD: placed(card, repo_id, related(), source).encode()} if card else {}),
+            },
             api=api,
             message=f"Stage checkpoint {folder.name}",
             holds=_holdings(folder),
@@ -164,7 +207,34 @@ def _holdings(folder: Path) -> str:
         told += f", the category ids of {len(assignments_in(folder)['category_ids'])} images"
     if (folder / EXEMPLARS).exists():
         told += f", the row numbers of {len(load_exemplars(folder).sample_ids)} images so far"
-    return f"{told}, and what people corrected; no image"
+    pictures = len(list((folder / EXAMPLES).glob("*")))
+    shown = f"{pictures} example pictures" if pictures else "no image"
+    return f"{told}, and what people corrected; {shown}"
+
+
+def _related(
+    run: RunDirectory, stage: int, namespace: str, collection: Callable[[], str | None], api: HfApi
+) -> list[str]:
+    """Links to what stands beside a stage on the Hub; what cannot be asked for is no reason not to push."""
+    before = _repository_of(run, stage - 1, namespace)
+    own = _repository_of(run, stage, namespace)
+    asked: dict[str, Callable[[], str | None]] = {
+        "Stage before": lambda: before if stage and api.repo_exists(before) else None,
+        "All stages": lambda: f"collections/{slug}" if (slug := collection()) else None,
+        "Try it": lambda: next(
+            (f"spaces/{each.id}" for each in api.list_spaces(author=namespace, models=own, limit=1)), None
+        ),
+    }
+    links = []
+    for what, ask in asked.items():
+        try:
+            place = ask()
+        except Exception as error:
+            logger.info("%s: no link %r on its card (%s).", own, what, one_line(error))
+            continue
+        label = run.name if what == "All stages" else (place or "").rpartition("/")[2]
+        links += [f"{what}: [{label}]({api.endpoint}/{place})"] if place else []
+    return links
 
 
 def _gather(

@@ -9,6 +9,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import ConfigurationError, HubError
+from promptccd.hub.client import client
 from promptccd.hub.commits import (
     CARD,
     Contents,
@@ -78,7 +79,7 @@ def push_space(
         ConfigurationError: the Hub takes no such name, another Space stands there, or it could not work with the model.
         HubError: the Hub cannot be reached or refuses.
     """
-    api = api or HfApi()
+    api = api or client()
     require_name(name, "space", "Give NAME or NAMESPACE/NAME.", namespace=False)
     _refuse_folder(model)
     if "/" not in name:

@@ -6,22 +6,22 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from datasets import ClassLabel, Features, Image, Value
-from huggingface_hub import DatasetCard, DatasetCardData, HfApi
+from datasets import ClassLabel, DatasetInfo, Features, Image, SplitDict, SplitInfo, Value
+from datasets.info import DatasetInfosDict
+from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
+from pyarrow import parquet  # type: ignore[import-untyped]
 
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.limits import SkippedFileError
-from promptccd.data.stages import (
-    LABELS_CONFIG,
-    SPLIT_FILE,
-    LabelledStage,
-    Stage,
-    StageStream,
-    stage_config,
-)
+from promptccd.data.loading import BUILT_IN
+from promptccd.data.published import LABELS_CONFIG, SPLIT_FILE, stage_config
+from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.errors import ConfigurationError
+from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
-from promptccd.runs.model_card import BEGIN, END
+from promptccd.models.untrusted import one_line
+from promptccd.runs.model_card import BEGIN, END, hub_id_of
+from promptccd.runs.origin import Licence, licence_on
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -32,17 +32,21 @@ _TEXT = """# Stages for continual category discovery
 `promptccd split RECIPE --push {name}`; the split's fingerprint is `{fingerprint}`.
 
 ```python
+from datasets import load_dataset
 from promptccd.data import StageStream
 
 stages = StageStream.from_hub("{name}"{source})
+labelled = load_dataset("{name}")  # stage 0; "stage_1" and so on are configs
 ```
+
+`promptccd train {name}` trains on the very same stages; so does any recipe with `--dataset {name}`.
 
 | config | images | categories | share of initially labelled categories |
 |---|---|---|---|
 {rows}
 
 `{labels}` holds the category of every image, by `sample_id` (row number in the source data set): for scoring alone.
-{pictures} and stay under the licence of the source data set."""
+{pictures} and stay under {licence}."""
 
 
 def publish_stages(
@@ -52,6 +56,8 @@ def publish_stages(
     ids_only: bool = False,
     public: bool = False,
     dry_run: bool = False,
+    revision: str | None = None,
+    pull_request: bool = False,
     api: HfApi | None = None,
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
@@ -65,6 +71,8 @@ def publish_stages(
         ids_only: publish which image belongs where without the images, for data that may not be passed on.
         public: let everybody see a repository that is made here; otherwise it has to be private.
         dry_run: only say what would be sent.
+        revision: branch to push to, made if it is not there.
+        pull_request: open one instead of a commit.
         api: the client; its token must be allowed to write.
 
     Raises:
@@ -78,16 +86,16 @@ def publish_stages(
             f"Stages are published to be scored by, and nobody has labels of {stages[1].place}: push the images "
             f"themselves as a data set, Dataset.push_to_hub({name!r})."
         )
-    api = api or HfApi()
+    api = api or client()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         contents: Contents = {
             **_written(stages, Path(folder), ids_only),
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
-            CARD: _card(stages, name, ids_only),
+            CARD: _card(stages, name, ids_only, Path(folder)),
         }
         return retried(
             lambda: bring(
-                Repository(name, "dataset", private=not public),
+                Repository(name, "dataset", not public, revision=revision, pull_request=pull_request),
                 contents,
                 api=api,
                 message="Stages",
@@ -97,6 +105,44 @@ def publish_stages(
             ),
             "Run the same command again.",
         )
+
+
+def _licence(stages: StageStream) -> Licence:
+    """Under which the source data set is, as far as it is known."""
+    place = stages.origin.dataset if stages.origin else None
+    if not isinstance(place, str):
+        return Licence(None, reason="nobody has said which")
+    if (record := BUILT_IN.get(place)) is not None:
+        return Licence(record.licence, reason=f"nobody has said which for {record.words}")
+    if (name := hub_id_of(place)) is None:
+        return Licence(None, reason="a local folder says nothing of one")
+    try:
+        path = hf_hub_download(name, CARD, repo_type="dataset")
+        return licence_on(
+            Path(path).read_text(encoding="utf-8", errors="replace"), f"`{name}`", f"datasets/{name}"
+        )
+    except Exception as error:  # a dozen kinds, from a missing card to a dead connection
+        return Licence(None, reason=f"the card of `{name}` could not be read: {one_line(error)[:120]}")
+
+
+def _size_category(count: int) -> str:
+    """The Hub's word for how many rows there are."""
+    words = [(1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M"), (1e7, "1M<n<10M")]
+    return next((word for most, word in words if count < most), "n>10M")
+
+
+def _info(config: str, written: Path) -> DatasetInfo:
+    """What the viewer shows of a config before anything is downloaded."""
+    files = sorted((written / config).glob("*.parquet"))
+    size, rows = (
+        sum(file.stat().st_size for file in files),
+        sum(parquet.read_metadata(file).num_rows for file in files),
+    )
+    splits = SplitDict({"train": SplitInfo(name="train", num_bytes=size, num_examples=rows)})
+    features = Features.from_arrow_schema(parquet.read_schema(files[0]))
+    return DatasetInfo(
+        features=features, splits=splits, download_size=size, dataset_size=size, config_name=config
+    )
 
 
 def _holdings(stages: StageStream, ids_only: bool) -> str:
@@ -142,22 +188,30 @@ def _clean(stage: Stage, position: int) -> dict[str, object] | None:
     return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
 
 
-def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
+def _card(stages: StageStream, name: str, ids_only: bool, written: Path) -> bytes:
     """The card: where `datasets` finds the configs, and what they are."""
     rows = "\n".join(
         f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
         for count in stages.counts
     )
     configs = [*(stage_config(stage.index) for stage in stages), LABELS_CONFIG]
+    licence = _licence(stages)
     data = DatasetCardData(
         pretty_name=f"{name.partition('/')[2]}: stages for continual category discovery",
         task_categories=["image-classification", "image-feature-extraction"],
         tags=["category-discovery", "continual-category-discovery", "continual-learning"],
         configs=[
-            {"config_name": config, "data_files": [{"split": "train", "path": f"{config}/train-*"}]}
+            {
+                "config_name": config,
+                "data_files": [{"split": "train", "path": f"{config}/train-*"}],
+                **({"default": True} if config == stage_config(0) else {}),
+            }
             for config in configs
         ],
+        size_categories=_size_category(sum(count.images for count in stages.counts)),
+        **licence.metadata,
     )
+    DatasetInfosDict({config: _info(config, written) for config in configs}).to_dataset_card_data(data)
     pictures = (
         "The images are the pixels of those in the source data set, without what cameras wrote beside them,"
     )
@@ -173,5 +227,8 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
         labels=LABELS_CONFIG,
         source=', dataset="<the source data set>"' if ids_only else "",
         pictures=pictures,
+        licence=f"`{licence.name or licence.id}`"
+        if licence.id
+        else f"a licence of their own ({licence.reason})",
     )
     return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n")).encode()

@@ -1,33 +1,37 @@
 """Stages that come from the Hub: fetch them, and recompute what they claim, as far as it can be recomputed."""
 
+import json
 import logging
 import re
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import ModelCard, snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
-from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
-from promptccd.evaluation.accuracy import PARTS
+from promptccd.errors import ConfigurationError, HubError, RunError
+from promptccd.hub.client import client
 from promptccd.hub.commits import CARD
-from promptccd.models.loading import find_model
+from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
-from promptccd.registry import GROUPING, Rename, has_registry, load_registry
-from promptccd.runs import RunDirectory, RunEvaluation, load_model
+from promptccd.runs import RunDirectory
+from promptccd.runs.checks import Check, run_checks, stage_checks
 from promptccd.runs.model_card import seed_on_card
-from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
-from promptccd.runs.stage_checkpoint import NO_CATEGORY
-from promptccd.storage import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
+from promptccd.runs.origin import Source
+from promptccd.runs.stage_checkpoint import load_configuration
+from promptccd.storage import CHECKSUMS, EDITABLE, links_in, problems_of, remove, trusted, write_directory
 
 logger = logging.getLogger(__name__)
 
 
-def download_stage(name: str, target: Path) -> str:
+def download_stage(name: str, target: Path) -> tuple[str, str]:
     """Copy everything a stage's repository, or its local folder, holds.
 
     Args:
@@ -35,7 +39,7 @@ def download_stage(name: str, target: Path) -> str:
         target: the folder to fill; made here.
 
     Returns:
-        The full name.
+        The full name, and the commit that was fetched; empty for a folder.
 
     Raises:
         HubError: it cannot be found or fetched.
@@ -44,13 +48,15 @@ def download_stage(name: str, target: Path) -> str:
         place, _ = find_model(name)
         if Path(place).is_dir():
             shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
+            commit = ""
         else:
-            snapshot_download(place, local_dir=target)
+            commit = str(client().model_info(place).sha)
+            snapshot_download(place, revision=commit, local_dir=target)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
         raise HubError(f"Cannot fetch {name!r}: {one_line(error)}") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
-    return place
+    return place, commit
 
 
 def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
@@ -79,15 +85,15 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
         if trusted(run.stage(stage)):
             continue
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        _fetch(f"{match['recipe']}-stage{stage}", run.stage(stage), seed)
+        _fetch(f"{match['recipe']}-stage{stage}", run, stage, seed)
         fetched.append(stage)
     return fetched
 
 
-def _fetch(name: str, target: Path, seed: int) -> None:
+def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        download_stage(name, source)
+        place, commit = download_stage(name, source)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         card = source / CARD
@@ -102,24 +108,8 @@ def _fetch(name: str, target: Path, seed: int) -> None:
         def fill(staging: Path) -> None:
             shutil.copytree(source, staging, dirs_exist_ok=True)
 
-        write_directory(target, fill)
-
-
-# Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
-TOLERANCE = 0.01
-
-
-@dataclass(frozen=True)
-class Check:
-    """One comparison.
-
-    Attributes:
-        what: what was compared.
-        problem: what does not agree; empty if all does.
-    """
-
-    what: str
-    problem: str = ""
+        run.note_source(stage, f"{place}@{commit}" if commit else "")
+        write_directory(run.stage(stage), fill)
 
 
 def verify(place: str, *, recompute: bool = True, dataset: str | None = None) -> list[Check]:
@@ -142,135 +132,59 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
             f"{f'{place} is verified without that' if is_run else f'{place} is no run'}. Leave it out."
         )
     if is_run:
-        return list(_run_checks(RunDirectory(folder), recompute, dataset))
+        run = RunDirectory(folder)
+        checks = list(run_checks(run, recompute, dataset))
+        for stage, fetched in enumerate(map(run.fetched.get, range(run.num_finished))):
+            checks += _source_checks(run.stage(stage), f"stage{stage}", fetched)
+        return checks
     if folder.is_dir():
-        return list(_stage_checks(folder, folder.absolute().name))
+        name = folder.absolute().name
+        return [*stage_checks(folder, name), *_source_checks(folder, name)]
     with tempfile.TemporaryDirectory() as temporary:
-        stage = Path(temporary) / "stage"
-        return list(_stage_checks(stage, download_stage(place, stage)))
+        folder = Path(temporary) / "stage"
+        name, _ = download_stage(place, folder)
+        return [*stage_checks(folder, name), *_source_checks(folder, name)]
 
 
-def _stage_checks(folder: Path, name: str) -> Iterator[Check]:
-    """A stage by itself: its sums, its model, its categories."""
-    damaged = problems_of(folder)
-    yield Check(f"{name}: sums of all files", "; ".join(damaged))
-    if damaged:
-        return
+def _source_checks(folder: Path, name: str, fetched: str | None = None) -> Iterator[Check]:
+    """Whether the stage that a card, or the run, says it comes from is there, and can be that."""
+    card = folder / CARD
+    source = Source.on(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else None
+    if fetched:
+        source = Source.of(fetched, 0, is_copy=True)
+    if source is not None and not problems_of(folder):
+        relation = "a copy of" if source.is_copy else "continued from"
+        yield _source_check(f"{name}: {relation} {source.repo_id} at {source.commit[:12]}", source, folder)
+
+
+def _source_check(what: str, source: Source, folder: Path) -> Check:
+    """A copy has the very sums of its source; what went on from one has its method and the categories it was taught."""
+    wanted = CHECKSUMS if source.is_copy else CONFIGURATION
     try:
-        model = load_model(folder)
-    except PromptCCDError as error:
-        yield Check(f"{name}: the model loads", str(error))
-        return
-    yield Check(f"{name}: the model loads")
-    config = model.config
-    yield from _category_checks(folder, name, config.category_ids)
-    counted = (len(model.prototypes), len(config.category_ids))
-    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
-    yield Check(f"{name}: a prototype for every category", problem)
-
-
-def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
-    """Whether images, categories and corrections of a stage go together."""
-    ids = set(category_ids)
-    if has_registry(folder):
-        try:
-            registry = load_registry(folder)
-        except PromptCCDError as error:
-            yield Check(f"{name}: its registry loads", str(error))
-            return
-        made = [entry.kind for entry in registry.log if entry.kind != GROUPING]
-        said = f", with {_counted(made)} by people" if made else ""
-        active = {each.id for each in registry.active}
-        problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
-        yield Check(f"{name}: its categories are those of its registry{said}", problem)
-        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
-    if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
-        return
-    what = f"{name}: images were assigned to its own categories"
+        theirs = Path(hf_hub_download(source.repo_id, wanted, revision=source.commit)).read_bytes()
+    except LocalEntryNotFoundError as error:
+        return Check(f"{what}: not compared, the Hub cannot be asked ({one_line(error)[:120]})")
+    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        return Check(what, f"it is not there: {one_line(error)[:120]}")
+    except Exception as error:  # a dozen kinds, of a connection or of a Hub that refuses
+        return Check(f"{what}: not compared, the Hub cannot be asked ({one_line(error)[:120]})")
     try:
-        strangers = sorted(set(assignments_in(folder)["category_ids"]) - ids)
-    except RunError as error:
-        yield Check(what, str(error))
-        return
-    yield Check(what, f"{strangers[:5]} are no category ids" if strangers else "")
-
-
-def _counted(kinds: list[str]) -> str:
-    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(Counter(kinds).items()))
-
-
-def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
-    """Kinds of the corrections to earlier stages that a stage was grouped with; names change no grouping."""
-    if not has_registry(run.stage(stage)):
-        return []
-    log = load_registry(run.stage(stage)).log
-    return [entry.kind for entry in log if entry.stage < stage and entry.kind not in (GROUPING, Rename.kind)]
-
-
-def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
-    """All stages, and the records beside them."""
-    stages = run.num_finished
-    for stage in range(stages):
-        yield from _stage_checks(run.stage(stage), f"stage{stage}")
-    try:
-        recorded = (run.read("split.json") or {}).get("fingerprint")
-        same = recorded == run.manifest["split_fingerprint"]
-        yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
-        table = run.results
-    except RunError as error:
-        yield Check("the records of the run can be read", str(error))
-        return
-    if table is None:
-        return
-    rows = [row for row in table.stages if row.stage < stages]  # that of a stage is written before its folder
-    if absent := sorted(set(range(1, stages)) - {row.stage for row in rows}):
-        yield Check("results.json has a row for every stage", f"not for stage {', '.join(map(str, absent))}")
-        return
-    written = replace(table, stages=rows).to_dict()
-    for stage in range(1, stages):
-        so_far = [row for row in written["stages"] if row["stage"] <= stage]
-        yield Check(
-            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, so_far)
-        )
-    if recompute:
-        yield from _recomputed(run, written, dataset)
-
-
-def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
-    """How a card's metadata differ from the rows up to its stage."""
-    try:
-        results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
-        # Not the averages.
-        of_stages = [result for result in results if ", stage " in (result.metric_name or "")]
-        # mutant 4 to 5: a card is written with four places too
-        on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
-    except Exception as error:  # YAML that people wrote fails in a dozen ways
-        return f"README.md is no card any more: {one_line(error)}"
-    expected = sorted(row[part] for row in rows for part in PARTS if row[part] is not None)
-    return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
-
-
-def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None) -> Iterator[Check]:
-    """Accuracies once more from the checkpoints; corrections people made in between cannot be replayed."""
-    what = "accuracies recomputed from the checkpoints"
-    try:
-        corrected = {row["stage"]: _corrections_before(run, row["stage"]) for row in written["stages"]}
-        found = RunEvaluation(str(run.path), dataset).evaluate().to_dict()
-    except PromptCCDError as error:
-        yield Check(what, str(error))
-        return
-    apart = [
-        f"stage {row['stage']} {part}: {row[part]} written, {again[part]} found"
-        for row, again in zip(written["stages"], found["stages"], strict=True)
-        for part in PARTS
-        if not corrected[row["stage"]]
-        and row[part] is not None
-        and (again[part] is None or abs(row[part] - again[part]) > TOLERANCE)
-    ]
-    yield Check(what, "; ".join(apart))
-    for stage, kinds in corrected.items():
-        if kinds:
-            yield Check(
-                f"stage{stage}: not compared, it was grouped after {_counted(kinds)} by people; without them All is "
-                f"{found['stages'][stage - 1]['all']:.1f} instead of {written['stages'][stage - 1]['all']:.1f}"
+        values = json.loads(theirs)
+        if source.is_copy:
+            own = json.loads((folder / CHECKSUMS).read_bytes())
+            apart = sorted(
+                name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
             )
+            return Check(what, f"other files: {', '.join(apart[:3])}" if apart else "")
+        config = load_configuration(folder)
+        ours = {"model_type": config.model_type, "num_known": config.num_known, "stage": source.stage}
+        other = [
+            f"its {key} is {values.get(key)!r}, not {value!r}"
+            for key, value in ours.items()
+            if values.get(key) != value
+        ]
+    except (RunError, ValueError, AttributeError, TypeError) as error:
+        return Check(what, f"its {wanted} cannot be read: {one_line(error)}")
+    if source.stage >= (config.stage or 0):
+        other.append(f"it is no stage before this one, {config.stage}")
+    return Check(what, "; ".join(other))

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from promptccd.data.images import decode_image
+from promptccd.data.published import pictures_at
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel
@@ -135,13 +136,13 @@ def explain_image(
     Args:
         model: a finished stage, on its device, in eval mode.
         view: its deterministic view.
-        image: an image, or the path of an image file.
+        image: an image, or the path of an image file, which `pictures_at` may find in published stages.
 
     Raises:
         DataError: the file is no image that can be read.
         DivergedError: the model makes no numbers of it.
     """
-    decoded = decode_image(Path(image) if isinstance(image, str) else image)
+    decoded = decode_image(image if isinstance(image, Image.Image) else pictures_at(image))
     if decoded.image is None:
         raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
     pixels = view(decoded.image)

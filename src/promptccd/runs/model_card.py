@@ -13,7 +13,6 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import RepoCard
 from huggingface_hub.utils import validate_repo_id
 
-import promptccd
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
@@ -23,8 +22,11 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
+from promptccd.runs.card_usage import Example, citation, gallery, links, usage
+from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
 from promptccd.runs.run_directory import FREE_FIELDS, change_places
 from promptccd.runs.stream_record import StreamRecord
+from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
@@ -52,10 +54,14 @@ def stage_card(
     images: Sequence[Mapping[str, Any]],
     category_sizes: Mapping[int, int],
     scores: ContinualScore | None,
-    versions: Mapping[str, str],
+    made_with: Mapping[str, str],
     instruments: Instruments | None = None,
     corrections: int = 0,
     streams: Sequence[StreamRecord] = (),
+    examples: Sequence[Example] = (),
+    history: Sequence[EpochRecord] = (),
+    licence: Licence = OWN,
+    source: Source | None = None,
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -67,22 +73,27 @@ def stage_card(
         images: content of ``images.json``, one row per stage.
         category_sizes: images of this stage by category id.
         scores: content of ``results.json``; none before the first scored stage.
-        versions: of the packages, from the manifest.
+        made_with: versions of the packages and of Python, and the hardware, by name.
         instruments: measures of the prompts at this stage.
         corrections: number of corrections that people made before this stage.
         streams: what was found in stages that nobody has labels of.
+        examples: pictures that the card may show, which lie beside it.
+        history: epochs of this stage.
+        licence: of the weights.
+        source: the stage of somebody else's that this run went on from.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
     rows = [row for row in scores.stages if row.stage <= stage] if scores else []
     table = ContinualScore("cacc", rows).to_dict()
     backbone, dataset = hub_id_of(recipe.model.backbone), hub_id_of(recipe.data.resolved.dataset)
+    base = (source.repo_id if source else None) or backbone
     data = ModelCardData(
         library_name="promptccd",
         pipeline_tag="image-feature-extraction",
-        license="apache-2.0",
-        base_model=backbone,
-        base_model_relation="finetune" if backbone else None,
+        **licence.metadata,
+        base_model=base,
+        base_model_relation="finetune" if base else None,
         datasets=[dataset] if dataset else None,
         tags=[*_TAGS, config.model_type],
         model_name=title,
@@ -91,15 +102,22 @@ def stage_card(
     read = [row for row in images if row["stage"] <= stage]
     sections = [
         f"# {title}",
-        _summary(config, recipe),
-        _usage(recipe, title),
+        _in_plain_words(config),
+        _headline(table),
+        gallery(examples),
+        usage(recipe, title, examples),
+        links(recipe, dataset, backbone),
+        _summary(config, recipe) + (f"\n\n{source}" if source else ""),
         _categories(config, category_sizes),
-        _results(recipe, table),
+        _results(recipe, table, source),
         _found([each for each in streams if each.stage <= stage]),
         _prompts(recipe, instruments),
         _memory(recipe),
-        _training(recipe, fingerprint, read, versions),
+        _training(recipe, fingerprint, read, made_with, source),
+        _log(history),
         _limits(recipe, bool(rows), corrections),
+        _licences(licence, bool(examples)),
+        citation(),
     ]
     block = "\n\n".join([BEGIN, *filter(None, sections), END])
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
@@ -138,11 +156,14 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT)
             "delete the card to get a new one."
         ) from error
     theirs = card.data.to_dict()
+    kept_there = {key for key in kept if key in theirs}
+    if kept_there & {*LICENCE_KEYS}:  # one statement in three keys
+        kept_there |= {*LICENCE_KEYS}
     for key, value in new.data.to_dict().items():
         if key == "tags":
             added = theirs.get("tags") or []
             value = list(dict.fromkeys([*value, *([added] if isinstance(added, str) else added)]))
-        if key not in kept or key not in theirs:
+        if key not in kept_there:
             card.data[key] = value
     block = _BLOCK.search(new.text)
     before, *after = _BLOCK.split(card.text)
@@ -160,17 +181,17 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     if scored:
         first, last = table["stages"][0]["stage"], table["stages"][-1]["stage"]
         span = f"stage {first}" if len(scored) == 1 else f"stages {first} to {last}"
-        scored.append((f"average of {span}", table["average"]))
+        scored.insert(0, (f"average of {span}", table["average"]))  # the headline
     return [
         EvalResult(
             task_type="image-feature-extraction",
             task_name="Continual category discovery",
-            dataset_type=hub_id or (facts.dataset if facts.dataset in BUILT_IN else "local-images"),
+            dataset_type=hub_id or "imagefolder",  # as the Hub calls images that are no data set there
             dataset_name=hub_id or data_in_words(recipe).replace("`", ""),
             dataset_split=facts.split if hub_id else None,
             dataset_args={"split_fingerprint": fingerprint},
-            metric_type="clustering-accuracy",
-            metric_name=f"{part.capitalize()}, {where}, in percent",
+            metric_type="accuracy",  # an id of the Hub's, which knows none of clusters
+            metric_name=f"Clustering accuracy, {part.capitalize()}, {where}, in percent",
             metric_value=row[part],
         )
         for where, row in scored
@@ -180,6 +201,7 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
 
 
 MOST_NAMES = 50
+MOST_EPOCHS = 20  # in the log
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
 
@@ -204,6 +226,39 @@ def data_in_words(recipe: Recipe) -> str:
     return f"`{hub_id}`" if hub_id else f"images from a local folder{kind}"
 
 
+def _in_plain_words(config: CategoryDiscoveryConfig) -> str:
+    """What the model does, for who has never read of category discovery."""
+    number, known = len(config.category_ids), _num_known(config)
+    whose = f"{known} that it was taught with labelled pictures"
+    if not config.stage:
+        return (
+            f"Give it a picture, and it says which of {number} kinds of things it shows, all of which it was taught "
+            "with labelled pictures."
+        )
+    times = "one batch" if config.stage == 1 else f"{config.stage} batches"
+    return (
+        f"Give it a picture, and it says which of {number} kinds of things it shows: {whose}, and {number - known} "
+        f"that it found by itself in {times} of pictures without labels."
+    )
+
+
+def _num_known(config: CategoryDiscoveryConfig) -> int:
+    return sum(each < config.num_known for each in config.category_ids)  # of those that have images
+
+
+def _headline(table: Mapping[str, Any]) -> str:
+    """The figure that such models are compared by."""
+    if not table["stages"]:
+        return ""
+    average, stages = table["average"], [row["stage"] for row in table["stages"]]
+    mean = "" if len(stages) == 1 else f"; mean over {len(stages)} batches"
+    parts = {"old": "of the kinds it was taught", "new": "of the new ones"}
+    split = ", ".join(
+        f"{average[part]:.1f} % {words}" for part, words in parts.items() if average[part] is not None
+    )
+    return f"**{average['all']:.1f} %** of the pictures without labels were put into the right kind ({split}{mean})."
+
+
 def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     method = method_named(recipe.model.variant)
     place = recipe.model.backbone
@@ -215,7 +270,7 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
         backbone = f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
     last = len(recipe.data.resolved.class_blocks) - 1
     whole = f" of {last}" if recipe.data.unlabelled is None else ""  # streams may follow
-    known = sum(each < config.num_known for each in config.category_ids)  # of those that have images
+    known = _num_known(config)
     found = len(config.category_ids) - known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
     number = ""
@@ -225,40 +280,11 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     has_replay = recipe.training.exemplars_per_class and "exemplars" in method.published
     replay = " with replay" if has_replay else ""
     return (
+        "## What it is\n\n"
         f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage}{whole} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
         f"{known} known, which stage 0 labelled, and {discovered}{number}."
     )
-
-
-def _usage(recipe: Recipe, title: str) -> str:
-    model = method_named(recipe.model.variant).model
-    name, home = model.__name__, model.__module__
-    is_ours = home.startswith("promptccd.")
-    place = "promptccd" if getattr(promptccd, name, None) is model else home
-    needed = "" if is_ours else f" and the file `{home.replace('.', '/')}.py` at hand"
-    folder = f" For a\nfolder of images: `promptccd predict {title} FOLDER`." if is_ours else ""
-    return f"""## How to use it
-
-With the package `promptccd` installed{needed}:
-
-```python
-from {place} import {name}
-
-model = {name}.from_pretrained("{title}")  # a folder, or its name on the Hub
-```
-
-or through transformers:
-
-```python
-import {"promptccd" if is_ours else home}  # makes the architecture known
-from transformers import AutoImageProcessor, AutoModel
-
-model = AutoModel.from_pretrained("{title}")  # a folder, or namespace/name on the Hub
-processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
-```
-
-`model(pixel_values).features` are features of images, and `model.assign(features)` gives their categories.{folder}"""
 
 
 def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> str:
@@ -279,7 +305,7 @@ def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> st
     return f"{text}\n\n`config.json` lists all ids and names, `assignments.json` the category of every image."
 
 
-def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
+def _results(recipe: Recipe, table: Mapping[str, Any], source: Source | None) -> str:
     if not table["stages"]:
         return ""
     lines = ["| | All | Old | New | Categories | Images |", "|---|---|---|---|---|---|"]
@@ -287,7 +313,8 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
         count, limits = str(row["num_categories"]), row["count_range"]
         if limits:  # empty clusters became no category, so the number may lie below the range
             count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
-        lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
+        whose = ", trained by others" if source and row["stage"] <= source.stage else ""
+        lines.append(f"| Stage {row['stage']}{whose} | {_cells(row)} | {count} | {row['num_images']} |")
         if "native" in row:
             own = dict(zip(PARTS, row["native"], strict=True))
             lines.append(f"| Stage {row['stage']}, own classifier | {_cells(own)} | | |")
@@ -366,7 +393,11 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
 
 
 def _training(
-    recipe: Recipe, fingerprint: str, images: Sequence[Mapping[str, Any]], versions: Mapping[str, str]
+    recipe: Recipe,
+    fingerprint: str,
+    images: Sequence[Mapping[str, Any]],
+    made_with: Mapping[str, str],
+    source: Source | None,
 ) -> str:
     used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in images)
     reasons = {
@@ -374,18 +405,34 @@ def _training(
         "whose very picture has another label elsewhere": sum(len(row["conflicting"]) for row in images),
     }
     left_out = "".join(f"; {count} {why} were left out" for why, count in reasons.items() if count)
+    whose = f", for the stages from {source.stage + 1} on" if source else ""
     fields = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
     return f"""## Training
 
 - Images: {used}{left_out}; labels of stage 0 only
 - Split: seed {recipe.training.seed}, fingerprint `{fingerprint}`
-- Versions: {", ".join(f"{name} {version}" for name, version in versions.items())}
+- Made with: {", ".join(f"{name} {what}" for name, what in made_with.items())}
 
-Fields of the recipe that are not at their defaults:
+Fields of the recipe that are not at their defaults{whose}:
 
 ```yaml
 {fields.strip()}
 ```"""
+
+
+def _log(history: Sequence[EpochRecord]) -> str:
+    """The epochs of the stage, evenly spaced where there are many, folded away."""
+    if not history:
+        return ""
+    places = sorted({round(each * (len(history) - 1) / (MOST_EPOCHS - 1)) for each in range(MOST_EPOCHS)})
+    shown = [history[place] for place in places]
+    names = list(dict.fromkeys(name for each in shown for name in each.losses))
+    lines = [f"| Epoch | {' | '.join(names)} | Learning rate |", "|---" * (len(names) + 2) + "|"]
+    for each in shown:
+        losses = " | ".join(f"{each.losses[name]:.4g}" if name in each.losses else "-" for name in names)
+        lines.append(f"| {each.epoch + 1} | {losses} | {each.learning_rate:.3g} |")
+    summary = f"<details>\n<summary>Training log of this stage ({len(history)} epochs)</summary>"
+    return "\n".join([summary, "", *lines, "", "</details>"])
 
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -426,10 +473,15 @@ def _limits(recipe: Recipe, scored: bool, corrections: int) -> str:
   grouped wrongly stays so, for later stages build on it.
 - {count}{accuracy if scored else ""}
 - What the data set and the backbone's pretraining show too much or too little of, the model inherits; it was not
-  tested for harm to people. Do not decide about persons with it.
+  tested for harm to people. Do not decide about persons with it."""
 
-Code and weights are under Apache-2.0 unless the metadata above say otherwise. The data set and the backbone have
-licences of their own, and no image is part of this repository."""
+
+def _licences(licence: Licence, pictured: bool) -> str:
+    images = "no image but the examples above" if pictured else "no image"
+    return (
+        f"## Licence\n\n{licence} The code beside them is under Apache-2.0. The data set has a licence of its own, and "
+        f"{images} is part of this repository."
+    )
 
 
 def _shown_place(place: str) -> str:

@@ -17,6 +17,7 @@ from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.published import pictures_at
 from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError, nothing_at
@@ -154,7 +155,8 @@ def predict_folder(
     Args:
         model: a finished stage, on its device.
         path: where it was loaded from; its image processor lies there.
-        folder: searched with all its sub-folders, in the order of names; or an image file.
+        folder: searched with all its sub-folders, in the order of names; or an image file; or published stages on the
+            Hub, see `pictures_at`.
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
@@ -166,7 +168,7 @@ def predict_folder(
         DataError: there is no such folder, or no file in it.
         DivergedError: features or distances of an image are not finite; it is named.
     """
-    place = Path(folder)
+    place = pictures_at(folder)
     source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
     if place.is_dir():
         source = FolderSource(place, image_roots)

@@ -44,8 +44,18 @@ logger = logging.getLogger(__name__)
 FORMAT = 1  # of manifest.json, for all records beside it
 KEPT_STATES = 2
 NORMALISATION = "normalisation"  # mean and deviation of colours, in the manifest
+LICENCE = "licence"  # of the weights, in the manifest
+FETCHED = "fetched"  # where stages come from, by stage, in the manifest; before there is one, in a file
 OUT_OF_MEMORY = "out_of_memory.json"
-_RECORDS = ("manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY)
+_RECORDS = (
+    "manifest.json",
+    "split.json",
+    "images.json",
+    "results.json",
+    HISTORY,
+    OUT_OF_MEMORY,
+    f"{FETCHED}.json",
+)
 _INNER = ("resume", "backbone", "logs", "logs/promptccd", "logs/wandb")  # the last three are a tracker's
 # The position of a state. Randomness is keyed by position, so that epoch and step are its state too.
 _POSITION = ("stage", "epoch", "step", "batch_size", "seconds", "tensors")
@@ -65,7 +75,7 @@ PLACES = (("data", "dataset"), ("data", "unlabelled"), ("data", "labels"), ("mod
 ASSIGNMENTS = "assignments.json"
 # Fields that every manifest has, and those it has by stage.
 _RECORDED = {"split_fingerprint": str, "data_fingerprint": str, "recipe": dict, "versions": dict}
-_BY_STAGE = ("seconds", "peak_memory", "instruments", "found")
+_BY_STAGE = ("seconds", "peak_memory", "instruments", "found", FETCHED)
 _PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
 
@@ -145,12 +155,39 @@ class RunDirectory:
             )
         return manifest
 
+    def made_with(self, device: torch.device) -> dict[str, str]:
+        """Versions and hardware of the run, for people."""
+        manifest = self.manifest
+        hardware = f"{manifest['machine']} CPU" if "machine" in manifest else "CPU"
+        if device.type == "cuda":
+            hardware = torch.cuda.get_device_name(device)
+        python = {"Python": manifest["python"]} if "python" in manifest else {}
+        return {**manifest["versions"], **python, "on": hardware}
+
     @property
     def recipe(self) -> Recipe:
         """The recipe of the run, with local folders as seen from where the run lies now."""
         values = self.manifest["recipe"]
         change_places(values, self._seen_from_here)
         return Recipe.from_dict(values)
+
+    @property
+    def fetched(self) -> dict[int, str]:
+        """Where stages that were not trained here come from: ``namespace/name@commit``, empty for a local folder."""
+        noted = {**(self.read(f"{FETCHED}.json") or {}), **(self._manifest() or {}).get(FETCHED, {})}
+        return {
+            int(name.removeprefix("stage")): str(noted[name])
+            for name in sorted(noted)
+            if noted[name] is not None
+        }
+
+    def note_source(self, stage: int, place: str | None) -> None:
+        """Record where a stage comes from, before it is there; `None` if it is trained here after all."""
+        if self.begun:
+            self.update_manifest({FETCHED: {f"stage{stage}": place}})
+        else:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write(f"{FETCHED}.json", {**(self.read(f"{FETCHED}.json") or {}), f"stage{stage}": place})
 
     def _seen_from_here(self, place: str) -> str:
         """A place that was recorded as seen from the run; one that is not there stays as it is."""
@@ -225,8 +262,10 @@ class RunDirectory:
                     "machine": platform.machine(),
                     "threads": torch.get_num_threads(),
                     "seconds": {},
+                    FETCHED: self.read(f"{FETCHED}.json") or {},
                 }
             )
+            (self.path / f"{FETCHED}.json").unlink(missing_ok=True)
 
     def _with_streams(self, before: dict[str, Any], recipe: Recipe, stages: StageStream) -> dict[str, Any]:
         """Record the streams that a run goes on with: those that were begun have to be the same, others may change.

@@ -27,6 +27,8 @@ from promptccd.registry import (
     take_labels,
 )
 from promptccd.registry.labelling import Labelled
+from promptccd.runs import endpoint
+from promptccd.runs.card_usage import Example
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
 from promptccd.training.arguments import ModelArguments
@@ -46,6 +48,7 @@ def save_stage(
     card: str,
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
+    examples: Sequence[Example] = (),
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -57,6 +60,7 @@ def save_stage(
         card: text of the model card, see `stage_card`.
         registry: its categories, and what people corrected so far.
         exemplars: images that later stages train on again, if any.
+        examples: pictures that its card shows.
     """
 
     def fill(folder: Path) -> None:
@@ -66,6 +70,10 @@ def save_stage(
         if exemplars is not None:
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
+        (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
+        for each in examples:
+            (folder / each.path).parent.mkdir(exist_ok=True)
+            (folder / each.path).write_bytes(each.content)
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill, needed=model.get_memory_footprint())

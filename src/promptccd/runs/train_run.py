@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,20 @@ from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import Original
 from promptccd.data.loading import open_images
+from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
+from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, RunError, SplitMismatchError
+from promptccd.errors import (
+    ConfigurationError,
+    DataError,
+    DeviceError,
+    OutOfMemoryError,
+    RunError,
+    SplitMismatchError,
+)
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -35,6 +44,7 @@ from promptccd.evaluation import (
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
+from promptccd.runs.card_usage import Example, example_pictures
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
     TrainingSpace,
@@ -44,7 +54,8 @@ from promptccd.runs.models import (
     require_whole_patches,
     stage_zero_model,
 )
-from promptccd.runs.run_directory import NORMALISATION, RunDirectory
+from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.run_directory import LICENCE, NORMALISATION, RunDirectory
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
     categories_at,
@@ -65,7 +76,13 @@ from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.gpus import reported_gpu, why_on_the_cpu
-from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
+from promptccd.training.history import (
+    EpochRecord,
+    add_epoch,
+    peak_memory,
+    read_history,
+    reset_peak_memory,
+)
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest, TrainingStopped
@@ -89,6 +106,9 @@ def stage_stream(
         held_out_only: cut only the images that the recipe leaves out, instead of the others.
     """
     facts = data.resolved
+    if (published := published_split(facts.dataset)) is not None:
+        _require_published(data, published, split_rule, held_out_only)
+        return StageStream.from_hub(facts.dataset)
     roots = data.image_roots or ()
     opened = open_images(facts.dataset, facts.split, roots)
 
@@ -115,6 +135,42 @@ def stage_stream(
         bit_depth=data.bit_depth,
         max_pixels=data.max_megapixels * 10**6,
     )
+
+
+def _require_published(
+    data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
+) -> None:
+    """Refuse to cut stages otherwise than they were published, and say which fields change nothing.
+
+    Raises:
+        DataError: other stages are asked for, or images that are in none.
+    """
+    name, blocks = data.resolved.dataset, " ".join(map(str, published.class_blocks))
+    if held_out_only or data.split not in (None, "train"):
+        raise DataError(f"{name!r} holds published stages and no images beside them, so none of unseen ones.")
+    asked = {
+        "class_blocks": (data.resolved.class_blocks, published.class_blocks),
+        "split_rule": (split_rule or data.resolved.split_rule, published.rule),
+        "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
+    }
+    other = [
+        f"{field} {asked_for} instead of {there}"
+        for field, (asked_for, there) in asked.items()
+        if asked_for is not None and asked_for != there
+    ]
+    if other or data.unlabelled:
+        raise DataError(
+            f"{name!r} holds stages that are cut already, and others are asked for: "
+            f"{'; '.join(other) or 'streams beside them'}. Give --class_blocks {blocks} and leave the other fields "
+            "out, or give the data set that the stages were cut from."
+        )
+    idle = [
+        f"{field} {getattr(data, field)}"
+        for field in ("num_classes", "images_per_class", "held_out")
+        if getattr(data, field) is not None
+    ]
+    if idle:
+        logger.warning("%s is cut already: %s changes nothing.", name, ", ".join(idle))
 
 
 def accelerator_for(arguments: TrainingArguments, on_cpu: bool | None = None) -> Accelerator:
@@ -469,14 +525,18 @@ class _Run:
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
+        if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
+            self.run.note_source(stage.index, None)
+        examples = example_pictures(self.recipe, model, images, features[stage.index])
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(model, found, self._instruments(model, images, found), registry),
+            card=self._card(model, found, self._instruments(model, images, found), registry, examples),
             registry=registry,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
+            examples=examples,
         )
 
     def _measure_spread(
@@ -520,9 +580,11 @@ class _Run:
         found: Discovery,
         instruments: Instruments,
         registry: CategoryRegistry,
+        examples: Sequence[Example],
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
-        manifest = self.run.manifest
+        fetched = self.run.fetched
+        source = Source.of(fetched[max(fetched)], max(fetched)) if fetched else None
         return stage_card(
             model.config,
             self.run.recipe,
@@ -531,11 +593,34 @@ class _Run:
             images=[images.report.to_dict() for images in self.images],
             category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
             scores=self.run.results,
-            versions=manifest["versions"],
+            made_with=self.run.made_with(self.accelerator.device),
             instruments=instruments,
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
             streams=stream_records(self.run),
+            examples=examples,
+            licence=self._licence(source, model.config.stage or 0),
+            source=source,
+            history=[each for each in read_history(self.run.path) if each.stage == model.config.stage],
         )
+
+    def _licence(self, source: Source | None, stage: int) -> Licence:
+        """That of the stage that the run went on from, or else of its backbone; recorded as soon as it is known."""
+        recorded = self.run.manifest.get(LICENCE)
+        if recorded is not None:
+            return Licence(**recorded)
+        if source is None:
+            licence = licence_of(self.recipe.model.backbone)
+        else:
+            card = self.run.stage(source.stage) / CARD
+            text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+            licence = licence_on(
+                text, f"`{source.repo_id}`" if source.repo_id else "the stage", source.repo_id or None
+            )
+        if licence.id is not None:
+            self.run.update_manifest({LICENCE: asdict(licence)})
+        elif stage == (0 if source is None else source.stage + 1):  # told once
+            logger.warning("Cards of %s name no licence: %s.", self.run.name, licence.reason)
+        return licence
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
         device = self.accelerator.device

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.data.loading import BUILT_IN
+from promptccd.data.published import published_split
 from promptccd.data.table_files import ONE_FILE
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.recipe import (
@@ -83,7 +84,10 @@ def recipe_for_images(
         for name in ("class_blocks", "category_ratio", "benchmark", "unlabelled")
     ):
         _require_no_slip(dataset)
-        values["data"]["unlabelled"] = []
+        if (published := published_split(dataset)) is None:
+            values["data"]["unlabelled"] = []
+        else:
+            values["data"] |= {"class_blocks": [*published.class_blocks], "split_rule": published.rule}
     return Recipe.from_dict(values)
 
 

@@ -299,10 +299,10 @@ def section_types() -> dict[str, Any]:
 
 
 def shipped(folder: str) -> Path:
-    """A folder that comes with the package: inside it where it is installed, at the top of a clone otherwise."""
+    """What comes with the package: inside it where it is installed, at the top of a clone otherwise."""
     package = Path(__file__).parents[1]
     installed = package / folder
-    return installed if installed.is_dir() else package.parents[1] / folder
+    return installed if installed.exists() else package.parents[1] / folder
 
 
 def recipe_folder() -> Path:

@@ -7,8 +7,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from promptccd import system
 from promptccd.data.file_names import display_name
@@ -24,10 +25,12 @@ from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.hub.space import fetched, parted
+from promptccd.training.gpus import device_named, placed
 from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
 
+Work = TypeVar("Work", bound=Callable[..., Any])
 Tell = Callable[..., object]  # of (how many are done, of how many), desc=what; as Gradio's Progress
 
 _WORKERS = 2  # images that are decoded at once; visitors wait for the same cores
@@ -155,12 +158,23 @@ class Grouping:
             folder = fetched(self.place)
             model, view = load_embedder(folder)
             model.config.name_or_path = called(self.place)
-            return DiscoverySession(model.eval(), view, registry_of(model, folder))
+            model = placed(model.eval(), view, device_named(None))
+            return DiscoverySession(model, view, registry_of(model, folder))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)
             raise PromptCCDError("The model of this page cannot be loaded: its log says why.") from error
 
 
+def _on_gpu(work: Work) -> Work:
+    """The work as the Hub lends a GPU for it, where GPUs are lent by the call (ZeroGPU); elsewhere as it is."""
+    try:
+        lend: Any = import_module("spaces").GPU
+    except (ImportError, AttributeError):  # a folder of that name is another thing
+        return work
+    return cast(Work, lend(work))
+
+
+@_on_gpu
 def _discover(visit: Visit, session: DiscoverySession, stop: Watched, count: int | None) -> DiscoveryResult:
     return discover(session, visit.photos, visit.groups, num_categories=count, batch_size=_BATCH, stop=stop)
 
