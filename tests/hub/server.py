@@ -5,6 +5,7 @@
 """
 
 import io
+import json
 import os
 import socket
 import struct
@@ -37,11 +38,43 @@ class Fault:
     """Half of the answer's body is sent, then the connection ends."""
     delay: float = 0.0
     """Seconds between reading the request and processing it."""
+    silent: bool = False
+    """Read and never answered, until the Hub is closed."""
     status: int = 0
     """Answered with this status instead of being processed."""
     retry_after: int | None = None
+    words: str = "planned"
+    """What the Hub says beside such a status: in the header that its client reads, and in the body."""
+    body: bytes | None = None
+    """Of such an answer, instead of JSON with the words: a gateway's page, or what the Hub says of metadata."""
+    kind: str = "text/html"
+    """Content type of that body."""
+    clipped: bool = False
+    """Half of the answer's body is all of it: JSON that ends in the middle."""
+    without: tuple[str, ...] = ()
+    """Headers that something in between does not pass on."""
     race: "Callable[[Hub], object] | None" = None
     """Called just before processing, e.g. to commit something else."""
+
+    def reply(self) -> Reply:
+        """The answer with its status."""
+        wait = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.body is not None:
+            return Reply(self.status, self.body, {"Content-Type": self.kind, **wait})
+        told = {} if self.words == "planned" else {"X-Error-Message": self.words}
+        return Reply.json({"error": self.words}, self.status, **wait, **told)
+
+
+BAD_GATEWAY = Fault(status=502, body=b"<html><head><title>502</title></head><h1>502 Bad Gateway</h1></html>")
+PORTAL = Fault(
+    status=200, body=b"<!DOCTYPE html><html><body>Please log in to <b>Hotel WLAN</b></body></html>"
+)
+
+
+def refused_metadata(*reasons: str) -> Fault:
+    """How the Hub answers a card whose metadata it does not take."""
+    told = {"errors": [{"message": reason} for reason in reasons], "warnings": []}
+    return Fault(status=400, body=json.dumps(told).encode(), kind="application/json")
 
 
 class Hub:
@@ -243,11 +276,14 @@ class _Handler(BaseHTTPRequestHandler):
         hub.stopping.wait(fault.delay)
         if fault.race:
             fault.race(hub)
-        if fault.status:
-            wait = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-            reply = Reply.json({"error": "planned"}, fault.status, **wait)
-        else:
-            reply = hub.answer(request)
+        if fault.silent:
+            hub.stopping.wait()
+            return self.reset()
+        reply = fault.reply() if fault.status else hub.answer(request)
+        if fault.clipped:
+            reply.body = reply.body[: len(reply.body) // 2]
+        for name in fault.without:
+            reply.headers.pop(name, None)
         request.body = b""
         if fault.die != "after":
             request.status = reply.status

@@ -8,7 +8,17 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import PushedRepository, Repository, bring, require_name, retried
+from promptccd.hub.commits import (
+    PushedRepository,
+    Repository,
+    bring,
+    may_pass,
+    own_namespace,
+    reason_of,
+    require_name,
+    retried,
+)
+from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
@@ -53,20 +63,29 @@ def push_run(
         # mutant or to and, without operand 1: the first stage below refuses it as well
         # mutant without operand 2: None is as good a name as somebody
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
-    namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
-    pushed = [
-        push_stage(
-            run.stage(stage),
-            _repository_of(run, stage, namespace),
-            api=api,
-            private=private,
-            dry_run=dry_run,
-            later=later,
-        )
-        for stage in wanted
-    ]
+    pushed = list[PushedRepository]()
+    namespace = namespace or retried(lambda: own_namespace(api), later)
+    for stage in wanted:
+        try:
+            pushed.append(_push(run, stage, namespace, api, private, dry_run, later))
+        except HubError as error:
+            if dry_run or not pushed:
+                raise
+            there = ", ".join(each.repo_id for each in pushed)
+            raise HubError(f"{there} {'is' if len(pushed) == 1 else 'are'} there. {error}") from error
+    if not dry_run and (problem := _gather(api, run, namespace, pushed, private)):
+        logger.warning("%s", problem)
+    return pushed
+
+
+def _push(
+    run: RunDirectory, stage: int, namespace: str, api: HfApi, private: bool, dry_run: bool, later: str
+) -> PushedRepository:
+    """One stage, and a line in the log once it is there."""
+    name = _repository_of(run, stage, namespace)
+    pushed = push_stage(run.stage(stage), name, api=api, private=private, dry_run=dry_run, later=later)
     if not dry_run:
-        retried(lambda: _gather(api, run.name, namespace, pushed, private), later)
+        logger.info("%s %s.", "Pushed" if pushed.sent else "There already:", name)
     return pushed
 
 
@@ -100,17 +119,35 @@ def pusher(
     """
     # mutant 0 to 1: the numbers of both stages are one digit long
     _repository_of(run, 0, namespace or "somebody")
-    there: set[int] = set()
+    there, said, api = set[int](), set[str](), HfApi()
 
     def push(run: RunDirectory, finished: Sequence[int]) -> None:
-        wanted = [stage for stage in finished if stage not in there]
-        try:
-            for pushed in push_run(run, namespace=namespace, stages=wanted, private=private):
-                logger.info("%s %s.", "Pushed" if pushed.sent else "There already:", pushed.repo_id)
-        except PromptCCDError as error:
-            logger.warning("%s Training goes on.", error)
-        else:
-            there.update(wanted)
+        why = list[str]()
+        for stage in (each for each in finished if each not in there):
+            try:
+                owner = namespace or retried(lambda: own_namespace(api), "")
+                pushed = _push(run, stage, owner, api, private, dry_run=False, later="")
+                there.add(stage)
+                why.append(_gather(api, run, owner, [pushed], private))
+            except Exception as error:  # whatever it is, it may not end a training
+                cause = error.__cause__ if isinstance(error, HubError) else None
+                why.append(reason_of(cause) if isinstance(cause, Exception) else one_line(error))
+                if not isinstance(error, PromptCCDError):
+                    logger.warning("A mistake of ours in a push.", exc_info=error)
+                if isinstance(cause, Exception) and may_pass(cause):
+                    break  # the Hub is down, for the others too
+        new = " ".join(dict.fromkeys(each for each in why if each and each not in said))
+        said.update(why)
+        waiting = [stage for stage in finished if stage not in there]
+        if waiting:
+            logger.warning(
+                "Not pushed yet: stage %s. %s They go with the next stage. %s Training goes on.",
+                ", ".join(map(str, waiting)),
+                new or "The reason is as before.",
+                _later(run, waiting, namespace, private),
+            )
+        elif new:
+            logger.warning("%s", new)
 
     return push
 
@@ -168,12 +205,20 @@ def _holdings(folder: Path) -> str:
 
 
 def _gather(
-    api: HfApi, title: str, namespace: str, pushed: Sequence[PushedRepository], private: bool
-) -> None:
-    """Put the run's repositories into one collection, as the Hub's own checklist asks for."""
-    collection = api.create_collection(title, namespace=namespace, private=private, exists_ok=True)
-    for stage in pushed:
-        api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
+    api: HfApi, run: RunDirectory, namespace: str, pushed: Sequence[PushedRepository], private: bool
+) -> str:
+    """Put the run's repositories into one collection, as the Hub's own checklist asks for; why not, if it refuses."""
+
+    def gather() -> None:
+        collection = api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True)
+        for stage in pushed:
+            api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
+
+    try:
+        retried(gather, _later(run, [], namespace, private), "Pushed, but not gathered in a collection")
+    except HubError as error:
+        return str(error)
+    return ""
 
 
 def _later(run: RunDirectory, stages: Sequence[int], namespace: str | None, private: bool) -> str:
