@@ -146,7 +146,7 @@ def test_a_model_and_a_space_may_share_a_name_and_an_empty_space_is_filled(stage
     ("model", "said"),
     [
         ("user/nothing", "A Space needs a model of the Hub. No model 'user/nothing'"),
-        (f"{MODEL}@nowhere", "A Space needs a model of the Hub. No model 'user/run-stage3'"),
+        (f"{MODEL}@nowhere", "A Space needs a model of the Hub. No model 'user/run-stage3@nowhere'"),
         ("user/words", "user/words holds a model of type 'bert': give a finished stage or a DINO backbone"),
         (
             "{run}",
@@ -181,10 +181,10 @@ def test_what_the_hub_refuses_is_told_in_its_words(hub: Hub) -> None:
 
 @pytest.mark.parametrize("token", [Hub.read_token, Hub.stranger_token])
 def test_who_may_not_write_there_is_told(hub: Hub, token: str) -> None:
-    with pytest.raises(HubError, match="the token may not write there"):
+    with pytest.raises(HubError, match="token of .* may not write"):
         push_space("lab/page", "photographs", api=HfApi(token=token))
     push_space("lab/page", "photographs")
-    with pytest.raises(HubError, match="the token may not write there"):
+    with pytest.raises(HubError, match="token of .* may not write"):
         push_space("lab/page", "photographs", api=HfApi(token=token))
 
 

@@ -46,7 +46,8 @@ def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
     place = runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes)
-    explanation = runs.explain_image(model, runs.load_view(place), options.image)
+    view = runs.load_view(model.name_or_path, **model.hub_options)
+    explanation = runs.explain_image(model, view, options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
@@ -57,7 +58,8 @@ def predict_command(options: argparse.Namespace) -> None:
     from promptccd.training.gpus import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
-    model = placed(runs.load_model(place, options.max_model_bytes), runs.load_view(place), device)
+    model = runs.load_model(place, options.max_model_bytes)
+    model = placed(model, runs.load_view(model.name_or_path, **model.hub_options), device)
     found = runs.predict_folder(
         model,
         place,

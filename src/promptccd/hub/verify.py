@@ -14,7 +14,9 @@ from huggingface_hub import ModelCard, snapshot_download
 
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
 from promptccd.evaluation.accuracy import PARTS
-from promptccd.hub.commits import CARD
+from promptccd.hub.commits import CARD, PATIENCE
+from promptccd.models.hub_answers import impatient, words_of
+from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
@@ -31,7 +33,7 @@ def download_stage(name: str, target: Path) -> str:
     """Copy everything a stage's repository, or its local folder, holds.
 
     Args:
-        name: repository, with or without its namespace, or a folder.
+        name: a model as `find_model` takes it, or a folder.
         target: the folder to fill; made here.
 
     Returns:
@@ -41,13 +43,15 @@ def download_stage(name: str, target: Path) -> str:
         HubError: it cannot be found or fetched.
     """
     try:
-        place, _ = find_model(name)
+        found = find_model(name)
+        place = found.place
         if Path(place).is_dir():
             shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
         else:
-            snapshot_download(place, local_dir=target)
+            with impatient(PATIENCE):
+                snapshot_download(place, revision=found.options.get("revision"), local_dir=target)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        raise HubError(f"Cannot fetch {name!r}: {one_line(error)}") from error
+        raise HubError(f"Cannot fetch {name!r}: {words_of(error)}.") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
     return place
@@ -60,7 +64,8 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     PromptCCD++. Stages that the run has already are left alone.
 
     Args:
-        name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` or without the namespace.
+        name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` as `find_model` takes it. A tag or
+            branch has to be there of all stages; a commit is that of the last one alone.
         run: where to put them.
         seed: that the run goes on with and will record.
 
@@ -71,15 +76,22 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
         ConfigurationError: they were trained with another seed.
         HubError: the name is not that of a stage, or one cannot be fetched or is damaged.
     """
-    match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", name)
+    place, revision = parted(name)
+    match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", place)
     if match is None:
         raise HubError(f"Expected the repository of a stage such as team/promptccd-cub-stage2, got {name!r}.")
-    fetched = []
-    for stage in range(int(match["stage"]) + 1):
+    fetched, last = [], int(match["stage"])
+    is_commit = revision is not None and re.fullmatch("[0-9a-f]{7,40}", revision) is not None
+    if is_commit and last:
+        logger.warning(
+            "%s is a commit of stage %d alone: earlier stages are taken as they are now.", name, last
+        )
+    for stage in range(last + 1):
         if trusted(run.stage(stage)):
             continue
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        _fetch(f"{match['recipe']}-stage{stage}", run.stage(stage), seed)
+        at = "" if revision is None or (is_commit and stage != last) else f"@{revision}"
+        _fetch(f"{match['recipe']}-stage{stage}{at}", run.stage(stage), seed)
         fetched.append(stage)
     return fetched
 
@@ -126,7 +138,7 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
     """Check a run, a stage's folder or a stage's repository.
 
     Args:
-        place: any of them; a repository is downloaded whole.
+        place: any of them; a repository, named as `find_model` takes it, is downloaded whole.
         recompute: whether to group all stages of a run anew from their checkpoints, which needs the data.
         dataset: where the data lies now, if not where the run recorded it.
 

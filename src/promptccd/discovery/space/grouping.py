@@ -23,7 +23,8 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.hub.space import fetched, parted
+from promptccd.hub.space import fetched
+from promptccd.models.hub_names import parted
 from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
