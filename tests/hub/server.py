@@ -49,6 +49,8 @@ class Fault:
     """Of such an answer, instead of JSON with the words: a gateway's page, or what the Hub says of metadata."""
     kind: str = "text/html"
     """Content type of that body."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further ones of such an answer."""
     clipped: bool = False
     """Half of the answer's body is all of it: JSON that ends in the middle."""
     without: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ class Fault:
         """The answer with its status."""
         wait = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.body is not None:
-            return Reply(self.status, self.body, {"Content-Type": self.kind, **wait})
+            return Reply(self.status, self.body, {"Content-Type": self.kind, **wait, **dict(self.headers)})
         told = {} if self.words == "planned" else {"X-Error-Message": self.words}
         return Reply.json({"error": self.words}, self.status, **wait, **told)
 

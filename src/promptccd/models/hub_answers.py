@@ -41,13 +41,16 @@ def words_of(error: BaseException) -> str:
     said = next((each.server_message for each in causes if getattr(each, "server_message", None)), None)
     response = response_of(error)
     if response is not None:
-        said = one_line(said or _text_of(response) or response.reason_phrase).rstrip(".")
-        return said if str(response.status_code) in said else f"{said} ({response.status_code})"
+        code = str(response.status_code)
+        said = _plain(said or _text_of(response) or response.reason_phrase or f"it answered {code}").rstrip(
+            "."
+        )
+        return said if code in said else f"{said} ({code})"
     if is_silence(error):
         return "no answer came in time"
     if isinstance(error, json.JSONDecodeError):
         page = ": a gateway, or a network's page for logging in" if "<" in error.doc else ""
-        return f"it answered {shown(_plain(error.doc))}, which is no JSON{page}"
+        return f"it answered {shown(_plain(error.doc)) if error.doc else 'nothing'}, which is no JSON{page}"
     if isinstance(error, LookupError | TypeError | AttributeError | UnicodeError):
         return f"it answered nothing that a Hub does ({type(error).__name__}: {one_line(error)})"
     return one_line(causes[-1]).rstrip(".")
@@ -109,11 +112,12 @@ def _causes(error: BaseException) -> Iterator[Any]:
 
 def _text_of(response: Any) -> str:
     try:
-        return _plain(response.text)
+        return str(response.text)
     except Exception:  # a body that was never read, or is in no encoding
         return ""
 
 
 def _plain(text: str) -> str:
-    """The words of a page."""
-    return one_line(" ".join(_NO_WORDS.sub(" ", text[:10_000]).split())) if text.strip() else ""
+    """The words of a page, or a text as it is, on one line."""
+    begin = text[:10_000].strip()
+    return one_line(_NO_WORDS.sub(" ", begin) if begin.startswith("<") else begin) if begin else ""

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -239,10 +239,11 @@ def _of_the_hub(place: str, name: str, options: dict[str, Any]) -> str | None:
             return None
         if isinstance(error, OSError) and error.errno is not None:  # of this machine's disk
             raise
-        is_asked = not isinstance(error, ValueError) and response_of(error) is None
-        there = cached() if is_asked and not options.get("force_download") else None
-        if isinstance(there, str):  # the client itself goes back to it for some failures alone
-            return there
+        if response_of(error) is None and not options.get("force_download"):
+            with suppress(ValueError):  # of a name that no file can have
+                there = cached()  # to which the client itself goes back for some failures alone
+                if isinstance(there, str):
+                    return there
         raise OSError(_reason(error, options)) from error
 
 
