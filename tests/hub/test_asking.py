@@ -13,10 +13,12 @@ import pytest
 
 from promptccd import CategoryDiscoveryPipeline, PromptCCDModel
 from promptccd.cli.main import main
+from promptccd.errors import HubError
+from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
-from promptccd.runs import load_model, load_view
+from promptccd.runs import RunDirectory, load_model, load_view
 from tests.hub.server import PORTAL, Fault, Hub, Request
 
 NAME = "user/run-stage3"
@@ -431,3 +433,36 @@ def test_every_way_in_takes_every_spelling(
     with pytest.raises(OSError, match="names another revision than revision='main': give one of them"):
         find_model(f"{NAME}@v1", revision="main")
     assert find_model(f"{NAME}@v1", revision="v1").place == NAME
+
+
+def test_training_goes_on_from_a_tag_of_all_stages_or_a_commit_of_the_last(
+    trained_run: Path, hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (0, 1):
+        repo = f"user/run-stage{number}"
+        hub.add(repo, trained_run / f"stage{number}")
+        hub.repo(repo).tags["v1"] = hub.repo(repo).at("main")
+        hub.add(repo, {"config.json": b"{"})
+    fetched = RunDirectory(tmp_path / "tag")
+    assert fetch_stages(f"{hub.url}/user/run-stage1/tree/v1", fetched, 1) == [0, 1]
+    for number in (0, 1):
+        config = f"stage{number}/config.json"
+        assert (fetched.path / config).read_bytes() == (trained_run / config).read_bytes()
+    assert "alone" not in caplog.text
+    commit = hub.repo("user/run-stage1").tags["v1"].sha
+    with pytest.raises(HubError, match="'user/run-stage0'"):
+        fetch_stages(f"user/run-stage1@{commit}", RunDirectory(tmp_path / "commit"), 1)
+    assert (
+        f"user/run-stage1@{commit} is a commit of stage 1 alone: earlier stages are taken as" in caplog.text
+    )
+    del hub.repo("user/run-stage0").tags["v1"]
+    with pytest.raises(
+        HubError, match=r"'user/run-stage0@v1': .* Invalid rev id: v1 \(404\): it has no such revision"
+    ):
+        fetch_stages("user/run-stage1@v1", RunDirectory(tmp_path / "none"), 1)
+
+
+def test_a_renamed_model_is_found_under_both_names(stage: str, hub: Hub) -> None:
+    hub.renamed["old/name"] = NAME
+    assert PromptCCDModel.from_pretrained("old/name").name_or_path == "old/name"
+    assert not [each.problem for each in verify("old/name") if each.problem]

@@ -306,3 +306,18 @@ def test_half_a_card_is_not_taken_for_a_persons_words(
         "Seen in May, on the river bank."
         in hub.repo("user/run-stage3").at("main").files["README.md"].data.decode()
     )
+
+
+def test_a_repository_that_was_renamed_gets_the_stage_and_its_collection_a_line(
+    run: RunDirectory, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    push_run(run, stages=[3])
+    hub.repos["model", "user/best"] = hub.repos.pop(("model", "user/run-stage3"))
+    hub.repo("user/best").repo_id = "user/best"
+    hub.collections.clear()
+    hub.renamed["user/run-stage3"] = "user/best"
+    hub.add("user/best", {"README.md": b"---\nlicense: mit\n---\nmy words\n"})
+    (pushed,) = push_run(run, stages=[3])
+    assert pushed.sent
+    assert b"my words" in hub.repo("user/best").at("main").files["README.md"].data
+    assert "Pushed, but not gathered in a collection: Repository not found (404)." in caplog.text
