@@ -10,6 +10,7 @@ from pathlib import Path
 
 import huggingface_hub.hf_api
 import pytest
+from transformers.utils.hub import resolve_revision
 
 from promptccd import CategoryDiscoveryPipeline, PromptCCDModel
 from promptccd.cli.main import main
@@ -331,7 +332,7 @@ def test_a_mistyped_keyword_is_named_with_the_likely_one(trained_run: Path, type
 
 
 def test_a_keyword_that_is_like_none_is_named(trained_run: Path) -> None:
-    with pytest.raises(TypeError, match=r"PromptCCDModel.from_pretrained takes no 'xyzzy'; "):
+    with pytest.raises(TypeError, match=r"PromptCCDModel.from_pretrained takes no 'xyzzy': it takes"):
         PromptCCDModel.from_pretrained(trained_run / "stage3", xyzzy=1)
     with pytest.raises(TypeError, match=r"takes no 'revison': did you mean revision\?"):
         CategoryDiscoveryPipeline.from_pretrained(trained_run / "stage3", revison="v1")
@@ -466,3 +467,18 @@ def test_a_renamed_model_is_found_under_both_names(stage: str, hub: Hub) -> None
     hub.renamed["old/name"] = NAME
     assert PromptCCDModel.from_pretrained("old/name").name_or_path == "old/name"
     assert not [each.problem for each in verify("old/name") if each.problem]
+
+
+@pytest.mark.parametrize("written", [f"{NAME}@main", f"https://huggingface.co/{NAME}"])
+def test_a_folder_is_not_taken_for_what_was_named_of_the_hub(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(NAME).mkdir(parents=True)
+    with pytest.raises(OSError, match=f"is of the Hub, and the folder '{NAME}' here hides it"):
+        find_model(written)
+
+
+def test_a_revision_that_transformers_has_resolved_is_not_asked_for_again(warm: str, hub: Hub) -> None:
+    resolved = resolve_revision(NAME)
+    assert asked(hub, lambda: PromptCCDModel.from_pretrained(NAME, revision=resolved)) == []

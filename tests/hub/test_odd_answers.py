@@ -321,3 +321,18 @@ def test_a_repository_that_was_renamed_gets_the_stage_and_its_collection_a_line(
     assert pushed.sent
     assert b"my words" in hub.repo("user/best").at("main").files["README.md"].data
     assert "Pushed, but not gathered in a collection: Repository not found (404)." in caplog.text
+
+
+@pytest.mark.parametrize("card", [b"\xff\xfe no text", b"---\na: [\n---\n"])
+def test_a_card_that_nobody_can_read_is_a_line_and_stays(
+    run: RunDirectory, hub: Hub, pauses, caplog: pytest.LogCaptureFixture, capsys, card: bytes
+) -> None:
+    hub.add("user/run-stage0", {"README.md": card})
+    assert main(["push", str(run.path), "--stage", "0"]) == 2
+    assert "end it" in capsys.readouterr().err  # mend it, Mend it
+    pusher(run, None, private=False)(run, [0, 1])
+    assert "Not pushed yet: stage 0. " in caplog.text
+    assert "Traceback" not in caplog.text
+    assert hub.repo("user/run-stage0").at("main").files["README.md"].data == card
+    assert is_whole(hub, run, 1)
+    assert pauses == []

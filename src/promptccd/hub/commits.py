@@ -20,7 +20,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.errors import ConfigurationError, HubError
+from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.models.hub_answers import (
     LONGEST_WAIT,
     impatient,
@@ -142,6 +142,7 @@ def bring(
 
     Raises:
         PublicRepositoryError: it is public and should be private.
+        RunError: the card that is there cannot be read.
         HubError: what was read back is not what was sent.
         Exception: of the client; see `retried`.
     """
@@ -251,7 +252,12 @@ def _remote_card(api: HfApi, repository: Repository, revision: str | None, there
     if not _same(path, there):
         path.resolve().unlink()  # in the cache, whole or not, it would be taken for the card again
         raise HubError(f"{CARD} of {repository.name} came otherwise than it lies there")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(
+            f"{CARD} of {repository.name} is no text in UTF-8: mend it on the Hub, or delete it."
+        ) from error
 
 
 def _same(data: Path | bytes, there: RepoFile | None) -> bool:
@@ -307,6 +313,7 @@ def reason_of(error: Exception) -> str:
     status = None if response is None else response.status_code
     words = words_of(error)
     if isinstance(error, LocalTokenNotFoundError) or status == 401:
-        return f"{words}. Nobody is logged in who may: run `hf auth login` with a token that can write."
+        said = f"{words}. " if status else ""
+        return f"{said}Nobody is logged in who may: run `hf auth login` with a token that can write."
     asked = None if response is None else wait_asked_for(response)
     return f"{words}; it asks to wait for {asked:.0f} s." if asked else f"{words}."

@@ -141,7 +141,7 @@ def pusher(
         waiting = [stage for stage in finished if stage not in there]
         if waiting:
             logger.warning(
-                "Not pushed yet: stage %s. %s They go with the next stage. %s Training goes on.",
+                "Not pushed yet: stage %s. %s Tried again with the next stage. %s Training goes on.",
                 ", ".join(map(str, waiting)),
                 new or "The reason is as before.",
                 _later(run, waiting, namespace, private),

@@ -42,9 +42,8 @@ def words_of(error: BaseException) -> str:
     response = response_of(error)
     if response is not None:
         code = str(response.status_code)
-        said = _plain(said or _text_of(response) or response.reason_phrase or f"it answered {code}").rstrip(
-            "."
-        )
+        said = _plain(said or _text_of(response)) or response.reason_phrase or f"it answered {code}"
+        said = said.rstrip(".")
         return said if code in said else f"{said} ({code})"
     if is_silence(error):
         return "no answer came in time"
@@ -59,7 +58,7 @@ def words_of(error: BaseException) -> str:
 def wait_asked_for(response: Any) -> float | None:
     """Seconds for which an answer asks to be left alone; `None` if it does not say."""
     value = response.headers.get("Retry-After", "")
-    if value.isdigit():
+    if value.isdecimal():
         return float(value)
     limit = parse_ratelimit_headers(response.headers)
     return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
@@ -103,9 +102,11 @@ def impatient(seconds: float) -> Iterator[None]:
 
 
 def _causes(error: BaseException) -> Iterator[Any]:
-    """An error and what it was raised from, the first cause last."""
+    """An error and what it was raised from, the first cause last; a chain may be a circle."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen = set[int]()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         yield cause
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 

@@ -35,7 +35,7 @@ CONFIGURATION = "config.json"
 # Those of this package. Code that travelled to the Hub with a checkpoint has none.
 BACKBONES = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}
 _PATIENCE = 30.0  # seconds of silence, after which nothing more is asked of the Hub for a file
-_HAS_NONE = f"it has no {CONFIGURATION}"
+_NOT_ASKED = (OfflineModeIsEnabled, type(None))
 # What follows of the Hub's words; the first match counts, since some of these errors are subclasses of others.
 _MEANINGS = (
     (LocalEntryNotFoundError, ", and the cache does not have it"),
@@ -99,16 +99,8 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         )
     _refuse_run(written, hub_options.get("subfolder"))
     wanted, options = _with_revision(written, hub_options)
-    is_bare = not os.path.isdir(wanted) and "/" not in wanted and os.sep not in wanted
     tried, why = list[str](), list[str]()
-    comes_along = BACKBONES.get(wanted, "")
-    for place in (
-        [wanted]
-        if not is_bare
-        else [comes_along]
-        if os.path.isdir(comes_along)
-        else places_of(wanted, options, why)
-    ):
+    for place in _places(wanted, options, why):
         try:
             found = _found(place, options)
         except OSError as error:
@@ -123,11 +115,20 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         if why:
             logger.warning("%r is taken as %s, the only one in the cache. %s", wanted, place, " ".join(why))
         return found
-    raise OSError(_not_found(written, wanted, is_bare, tried, why))
+    near = get_close_matches(
+        wanted.strip("/"), [each for each, path in BACKBONES.items() if os.path.isdir(path)]
+    )
+    hint = f"Did you mean {near[0]!r}, which comes along?" if near else ""
+    remedy = "" if "/" in wanted else f"Write it as namespace/name, or set ${NAMESPACE_VARIABLE}."
+    where = "; ".join(tried) if tried else "nothing, for no namespace is known"
+    said = f"No model {written!r}: no such folder, and on the Hub and in its cache I tried {where}."
+    raise OSError(" ".join(each for each in (said, *why, hint, remedy) if each))
 
 
 def _found(place: str, options: dict[str, Any]) -> FoundModel:
-    path = _configuration_of(place, options)
+    path = file_of(place, CONFIGURATION, **options)
+    if path is None:
+        raise FileNotFoundError(f"it has no {CONFIGURATION}")
     values = read_json(path, f"{CONFIGURATION} of {place}")
     if "architecture" in values and "model_type" not in values:
         raise CheckpointError(
@@ -146,26 +147,25 @@ def _with_revision(written: str, options: dict[str, Any]) -> tuple[str, dict[str
         raise OSError(
             f"{written!r} is one of the {wanted.partition('/')[0]} of the Hub: give the name of a model."
         )
-    if revision is None:
-        return wanted, options
-    if options.get("revision") not in (None, revision):
+    if wanted != written and os.path.isdir(wanted):
         raise OSError(
-            f"{written!r} names another revision than revision={options['revision']!r}: give one of them."
+            f"{written!r} is of the Hub, and the folder {wanted!r} here hides it: rename that, or give it alone."
         )
-    return wanted, {**options, "revision": revision}
+    given = options.get("revision")
+    given = getattr(given, "resolved", given)  # by transformers, to the commit
+    if None not in (given, revision) and given != revision:
+        raise OSError(f"{written!r} names another revision than revision={given!r}: give one of them.")
+    return wanted, {**options, **({"revision": revision or given} if revision or given else {})}
 
 
-def _not_found(written: str, wanted: str, is_bare: bool, tried: list[str], why: list[str]) -> str:
-    """What was tried, and what to do as far as that follows."""
-    near = get_close_matches(
-        wanted.strip("/"), [each for each in BACKBONES if os.path.isdir(BACKBONES[each])]
-    )
-    hint = f" Did you mean {near[0]!r}, which comes along?" if near else ""
-    where = "; ".join(tried) if tried else "nothing, for no namespace is known"
-    remedy = f" Write it as namespace/name, or set ${NAMESPACE_VARIABLE}." if is_bare else ""
-    reasons = "".join(f" {each}" for each in why)
-    said = f"No model {written!r}: no such folder, and on the Hub and in its cache I tried {where}."
-    return f"{said}{reasons}{hint}{remedy}"
+def _places(name: str, options: dict[str, Any], why: list[str]) -> Iterator[str]:
+    """Where a model may be, in order."""
+    if os.path.isdir(name) or "/" in name or os.sep in name:
+        yield name
+    elif os.path.isdir(BACKBONES.get(name, "")):
+        yield BACKBONES[name]
+    else:
+        yield from places_of(name, options, why)
 
 
 def file_of(place: str, name: str, **hub_options: Any) -> str | None:
@@ -203,13 +203,6 @@ def _refuse_run(name: str, subfolder: str | None) -> None:
             f"{name} is a run, which holds a model for every stage: give one of {', '.join(stages[:8])}, the last is "
             f"{os.path.join(name, stages[-1])}."
         )
-
-
-def _configuration_of(place: str, hub_options: dict[str, Any]) -> str:
-    path = file_of(place, CONFIGURATION, **hub_options)
-    if path is None:
-        raise FileNotFoundError(_HAS_NONE)
-    return path
 
 
 def _of_the_hub(place: str, name: str, options: dict[str, Any]) -> str | None:
@@ -251,9 +244,7 @@ def _reason(error: Exception, options: Mapping[str, Any]) -> str:
     """Why the Hub has no such file: in its words, and what follows."""
     if isinstance(error, HFValidationError):
         return "no name that the Hub could have"
-    if isinstance(error, LocalEntryNotFoundError) and isinstance(
-        error.__cause__, OfflineModeIsEnabled | None
-    ):
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, _NOT_ASKED):
         return "it is not in the cache, and the Hub is not to be asked"
     response = response_of(error)
     if response is not None and response.status_code == 401 and not isinstance(error, GatedRepoError):
