@@ -286,8 +286,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if unknown is not None:
             fields = cls.config_class.__dataclass_fields__
             near = get_close_matches(unknown, [*HUB_OPTIONS, *_OF_LOADING, *fields], n=1)
-            known = f"it takes fields of {cls.config_class.__name__}, {', '.join(HUB_OPTIONS)}, and options of transformers."
-            hint = f"did you mean {near[0]!r}?" if near else known
+            known = f"fields of {cls.config_class.__name__}, {', '.join(HUB_OPTIONS)}, and options of transformers"
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {known}."
             raise TypeError(f"{cls.__name__}.from_pretrained takes no {unknown!r}: {hint}") from error
 
     def require_numbers(self, place: str) -> None:
