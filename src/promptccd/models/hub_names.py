@@ -15,12 +15,12 @@ from .hub_answers import impatient, words_of
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 _PATIENCE = 10.0  # seconds to be told who is logged in, without which there are other ways
 _PART = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
-_HOSTS = r"(?:(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+|hf:/+)"
+_HOSTS = r"(?:(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+|hf:/+|git@hf\.co:)"
 _WRITTEN = re.compile(
-    rf"(?P<address>{_HOSTS})?(?:models/(?=[^/@]+/[^/@]+/*(?:@|$)))?(?P<name>(?:(?:datasets|spaces)/(?=[^/@]+/[^/@]))?"
+    rf"{_HOSTS}?(?:models/(?=[^/@]+/[^/@]+/*(?:@|$)))?(?P<name>(?:(?:datasets|spaces)/(?=[^/@]+/[^/@]))?"
     rf"{_PART}(?:/{_PART})?)"
     r"(?:/(?:tree|commit)/(?P<tree>refs/[a-z]+/[^/?#]+|[^/?#]+)|/(?:blob|resolve|raw)/(?P<file>[^/?#]+)/[^?#]+"
-    r"|@(?P<at>[^@?#\s]+))?/*(?:[?#].*)?",
+    r"|@(?P<at>[^@?#\s]*[^@?#\s/]))?/*(?:[?#].*)?",
     re.IGNORECASE,
 )
 
@@ -34,14 +34,13 @@ def parted(written: str) -> tuple[str, str | None]:
     text = written.strip()
     if os.path.isdir(written) or text.startswith((".", "/", "~")):
         return written, None
-    for own in {constants.ENDPOINT, constants._HF_DEFAULT_ENDPOINT}:
-        if text.startswith(f"{own}/"):
-            text = f"hf://{text.removeprefix(own).lstrip('/')}"
+    if text.startswith(f"{constants.ENDPOINT}/"):
+        text = f"hf:/{text.removeprefix(constants.ENDPOINT)}"
     found = _WRITTEN.fullmatch(text)
     if found is None:
         return written, None
     revision = found["at"] or found["tree"] or found["file"]
-    return found["name"], None if revision is None else unquote(revision)
+    return found["name"].removesuffix(".git"), None if revision is None else unquote(revision)
 
 
 def places_of(name: str, options: Mapping[str, Any], why: list[str]) -> Iterator[str]:
