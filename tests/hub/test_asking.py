@@ -14,12 +14,13 @@ from transformers.utils.hub import resolve_revision
 
 from promptccd import CategoryDiscoveryPipeline, PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.errors import HubError
+from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory, load_model, load_view
+from promptccd.runs.models import published_processor
 from tests.hub.server import PORTAL, Fault, Hub, Request
 
 NAME = "user/run-stage3"
@@ -485,3 +486,18 @@ def test_a_folder_is_not_taken_for_what_was_named_of_the_hub(
 def test_a_revision_that_transformers_has_resolved_is_not_asked_for_again(warm: str, hub: Hub) -> None:
     resolved = resolve_revision(NAME)
     assert asked(hub, lambda: PromptCCDModel.from_pretrained(NAME, revision=resolved)) == []
+
+
+def test_what_a_commit_is_known_not_to_have_is_not_asked_for_again(
+    hub: Hub, backbone_folder: Path, tmp_path: Path
+) -> None:
+    bare = Path(shutil.copytree(backbone_folder, tmp_path / "bare"))
+    (bare / "preprocessor_config.json").unlink(missing_ok=True)
+    hub.add("user/bare", bare)
+    assert published_processor("user/bare") is None
+    assert asked(hub, lambda: published_processor("user/bare")) == [
+        "HEAD /user/bare/resolve/main/config.json"
+    ]
+    hub.add("user/bare", {"preprocessor_config.json": (b"{")})
+    with pytest.raises(ConfigurationError, match="Mend that file"):  # of the commit after it
+        published_processor("user/bare")

@@ -60,6 +60,10 @@ def test_an_error_is_the_hubs_where_it_was_raised_in_its_client(hub: Hub) -> Non
             json.JSONDecodeError("x", "<p>Log in", 0),
             "it answered 'Log in', which is no JSON: a gateway, or a network's page for logging in",
         ),
+        *(
+            (kind, f"it answered nothing that a Hub does ({type(kind).__name__}: x)")
+            for kind in (TypeError("x"), AttributeError("x"), UnicodeError("x"), IndexError("x"))
+        ),
         (KeyError("sha"), "it answered nothing that a Hub does (KeyError: 'sha')"),
         (httpx.ReadTimeout("read"), "no answer came in time"),
         (TimeoutError(), "no answer came in time"),

@@ -115,7 +115,9 @@ def _declare_space(space: argparse.ArgumentParser) -> None:
 
 def _declare_verify(verify_: argparse.ArgumentParser) -> None:
     verify_.add_argument(
-        "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
+        "place",
+        metavar="REPO_OR_RUN",
+        help="output_dir of a training, a stage, or its repository, also as NAME@REVISION or by its address",
     )
     verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
     verify_.add_argument("--dataset", help="where the data of a run lies now, if it has moved")
