@@ -18,7 +18,7 @@ from huggingface_hub import HfApi, snapshot_download
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import push_run, push_space
-from promptccd.hub.space import fetched
+from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub
@@ -81,7 +81,7 @@ def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(
     push_space("page", MODEL)
     newer = hub.add(MODEL, {"notes.md": b"later"}).sha
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
-    assert not (Path(fetched(stage)) / "notes.md").exists()
+    assert f"{MODEL}@{find_model(stage).options['revision']}" == stage
     again = push_space("page", MODEL)
     assert (again.model, again.model_changed) == (f"{MODEL}@{newer}", True)
     assert push_space("page", stage).model == stage  # and back

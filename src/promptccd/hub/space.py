@@ -5,13 +5,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
-from promptccd.errors import ConfigurationError, HubError
+from promptccd.errors import ConfigurationError
 from promptccd.hub.commits import (
     CARD,
-    PATIENCE,
     Contents,
     PushedRepository,
     Repository,
@@ -22,9 +21,7 @@ from promptccd.hub.commits import (
     retried,
 )
 from promptccd.models import VARIANTS
-from promptccd.models.hub_answers import impatient, words_of
-from promptccd.models.hub_names import parted
-from promptccd.models.loading import BACKBONES, PICKLES, find_model
+from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
@@ -116,24 +113,6 @@ def push_space(
     return PushedSpace(**vars(brought), url=url, model=chosen.place, model_changed=changed)
 
 
-def fetched(place: str) -> str:
-    """A local folder with all files of ``namespace/name@commit``; any other name of a model is returned as it is.
-
-    Raises:
-        HubError: it cannot be fetched.
-    """
-    name, revision = parted(place)
-    if revision is None:
-        return place
-    try:
-        with impatient(PATIENCE):
-            return str(
-                snapshot_download(name, revision=revision, ignore_patterns=[f"*{each}" for each in PICKLES])
-            )
-    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        raise HubError(f"Cannot fetch {place!r}: {words_of(error)}.") from error
-
-
 @dataclass(frozen=True)
 class _Checkpoint:
     """A model that a Space can work with.
@@ -152,7 +131,7 @@ class _Checkpoint:
 
     @property
     def place(self) -> str:
-        """The argument of `fetched`."""
+        """As `find_model` takes it."""
         return f"{self.name}@{self.commit}" if self.commit else self.name
 
 

@@ -23,7 +23,6 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.hub.space import fetched
 from promptccd.models.hub_names import parted
 from promptccd.training.progress import StopRequest
 
@@ -153,10 +152,9 @@ class Grouping:
 
     def _load(self) -> DiscoverySession:
         try:
-            folder = fetched(self.place)
-            model, view = load_embedder(folder)
+            model, view = load_embedder(self.place)
             model.config.name_or_path = called(self.place)
-            return DiscoverySession(model.eval(), view, registry_of(model, folder))
+            return DiscoverySession(model.eval(), view, registry_of(model, self.place))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)
             raise PromptCCDError("The model of this page cannot be loaded: its log says why.") from error
