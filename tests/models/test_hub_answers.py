@@ -75,6 +75,13 @@ def test_an_error_is_told_in_the_words_of_who_answered(error: Exception, said: s
     assert is_silence(error) == (said == "no answer came in time")
 
 
+def test_a_body_that_was_never_read_is_no_word() -> None:
+    unread = httpx.Response(
+        503, stream=httpx.ByteStream(b"page"), request=httpx.Request("GET", "https://hub.example")
+    )
+    assert words_of(HfHubHTTPError("x", response=unread)) == "Service Unavailable (503)"
+
+
 def test_the_first_cause_speaks() -> None:
     first = HfHubHTTPError("inner", response=answer(403), server_message="Storage is full")
     outer = RuntimeError("Error while uploading")

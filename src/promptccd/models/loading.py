@@ -151,11 +151,13 @@ def _with_revision(written: str, options: dict[str, Any]) -> tuple[str, dict[str
         raise OSError(
             f"{written!r} is of the Hub, and the folder {wanted!r} here hides it: rename that, or give it alone."
         )
-    given = options.get("revision")
-    given = getattr(given, "resolved", given)  # by transformers, to the commit
-    if None not in (given, revision) and given != revision:
-        raise OSError(f"{written!r} names another revision than revision={given!r}: give one of them.")
-    return wanted, {**options, **({"revision": revision or given} if revision or given else {})}
+    if revision is None:
+        return wanted, options
+    if options.get("revision") not in (None, revision):
+        raise OSError(
+            f"{written!r} names another revision than revision={options['revision']!r}: give one of them."
+        )
+    return wanted, {**options, "revision": revision}
 
 
 def _places(name: str, options: dict[str, Any], why: list[str]) -> Iterator[str]:
