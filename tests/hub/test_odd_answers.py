@@ -63,9 +63,6 @@ SAID = {
     "metadata": '"license" must be one of',
     "401": 'User Access Token "laptop" is expired',
     "413": "413 Request Entity Too Large",
-    "521": "it answered 521. ",
-    "nothing": "it answered nothing, which is no JSON. ",
-    "a page without a type": ": No entry here (403)",
     **{name: ANSWERS[name].words for name in ("402", "403", "429", "451", "507")},
 }
 
