@@ -114,10 +114,11 @@ class CategoryDiscoveryPipeline(Pipeline):
         **unknown: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         for name in unknown:
-            near = get_close_matches(name, _PARAMETERS, n=1)
+            near = get_close_matches(name, (*_PARAMETERS, *HUB_OPTIONS), n=1)
             raise TypeError(
                 f"The pipeline takes no {name!r}: {f'did you mean {near[0]}? ' if near else ''}It takes "
-                f"{', '.join(_PARAMETERS)}; model, device and image_processor are given when it is made."
+                f"{', '.join(_PARAMETERS)}; model, device, image_processor and options of the Hub are given when it is "
+                "made."
             )
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ValueError(f"Expected top_k to be a whole number >= 1, got {top_k!r}.")

@@ -315,7 +315,7 @@ def _loaded_from(model: CategoryDiscoveryModel) -> str | None:
     """Where the model's backbone was loaded from, if that is a bare backbone and has not changed since."""
     place: str = model.config.name_or_path
     try:
-        is_bare = bool(place) and find_model(place)[1].get("model_type") in BACKBONE_TYPES
+        is_bare = bool(place) and find_model(place).values.get("model_type") in BACKBONE_TYPES
         found = is_bare and _is_stored_in(model, place)
     except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked
         found = False

@@ -7,6 +7,7 @@ from pathlib import Path
 import huggingface_hub.file_download
 import huggingface_hub.utils._http
 import pytest
+from datasets import load_from_disk
 from huggingface_hub import HfFileSystem, close_session
 
 from tests.hub.clients import client_settings
@@ -52,3 +53,12 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
     monkeypatch.setattr("promptccd.hub.commits.time", _Waits(pauses))
     return pauses
+
+
+@pytest.fixture
+def pictures(image_folder: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, row in enumerate(load_from_disk(str(image_folder)).select(range(3))):
+        row["image"].save(folder / f"{number}.png")
+    return folder

@@ -5,7 +5,9 @@
 """
 
 import io
+import json
 import os
+import re
 import socket
 import struct
 import threading
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tests.hub.contents import LFS_SUFFIXES, Account, Blob, Commit, Refusal, Reply, Repo, Request
 from tests.hub.routes import ROUTES
@@ -37,11 +39,45 @@ class Fault:
     """Half of the answer's body is sent, then the connection ends."""
     delay: float = 0.0
     """Seconds between reading the request and processing it."""
+    silent: bool = False
+    """Read and never answered, until the Hub is closed."""
     status: int = 0
     """Answered with this status instead of being processed."""
     retry_after: int | None = None
+    words: str = "planned"
+    """What the Hub says beside such a status: in the header that its client reads, and in the body."""
+    body: bytes | None = None
+    """Of such an answer, instead of JSON with the words: a gateway's page, or what the Hub says of metadata."""
+    kind: str = "text/html"
+    """Content type of that body."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further ones of such an answer."""
+    clipped: bool = False
+    """Half of the answer's body is all of it: JSON that ends in the middle."""
+    without: tuple[str, ...] = ()
+    """Headers that something in between does not pass on."""
     race: "Callable[[Hub], object] | None" = None
     """Called just before processing, e.g. to commit something else."""
+
+    def reply(self) -> Reply:
+        """The answer with its status."""
+        wait = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.body is not None:
+            return Reply(self.status, self.body, {"Content-Type": self.kind, **wait, **dict(self.headers)})
+        told = {} if self.words == "planned" else {"X-Error-Message": self.words}
+        return Reply.json({"error": self.words}, self.status, **wait, **told)
+
+
+BAD_GATEWAY = Fault(status=502, body=b"<html><head><title>502</title></head><h1>502 Bad Gateway</h1></html>")
+PORTAL = Fault(
+    status=200, body=b"<!DOCTYPE html><html><body>Please log in to <b>Hotel WLAN</b></body></html>"
+)
+
+
+def refused_metadata(*reasons: str) -> Fault:
+    """How the Hub answers a card whose metadata it does not take."""
+    told = {"errors": [{"message": reason} for reason in reasons], "warnings": []}
+    return Fault(status=400, body=json.dumps(told).encode(), kind="application/json")
 
 
 class Hub:
@@ -54,6 +90,7 @@ class Hub:
         log: Every request so far.
         errors: Tracebacks of the Hub's own mistakes; a test should find none.
         lfs_from: Size in bytes from which any file goes by LFS.
+        renamed: New names of repositories by their old ones, from which requests are led on.
     """
 
     token, read_token, stranger_token = "hf_write", "hf_read", "hf_stranger"
@@ -71,6 +108,7 @@ class Hub:
         self.log: list[Request] = []
         self.errors: list[str] = []
         self.lfs_from = 10_000_000
+        self.renamed: dict[str, str] = {}
         self.lock = threading.RLock()
         self.stopping = threading.Event()
         self._count = 0
@@ -203,6 +241,10 @@ class Hub:
 
     def answer(self, request: Request) -> Reply:
         method = "GET" if request.method == "HEAD" else request.method
+        for old, new in self.renamed.items():
+            if re.search(rf"/{re.escape(old)}(/|\.git|$)", request.path):
+                query = f"?{urlencode(request.query)}" if request.query else ""
+                return Reply(307, b"", {"Location": request.path.replace(old, new, 1) + query})
         try:
             for wanted, pattern, handler in ROUTES:
                 if wanted == method and (match := pattern.fullmatch(request.path)):
@@ -243,11 +285,14 @@ class _Handler(BaseHTTPRequestHandler):
         hub.stopping.wait(fault.delay)
         if fault.race:
             fault.race(hub)
-        if fault.status:
-            wait = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-            reply = Reply.json({"error": "planned"}, fault.status, **wait)
-        else:
-            reply = hub.answer(request)
+        if fault.silent:
+            hub.stopping.wait()
+            return self.reset()
+        reply = fault.reply() if fault.status else hub.answer(request)
+        if fault.clipped:
+            reply.body = reply.body[: len(reply.body) // 2]
+        for name in fault.without:
+            reply.headers.pop(name, None)
         request.body = b""
         if fault.die != "after":
             request.status = reply.status

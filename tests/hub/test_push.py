@@ -222,7 +222,7 @@ def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub:
 
 @pytest.mark.slow
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
-    monkeypatch.setattr("promptccd.hub.commits.PATIENCE", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.PATIENCE_OF_A_COMMIT", 0.4)
     monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 1.5)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
     push_stage(run.stage(0), "user/slow", api=HfApi())
@@ -372,7 +372,7 @@ def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twi
 def test_what_may_pass_is_tried_again(status: int) -> None:
     response = httpx.Response(status, request=httpx.Request("POST", "https://hub.example"))
     error = HfHubHTTPError("", response=response)
-    assert commits._worth_another_try(error) == (status >= 500 or status in (408, 409, 412, 429))
+    assert commits.may_pass(error) == (status >= 500 or status in (408, 409, 412, 429))
 
 
 def test_a_branch_is_made_and_the_main_one_stays(run: RunDirectory, hub: Hub, capsys) -> None:

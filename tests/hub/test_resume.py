@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.runs import RunDirectory
-from tests.hub.server import Fault, Hub
+from tests.hub.server import BAD_GATEWAY, Fault, Hub, refused_metadata
 
 
 def stage_bytes(run: Path) -> list[str]:
@@ -52,15 +52,37 @@ def test_training_goes_on_from_a_stage_on_the_hub(
 
 @pytest.mark.slow
 @pytest.mark.fault(20)
-def test_a_hub_that_is_down_stops_no_training(
-    recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog, monkeypatch
+@pytest.mark.parametrize(
+    ("where", "fault", "said"),
+    [
+        ("", Fault(status=503), "planned (503)"),
+        ("validate-yaml", BAD_GATEWAY, "it answered '502 Bad Gateway', which is no JSON"),
+        (
+            "validate-yaml",
+            refused_metadata('"license" must be one of [mit]'),
+            '"license" must be one of [mit] (400)',
+        ),
+    ],
+)
+def test_a_hub_that_is_down_or_refuses_stops_no_training(
+    recipe_values: dict,
+    hub: Hub,
+    waits,
+    tmp_path: Path,
+    caplog,
+    monkeypatch,
+    where: str,
+    fault: Fault,
+    said: str,
 ) -> None:
     monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 0.0)
-    hub.plan(lambda request: True, Fault(status=503), times=10**6)
+    hub.plan(lambda request: where in request.path, fault, times=10**6)
     folder = tmp_path / "alone"
     assert main(["train", "--config", str(in_folder(recipe_values, folder, push_to_hub=True))]) == 0
     assert len(stage_bytes(folder)) == 4
     assert f"Later: promptccd push {folder} --stage 0" in caplog.text
+    assert caplog.text.count(f"Not pushed yet: stage 0. {said}") == 1
+    assert "Not pushed yet: stage 0, 1, 2, 3. The reason is as before." in caplog.text
     hub.clear_plans()
     assert main(["push", str(folder)]) == 0
     assert hub.repo("user/alone-stage3").at("main").files["config.json"]

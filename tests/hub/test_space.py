@@ -18,7 +18,7 @@ from huggingface_hub import HfApi, snapshot_download
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import push_run, push_space
-from promptccd.hub.space import fetched
+from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub
@@ -81,7 +81,7 @@ def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(
     push_space("page", MODEL)
     newer = hub.add(MODEL, {"notes.md": b"later"}).sha
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
-    assert not (Path(fetched(stage)) / "notes.md").exists()
+    assert f"{MODEL}@{find_model(stage).options['revision']}" == stage
     again = push_space("page", MODEL)
     assert (again.model, again.model_changed) == (f"{MODEL}@{newer}", True)
     assert push_space("page", stage).model == stage  # and back
@@ -146,7 +146,7 @@ def test_a_model_and_a_space_may_share_a_name_and_an_empty_space_is_filled(stage
     ("model", "said"),
     [
         ("user/nothing", "A Space needs a model of the Hub. No model 'user/nothing'"),
-        (f"{MODEL}@nowhere", "A Space needs a model of the Hub. No model 'user/run-stage3'"),
+        (f"{MODEL}@nowhere", "A Space needs a model of the Hub. No model 'user/run-stage3@nowhere'"),
         ("user/words", "user/words holds a model of type 'bert': give a finished stage or a DINO backbone"),
         (
             "{run}",
@@ -181,10 +181,10 @@ def test_what_the_hub_refuses_is_told_in_its_words(hub: Hub) -> None:
 
 @pytest.mark.parametrize("token", [Hub.read_token, Hub.stranger_token])
 def test_who_may_not_write_there_is_told(hub: Hub, token: str) -> None:
-    with pytest.raises(HubError, match="the token may not write there"):
+    with pytest.raises(HubError, match="token of .* may not write"):
         push_space("lab/page", "photographs", api=HfApi(token=token))
     push_space("lab/page", "photographs")
-    with pytest.raises(HubError, match="the token may not write there"):
+    with pytest.raises(HubError, match="token of .* may not write"):
         push_space("lab/page", "photographs", api=HfApi(token=token))
 
 

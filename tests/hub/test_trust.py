@@ -2,16 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from datasets import load_from_disk
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusConfig
-from promptccd.runs import train_run
-from promptccd.training.recipe import Recipe
 from tests.hub.server import Hub
 
 CANARY = "hf_canaryDoNotShowThisAnywhere"
@@ -31,15 +29,6 @@ assert main(["evaluate", run]) == 0
 assert not events, events[:3]
 print("unpickled", len(events))
 """
-
-
-@pytest.fixture
-def pictures(image_folder: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number, row in enumerate(load_from_disk(str(image_folder)).select(range(3))):
-        row["image"].save(folder / f"{number}.png")
-    return folder
 
 
 @pytest.mark.slow
@@ -84,20 +73,24 @@ def test_a_refused_token_is_not_shown_even_by_the_traceback(
     )
     assert result.returncode == 5
     assert "Traceback" in result.stderr
-    assert "nobody is logged in who may" in result.stderr.splitlines()[-1]
+    assert "Nobody is logged in who may" in result.stderr.splitlines()[-1]
     assert CANARY not in result.stdout + result.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.fault(36)
-def test_a_pickle_in_a_repository_is_refused_unopened(recipe_values: dict, hub: Hub, tmp_path: Path) -> None:
-    train_run(Recipe.from_dict(recipe_values))
-    stage = tmp_path / "run" / "stage1"
-    (stage / "optimizer.pt").write_bytes(b"no pickle at all")
-    hub.add("user/poisoned", stage)
-    for place in (str(stage), "user/poisoned"):
-        with pytest.raises(ValueError, match=r"optimizer.pt, which could run code"):
-            PromptCCDModel.from_pretrained(place)
+@pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "x.npz", "pytorch_model.bin"])
+def test_what_other_programs_leave_beside_a_checkpoint_is_never_opened(
+    trained_run: Path, hub: Hub, tmp_path: Path, name: str
+) -> None:
+    """It would say so: nothing is fetched, and a file that was opened has another time of access."""
+    stage = Path(shutil.copytree(trained_run / "stage1", tmp_path / "stage1"))
+    (stage / name).write_bytes(b"no pickle at all")
+    hub.add("user/model", stage)
+    os.utime(stage / name, (1, 2))
+    for place in (str(stage), "user/model"):
+        assert len(PromptCCDModel.from_pretrained(place).prototypes)
+    assert (stage / name).stat().st_atime == 1
+    assert not hub.requests("", name)
 
 
 @pytest.mark.parametrize(

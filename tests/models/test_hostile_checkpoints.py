@@ -134,7 +134,7 @@ def test_odd_values_are_refused_in_one_line_or_harmless(
 WAYS_IN = [each for each in CASES if each.name in {
     "key auto_map", "key attn_implementation", "0.0 vision_config__hidden_size", "config.json deep", "type zzz",
     "processor with code", "config.json a pipe", "header without end", "nan in layer.0", "weights of int8",
-    "a shard that is absolute", "pickle TRAINING.PKL", "a head",
+    "a shard that is absolute", "pickle called safetensors", "a head",
 }]  # fmt: skip
 
 

@@ -5,17 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-from transformers.utils import logging as transformers_logging
 
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, CheckpointError, GCDModel, PromptCCDModel
-from promptccd.models.loading import NAMESPACE_VARIABLE, file_of, find_model, refuse_pickles, without_progress
-from promptccd.models.stored_files import CODE
-from promptccd.models.variants import _name_after_its_file, register_variant
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, CheckpointError
+from promptccd.models.hub_names import NAMESPACE_VARIABLE
+from promptccd.models.loading import FoundModel, file_of, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
@@ -77,16 +73,15 @@ def test_a_checkpoint_runs_where_this_package_is_not(name: str, tmp_path: Path) 
 def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(NAMESPACE_VARIABLE, "elsewhere")
     small("promptccd-gcd").save_pretrained(tmp_path / "here")
-    assert find_model(tmp_path / "here")[0] == str(tmp_path / "here")
+    assert find_model(tmp_path / "here").place == str(tmp_path / "here")
     monkeypatch.chdir(tmp_path)
-    assert find_model("here")[0] == "here"
-    with pytest.raises(OSError, match=r"tried somebody/model \("):
+    assert find_model("here").place == "here"
+    with pytest.raises(OSError, match=r"tried somebody/model: "):
         find_model("somebody/model")
 
 
 def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("promptccd.models.loading.get_token", lambda: None)
     with pytest.raises(OSError, match="no namespace is known"):
         find_model("promptccd-pp-cub-stage3")
     monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
@@ -97,8 +92,8 @@ def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("team/model", "tried team/model (the Hub cannot be reached, and the cache does not have it)"),
-        ("./model", "tried ./model (no name that the Hub could have)"),
+        ("team/model", "tried team/model: it is not in the cache, and the Hub is not to be asked."),
+        ("./model", "tried ./model: no name that the Hub could have."),
         ("photograph", "Did you mean 'photographs', which comes along?"),
         ("images", "No model in the folder 'images': it has no config.json. Give a folder that holds one"),
     ],
@@ -114,45 +109,6 @@ def test_the_error_says_why_there_is_no_model(
         find_model(name)
 
 
-UNREACHED = "(the Hub cannot be reached, and the cache does not have it)"
-
-
-@pytest.mark.parametrize(
-    ("token", "namespace", "user", "tried"),
-    [
-        ("hf_x", None, "somebody", f"somebody/model {UNREACHED}"),
-        ("hf_x", "team", "somebody", f"team/model {UNREACHED}; somebody/model {UNREACHED}"),
-        ("hf_x", "team", "team", f"team/model {UNREACHED}"),
-        ("hf_x", "team", None, f"team/model {UNREACHED}"),  # who is logged in cannot be asked
-        (None, None, "somebody", "nothing, for no namespace is known"),
-    ],
-)
-def test_a_bare_name_is_looked_for_in_the_namespace_and_then_at_who_is_logged_in(
-    token: str | None, namespace: str | None, user: str | None, tried: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def whoami() -> dict[str, str]:
-        if user is None:
-            raise ConnectionError
-        return {"name": user}
-
-    monkeypatch.setattr("promptccd.models.loading.get_token", lambda: token)
-    monkeypatch.setattr("promptccd.models.loading.whoami", whoami)
-    monkeypatch.delenv(NAMESPACE_VARIABLE, raising=False)
-    if namespace is not None:
-        monkeypatch.setenv(NAMESPACE_VARIABLE, namespace)
-    with pytest.raises(OSError, match=re.escape(f"I tried {tried}. Write it as")):
-        find_model("model")
-
-
-def test_a_reason_of_the_hub_that_is_not_known_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object, **options: object) -> None:
-        raise OSError("x" * 200)
-
-    monkeypatch.setattr("promptccd.models.loading.cached_file", fail)
-    with pytest.raises(OSError, match=r"I tried team/model \(x{120}\)\. Mend"):
-        find_model("team/model")
-
-
 def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a_model(
     tmp_path: Path,
 ) -> None:
@@ -165,9 +121,9 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
         OSError, match=r"is a run, .* give one of stage0, stage9, stage10, the last is \S+stage10\."
     ):
         find_model(run)
-    assert find_model(run, subfolder="stage9") == (str(run), {"stage": 9})
+    assert find_model(run, subfolder="stage9").values == {"stage": 9}
     (run / "config.json").write_text("{}")
-    assert find_model(run) == (str(run), {})
+    assert find_model(run) == FoundModel(str(run), {}, {})
 
 
 def test_a_file_of_a_folder_is_a_file_or_not_there(tmp_path: Path) -> None:
@@ -185,88 +141,3 @@ def test_a_file_of_a_repository_is_downloaded_or_not_there(hub: Hub) -> None:  #
     assert path is not None
     assert Path(path).read_bytes() == b'{"stage": 3}'
     assert file_of("user/mine", "model.safetensors") is None
-
-
-def test_pickles_are_looked_for_in_the_commit_that_is_loaded(
-    hub: Hub,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With the token that the model is loaded with, and not that of who is logged in."""
-    clean = hub.add("user/mine", {"config.json": b"{}"}, private=True)
-    hub.add("user/mine", {"weights.bin": b""})
-    monkeypatch.setenv("HF_TOKEN", hub.stranger_token)
-    with pytest.raises(CheckpointError, match=r"user/mine holds weights\.bin, which could run code"):
-        refuse_pickles("user/mine", token=hub.token)
-    refuse_pickles("user/mine", token=hub.token, revision=clean.sha)
-    refuse_pickles("user/mine")  # a stranger cannot list it
-
-
-def test_a_variant_may_be_made_known_again_and_is_called_by_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that is imported as it runs registers its class twice."""
-    name = "promptccd-gcd"
-    monkeypatch.setitem(CODE, name, CODE[name])
-    register_variant(GCDModel)
-    assert (VARIANTS[name], CODE[name]["AutoModel"]) == (GCDModel, "modeling_gcd.GCDModel")
-    script = ModuleType("__main__")
-    script.__file__ = "/somewhere/my_gcd.py"
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    monkeypatch.setitem(sys.modules, "my_gcd", script)
-    monkeypatch.setattr(GCDModel, "__module__", "__main__")
-    register_variant(GCDModel)
-    assert CODE[name] == {"AutoConfig": "configuration_promptccd.GCDConfig", "AutoModel": "my_gcd.GCDModel"}
-
-
-@pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])
-def test_a_variant_has_a_configuration_of_its_own(base: type[CategoryDiscoveryModel]) -> None:
-    names = dict(VARIANTS)
-    with pytest.raises(ValueError, match="Bare has no configuration of its own"):
-        register_variant(type("Bare", (base,), {}))
-    assert names == VARIANTS
-
-
-@pytest.mark.parametrize(
-    ("module", "file", "named"),
-    [
-        ("__main__", "/somewhere/my_prompt.py", "my_prompt"),
-        ("another", "/somewhere/my_prompt.py", "another"),
-        ("__main__", None, "__main__"),  # typed in
-        ("__main__", "/somewhere/json.py", "__main__"),  # the name is taken
-    ],
-)
-def test_classes_of_a_script_are_called_as_who_imports_it_calls_them(
-    module: str, file: str | None, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = ModuleType("__main__")
-    if file is not None:
-        script.__file__ = file
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    monkeypatch.delitem(sys.modules, "my_prompt", raising=False)
-    part = type("Own", (), {"__module__": module})
-    _name_after_its_file(part)
-    assert part.__module__ == named
-    assert (sys.modules.get("my_prompt") is script) == (named == "my_prompt")
-    assert "" not in sys.modules
-
-
-@pytest.mark.parametrize("of_hub", [False, True])
-@pytest.mark.parametrize("own", [False, True])
-def test_a_load_that_reads_nothing_shows_no_bar_and_leaves_bars_as_they_were(
-    own: bool, of_hub: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hiding those of transformers hides the Hub's, which are switched by themselves here."""
-
-    def set_bars(own: bool, of_hub: bool) -> None:
-        (transformers_logging.enable_progress_bar if own else transformers_logging.disable_progress_bar)()
-        (enable_progress_bars if of_hub else disable_progress_bars)()
-
-    def shown() -> tuple[bool, bool]:
-        return transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-
-    before = shown()
-    try:
-        set_bars(own, of_hub)
-        with without_progress():
-            assert shown() == (False, False)
-        assert shown() == (own, of_hub)
-    finally:
-        set_bars(*before)

@@ -53,7 +53,8 @@ def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
     place = runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes)
-    explanation = runs.explain_image(model, runs.load_view(place), options.image)
+    view = runs.load_view(model.name_or_path, **model.hub_options)
+    explanation = runs.explain_image(model, view, options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
@@ -64,7 +65,8 @@ def predict_command(options: argparse.Namespace) -> None:
     from promptccd.training.gpus import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
-    model = placed(runs.load_model(place, options.max_model_bytes), runs.load_view(place), device)
+    model = runs.load_model(place, options.max_model_bytes)
+    model = placed(model, runs.load_view(model.name_or_path, **model.hub_options), device)
     found = runs.predict_folder(
         model,
         place,
@@ -124,7 +126,9 @@ def _declare_space(space: argparse.ArgumentParser) -> None:
 
 def _declare_verify(verify_: argparse.ArgumentParser) -> None:
     verify_.add_argument(
-        "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
+        "place",
+        metavar="REPO_OR_RUN",
+        help="output_dir of a training, a stage, or its repository, also as NAME@REVISION or by its address",
     )
     verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
     verify_.add_argument("--dataset", help="where the data of a run lies now, if it has moved")

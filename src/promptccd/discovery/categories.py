@@ -1,5 +1,6 @@
 """The registry that came with a model, and the categories that a registry has images in."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from promptccd.registry import PROTOTYPES, REGISTRY, CategoryRegistry, has_regis
 if TYPE_CHECKING:
     from promptccd.models import CategoryDiscoveryModel
 
+logger = logging.getLogger(__name__)
+
 
 def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryRegistry:
     """Categories and corrections that came with a model.
@@ -28,7 +31,7 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
     Raises:
         RegistryError: it is damaged, or belongs to features of another width.
     """
-    folder, config = _folder_of(place), model.config
+    folder, config = _folder_of(place, model), model.config
     if folder is not None:
         registry = load_registry(folder)
         width = config.vision_config.hidden_size
@@ -49,23 +52,21 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
     )
 
 
-def _folder_of(place: str | Path) -> Path | None:
+def _folder_of(place: str | Path, model: "CategoryDiscoveryModel") -> Path | None:
     if os.path.isdir(place):
         return Path(place) if has_registry(place) else None
-    from transformers.utils import cached_file  # takes seconds, which the page of a project need not wait for
+    from promptccd.models.loading import (
+        file_of,  # takes seconds, which the page of a project need not wait for
+    )
 
-    from promptccd.models.loading import find_model
-
-    found = [
-        cached_file(
-            find_model(place)[0],
-            name,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
+    try:
+        found = [file_of(model.name_or_path, name, **model.hub_options) for name in (REGISTRY, PROTOTYPES)]
+    except OSError as error:
+        logger.warning(
+            "What people corrected of %s is not known here, only what its model says: %s.", place, error
         )
-        for name in (REGISTRY, PROTOTYPES)
-    ]
-    return None if None in found else Path(found[0]).parent
+        return None
+    return None if None in found else Path(str(found[0])).parent
 
 
 def assignment_in(

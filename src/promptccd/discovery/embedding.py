@@ -99,21 +99,21 @@ def load_embedder(
     require_whole(path)
     what = "model"
     try:
-        place, raw = find_model(path)
-        if raw.get("model_type") in BACKBONE_TYPES:
+        found = find_model(path)
+        if found.values.get("model_type") in BACKBONE_TYPES:
             what = "backbone"
             model = GCDModel.from_pretrained(
-                place, dtype=torch.float32, max_model_bytes=max_model_bytes,
+                found.place, **found.options, dtype=torch.float32, max_model_bytes=max_model_bytes,
                 projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
             ).eval()  # fmt: skip
-            return model, _told_of_its_rim(path, model, _backbone_view(place, model))
+            return model, _told_of_its_rim(path, model, _backbone_view(model))
     except (OSError, ValueError) as error:
         raise RunError(
             f"Cannot load a {what} from {str(path)!r}: {one_line(error)} Or give photographs, a small "
             "backbone that comes along and needs no network."
         ) from error
     model = load_model(path, max_model_bytes)
-    return model, _told_of_its_rim(path, model, load_view(path))
+    return model, _told_of_its_rim(path, model, load_view(model.name_or_path, **model.hub_options))
 
 
 def _told_of_its_rim(path: str | Path, model: CategoryDiscoveryModel, view: EvaluationView) -> EvaluationView:
@@ -282,9 +282,9 @@ def _keep(
     fresh.clear()
 
 
-def _backbone_view(place: str, model: CategoryDiscoveryModel) -> EvaluationView:
+def _backbone_view(model: CategoryDiscoveryModel) -> EvaluationView:
     """The view published beside a backbone, or else the paper's at the backbone's size."""
-    published = published_processor(place)
+    published = published_processor(model.name_or_path, **model.hub_options)
     if published is not None:
         return EvaluationView(published)
     vision = model.config.vision_config

@@ -6,17 +6,16 @@ top of the very commit it looked at, and trusts it only when sizes and hashes re
 
 import hashlib
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import (
-    HfHubHTTPError,
     HFValidationError,
     LocalTokenNotFoundError,
     OfflineModeIsEnabled,
@@ -26,8 +25,17 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.errors import ConfigurationError, HubError
-from promptccd.models.untrusted import one_line
+from promptccd.errors import ConfigurationError, HubError, RunError
+from promptccd.models.hub_answers import (
+    LONGEST_WAIT,
+    impatient,
+    is_of_the_hub,
+    is_silence,
+    response_of,
+    wait_asked_for,
+    words_of,
+)
+from promptccd.models.untrusted import one_line, shown
 from promptccd.runs.model_card import KEPT, merge_card
 from promptccd.storage import sha256_of
 
@@ -38,8 +46,13 @@ Contents = Mapping[str, Path | bytes]
 CARD = "README.md"
 ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
-PATIENCE = 120.0  # seconds without a byte; the client would wait for ever
-_AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
+PATIENCE = 20.0  # seconds without a byte; the client would wait for ever
+PATIENCE_OF_A_COMMIT = 120.0  # which the Hub answers when all of it is in place
+# Too slow, a conflict, somebody else's commit, locked, too early, too often; and every 5xx but those that stay.
+_AGAIN = {408, 409, 412, 423, 425, 429}
+_STAYS = {501, 505, 507, 508, 510, 511}
+_PASSES = re.compile(r"concurrent|try again|retry|rate.?limit", re.IGNORECASE)  # in the words of a 403
+_STAYS_HERE = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
 _KINDS = {"model": "model", "dataset": "data set", "space": "Space"}
 
 
@@ -140,6 +153,7 @@ def bring(
 
     Raises:
         PublicRepositoryError: it is public and should be private.
+        RunError: the card that is there cannot be read.
         HubError: what was read back is not what was sent.
         Exception: of the client; see `retried`.
     """
@@ -148,7 +162,8 @@ def bring(
     there = _remote_files(api, repository, head) if head else {}
     wanted = dict(contents)
     if CARD in there and CARD in wanted:
-        wanted[CARD] = merge_card(_remote_card(api, repository, head), _text(wanted[CARD]), kept).encode()
+        theirs = _remote_card(api, repository, head, there[CARD])
+        wanted[CARD] = merge_card(theirs, _text(wanted[CARD]), kept).encode()
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
     gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     who = "private" if private else "public"
@@ -157,16 +172,17 @@ def bring(
     if dry_run or not (changed or gone):
         return PushedRepository(name, head, sent, size, listing)
     logger.info("Sending %s.", listing)
-    commit = api.create_commit(
-        name,
-        [CommitOperationAdd(path, data) for path, data in sorted(changed.items())]
-        + [CommitOperationDelete(path) for path in sorted(gone)],
-        commit_message=message,
-        repo_type=kind,
-        parent_commit=head,
-        revision=repository.revision,
-        create_pr=repository.pull_request,
-    )
+    with impatient(PATIENCE_OF_A_COMMIT):
+        commit = api.create_commit(
+            name,
+            [CommitOperationAdd(path, data) for path, data in sorted(changed.items())]
+            + [CommitOperationDelete(path) for path in sorted(gone)],
+            commit_message=message,
+            repo_type=kind,
+            parent_commit=head,
+            revision=repository.revision,
+            create_pr=repository.pull_request,
+        )
     there = _remote_files(api, repository, commit.oid)
     wrong = [path for path, data in wanted.items() if not _same(data, there.get(path))]
     if wrong or there.keys() & set(gone):
@@ -204,28 +220,41 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
     return info.sha, bool(info.private)
 
 
-def retried(action: Callable[[], Result], later: str) -> Result:
+def own_namespace(api: HfApi) -> str:
+    """The user whose token the client has.
+
+    Raises:
+        HubError: the Hub does not say.
+    """
+    told = api.whoami(cache=True)
+    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+        raise HubError(f"the Hub does not say who is logged in, but {shown(told)}")
+    return told["name"]
+
+
+def retried(action: Callable[[], Result], later: str, undone: str = "Not pushed") -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 
     Args:
         action: what to do.
         later: the command that does it later, for the message.
+        undone: what was not done then, to begin the message with.
 
     Raises:
         HubError: it kept failing, or was refused for a reason that does not pass.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _impatient():
+            with impatient(PATIENCE):
                 return action()
         except Exception as error:
-            if not _is_the_hubs(error) or isinstance(error, PublicRepositoryError):
+            is_theirs = isinstance(error, HubError) or is_of_the_hub(error)
+            if not is_theirs or isinstance(error, PublicRepositoryError):
                 raise
-            reason = _reason(error)
-            if attempt == ATTEMPTS or not _worth_another_try(error):
-                raise HubError(f"Not pushed: {reason} Nothing local is lost. {later}") from error
-            pause = _asked_to_wait(error) or FIRST_WAIT * 2 ** (attempt - 1)
-            logger.warning("The Hub did not take it (%s); again in %.0f s.", reason, pause)
+            reason, pause = reason_of(error), _pause_before(attempt, error)
+            if pause is None:
+                raise HubError(f"{undone}: {reason} Nothing local is lost. {later}") from error
+            logger.warning("The Hub did not take it (%s); again in %.0f s.", reason.rstrip("."), pause)
             time.sleep(pause)
     raise AssertionError("the loop returns or raises")
 
@@ -235,9 +264,18 @@ def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str
     return {item.path: item for item in tree if isinstance(item, RepoFile)}
 
 
-def _remote_card(api: HfApi, repository: Repository, revision: str | None) -> str:
-    path = api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind)
-    return Path(path).read_text(encoding="utf-8")
+def _remote_card(api: HfApi, repository: Repository, revision: str | None, there: RepoFile) -> str:
+    """Words of a person are in it, so half of it is none."""
+    path = Path(api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind))
+    if not _same(path, there):
+        path.resolve().unlink()  # in the cache, whole or not, it would be taken for the card again
+        raise HubError(f"{CARD} of {repository.name} came otherwise than it lies there")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(
+            f"{CARD} of {repository.name} is no text in UTF-8: mend it on the Hub, or delete it."
+        ) from error
 
 
 def _same(data: Path | bytes, there: RepoFile | None) -> bool:
@@ -262,48 +300,38 @@ def _amount(contents: Contents) -> str:
     return f"{len(contents)} files, {sum(map(_size, contents.values())) / 1e6:.1f} MB"
 
 
-@contextmanager
-def _impatient() -> Iterator[None]:
-    """Treat a Hub that neither answers nor hangs up as one that is down."""
-    session = get_session()
-    before, session.timeout = session.timeout, PATIENCE
-    try:
-        yield
-    finally:
-        session.timeout = before
+def _pause_before(attempt: int, error: Exception) -> float | None:
+    """Seconds to wait before another attempt; `None` if none would help."""
+    if attempt == ATTEMPTS or (is_silence(error) and attempt > 1) or not may_pass(error):
+        return None
+    response = response_of(error)
+    asked = None if response is None else wait_asked_for(response)
+    pause = FIRST_WAIT * 2 ** (attempt - 1) if asked is None else asked
+    return pause if pause <= LONGEST_WAIT else None
 
 
-def _is_the_hubs(error: Exception) -> bool:
-    """Whether network, Hub or credentials are to blame: clients let the errors of their transport through raw."""
-    known = (HfHubHTTPError, LocalTokenNotFoundError, HubError, OSError)
-    transport = type(error).__module__.partition(".")[0].startswith("httpx")
-    upload = isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception)
-    return isinstance(error, known) or transport or upload
+def may_pass(error: Exception) -> bool:
+    """Whether the reason may pass by itself: of a refusal it seldom does, of no answer or a strange one it does."""
+    response = response_of(error)
+    if response is None:
+        is_here = isinstance(error, OSError) and error.filename is not None  # of a file on this machine
+        return not (is_here or isinstance(error, _STAYS_HERE))
+    status = response.status_code
+    return (
+        status in _AGAIN
+        or (status >= 500 and status not in _STAYS)
+        or (status == 403 and _PASSES.search(words_of(error)) is not None)
+        or response.request.method == "PUT"  # to an address that was lent for some minutes
+    )
 
 
-def _worth_another_try(error: Exception) -> bool:
-    if isinstance(error, LocalTokenNotFoundError | OfflineModeIsEnabled):
-        return False
-    status = _status(error)
-    return status is None or status in _AGAIN or status >= 500
-
-
-def _status(error: Exception) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _asked_to_wait(error: Exception) -> float | None:
-    """Seconds of a Retry-After header, a minute at most."""
-    response = getattr(error, "response", None)
-    value = "" if response is None else response.headers.get("Retry-After", "")
-    return min(float(value), 60.0) if value.isdigit() else None
-
-
-def _reason(error: Exception) -> str:
-    status = _status(error)
+def reason_of(error: Exception) -> str:
+    """The Hub's words, and behind them what to do where that follows from them."""
+    response = response_of(error)
+    status = None if response is None else response.status_code
+    words = words_of(error)
     if isinstance(error, LocalTokenNotFoundError) or status == 401:
-        return "nobody is logged in who may (run `hf auth login` with a token that can write)."
-    if status == 403:
-        return "the token may not write there (a read-only token, or another namespace's)."
-    # mutant 200 to 201, 200 to 199: a few lines of a terminal
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        said = f"{words}. " if status else ""
+        return f"{said}Nobody is logged in who may: run `hf auth login` with a token that can write."
+    asked = None if response is None else wait_asked_for(response)
+    return f"{words}; it asks to wait for {asked:.0f} s." if asked else f"{words}."

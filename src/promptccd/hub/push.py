@@ -3,14 +3,26 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
 from promptccd.hub.client import client
-from promptccd.hub.commits import CARD, PushedRepository, Repository, bring, require_name, retried
+from promptccd.hub.commits import (
+    CARD,
+    PushedRepository,
+    Repository,
+    bring,
+    may_pass,
+    own_namespace,
+    reason_of,
+    require_name,
+    retried,
+)
+from promptccd.models.hub_answers import impatient, words_of
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card_usage import EXAMPLES, placed
@@ -20,6 +32,8 @@ from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
+
+OPTIONAL = 10.0  # seconds for what a push can do without
 
 
 def push_run(
@@ -63,35 +77,51 @@ def push_run(
         # mutant or to and, without operand 1: the first stage below refuses it as well
         # mutant without operand 2: None is as good a name as somebody
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
-    namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
+    pushed = list[PushedRepository]()
+    namespace = namespace or retried(lambda: own_namespace(api), later)
+    target = _Target(api, namespace, private, dry_run, revision, pull_request)
+    for stage in wanted:
+        try:
+            pushed.append(_push(run, stage, target, later))
+        except HubError as error:
+            if dry_run or not pushed:
+                raise
+            there = ", ".join(each.repo_id for each in pushed)
+            raise HubError(f"{there} {'is' if len(pushed) == 1 else 'are'} there. {error}") from error
+    if not (dry_run or pull_request) and (problem := _gather(api, run, namespace, pushed, private)):
+        logger.warning("%s", problem)
+    return pushed
 
-    @cache
-    def collection() -> str | None:
-        if not (dry_run or pull_request):
-            return str(
-                api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True).slug
-            )
-        own = api.list_collections(owner=namespace)
-        return next((each.slug for each in own if each.title == run.name), None)
 
-    fetched = run.fetched
-    pushed = [
-        push_stage(
-            run.stage(stage),
-            _repository_of(run, stage, namespace),
-            api=api,
-            private=private,
-            dry_run=dry_run,
-            later=later,
-            related=partial(_related, run, stage, namespace, collection, api),
-            revision=revision,
-            pull_request=pull_request,
-            source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
-        )
-        for stage in wanted
-    ]
-    if not (dry_run or pull_request):
-        retried(lambda: _gather(api, run.name, namespace, pushed, private), later)
+@dataclass(frozen=True)
+class _Target:
+    """Where stages are pushed to, and how; see `push_run`."""
+
+    api: HfApi
+    namespace: str
+    private: bool
+    dry_run: bool = False
+    revision: str | None = None
+    pull_request: bool = False
+
+
+def _push(run: RunDirectory, stage: int, target: _Target, later: str) -> PushedRepository:
+    """One stage, and a line in the log once it is there."""
+    name, fetched = _repository_of(run, stage, target.namespace), run.fetched
+    pushed = push_stage(
+        run.stage(stage),
+        name,
+        api=target.api,
+        private=target.private,
+        dry_run=target.dry_run,
+        later=later,
+        related=partial(_related, run, stage, target),
+        source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
+        revision=target.revision,
+        pull_request=target.pull_request,
+    )
+    if not target.dry_run:
+        logger.info("%s %s.", "Pushed" if pushed.sent else "There already:", name)
     return pushed
 
 
@@ -125,17 +155,35 @@ def pusher(
     """
     # mutant 0 to 1: the numbers of both stages are one digit long
     _repository_of(run, 0, namespace or "somebody")
-    there: set[int] = set()
+    there, said, api = set[int](), set[str](), client()
 
     def push(run: RunDirectory, finished: Sequence[int]) -> None:
-        wanted = [stage for stage in finished if stage not in there]
-        try:
-            for pushed in push_run(run, namespace=namespace, stages=wanted, private=private):
-                logger.info("%s %s.", "Pushed" if pushed.sent else "There already:", pushed.repo_id)
-        except PromptCCDError as error:
-            logger.warning("%s Training goes on.", error)
-        else:
-            there.update(wanted)
+        why = list[str]()
+        for stage in (each for each in finished if each not in there):
+            try:
+                owner = namespace or retried(lambda: own_namespace(api), "")
+                pushed = _push(run, stage, _Target(api, owner, private), later="")
+                there.add(stage)
+                why.append(_gather(api, run, owner, [pushed], private))
+            except Exception as error:  # whatever it is, it may not end a training
+                cause = error.__cause__ if isinstance(error, HubError) else None
+                why.append(reason_of(cause) if isinstance(cause, Exception) else one_line(error))
+                if not isinstance(error, PromptCCDError):
+                    logger.warning("A mistake of ours in a push.", exc_info=error)
+                if isinstance(cause, Exception) and may_pass(cause):
+                    break  # the Hub is down, for the others too
+        new = " ".join(dict.fromkeys(each for each in why if each and each not in said))
+        said.update(why)
+        waiting = [stage for stage in finished if stage not in there]
+        if waiting:
+            logger.warning(
+                "Not pushed yet: stage %s. %s Tried again with the next stage. %s Training goes on.",
+                ", ".join(map(str, waiting)),
+                new or "The reason is as before.",
+                _later(run, waiting, namespace, private),
+            )
+        elif new:
+            logger.warning("%s", new)
 
     return push
 
@@ -212,15 +260,21 @@ def _holdings(folder: Path) -> str:
     return f"{told}, and what people corrected; {shown}"
 
 
-def _related(
-    run: RunDirectory, stage: int, namespace: str, collection: Callable[[], str | None], api: HfApi
-) -> list[str]:
+def _related(run: RunDirectory, stage: int, target: _Target) -> list[str]:
     """Links to what stands beside a stage on the Hub; what cannot be asked for is no reason not to push."""
-    before = _repository_of(run, stage - 1, namespace)
-    own = _repository_of(run, stage, namespace)
+    api, namespace = target.api, target.namespace
+    before, own = (_repository_of(run, each, namespace) for each in (stage - 1, stage))
+
+    def collection() -> str | None:
+        if target.dry_run or target.pull_request:
+            all_of_them = api.list_collections(owner=namespace)
+            return next((f"collections/{each.slug}" for each in all_of_them if each.title == run.name), None)
+        made = api.create_collection(run.name, namespace=namespace, private=target.private, exists_ok=True)
+        return f"collections/{made.slug}"
+
     asked: dict[str, Callable[[], str | None]] = {
         "Stage before": lambda: before if stage and api.repo_exists(before) else None,
-        "All stages": lambda: f"collections/{slug}" if (slug := collection()) else None,
+        "All stages": collection,
         "Try it": lambda: next(
             (f"spaces/{each.id}" for each in api.list_spaces(author=namespace, models=own, limit=1)), None
         ),
@@ -228,9 +282,10 @@ def _related(
     links = []
     for what, ask in asked.items():
         try:
-            place = ask()
+            with impatient(OPTIONAL):
+                place = ask()
         except Exception as error:
-            logger.info("%s: no link %r on its card (%s).", own, what, one_line(error))
+            logger.info("%s: no link %r on its card (%s).", own, what, words_of(error))
             continue
         label = run.name if what == "All stages" else (place or "").rpartition("/")[2]
         links += [f"{what}: [{label}]({api.endpoint}/{place})"] if place else []
@@ -238,12 +293,20 @@ def _related(
 
 
 def _gather(
-    api: HfApi, title: str, namespace: str, pushed: Sequence[PushedRepository], private: bool
-) -> None:
-    """Put the run's repositories into one collection, as the Hub's own checklist asks for."""
-    collection = api.create_collection(title, namespace=namespace, private=private, exists_ok=True)
-    for stage in pushed:
-        api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
+    api: HfApi, run: RunDirectory, namespace: str, pushed: Sequence[PushedRepository], private: bool
+) -> str:
+    """Put the run's repositories into one collection, as the Hub's own checklist asks for; why not, if it refuses."""
+
+    def gather() -> None:
+        collection = api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True)
+        for stage in pushed:
+            api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
+
+    try:
+        retried(gather, _later(run, [], namespace, private), "Pushed, but not gathered in a collection")
+    except HubError as error:
+        return str(error)
+    return ""
 
 
 def _later(run: RunDirectory, stages: Sequence[int], namespace: str | None, private: bool) -> str:

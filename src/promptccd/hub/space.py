@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
-from promptccd.errors import ConfigurationError, HubError
+from promptccd.errors import ConfigurationError
 from promptccd.hub.client import client
 from promptccd.hub.commits import (
     CARD,
@@ -17,11 +17,12 @@ from promptccd.hub.commits import (
     Repository,
     bring,
     made,
+    own_namespace,
     require_name,
     retried,
 )
 from promptccd.models import VARIANTS
-from promptccd.models.loading import BACKBONES, PICKLES, find_model
+from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
@@ -83,7 +84,7 @@ def push_space(
     require_name(name, "space", "Give NAME or NAMESPACE/NAME.", namespace=False)
     _refuse_folder(model)
     if "/" not in name:
-        name = f"{retried(lambda: str(api.whoami()['name']), _LATER)}/{name}"
+        name = f"{retried(lambda: own_namespace(api), _LATER)}/{name}"
     repository = Repository(name, "space", private, sdk="gradio")
     chosen = retried(lambda: _checkpoint(model, api), _LATER)
 
@@ -113,29 +114,6 @@ def push_space(
     return PushedSpace(**vars(brought), url=url, model=chosen.place, model_changed=changed)
 
 
-def fetched(place: str) -> str:
-    """A local folder with all files of ``namespace/name@commit``; any other name of a model is returned as it is.
-
-    Raises:
-        HubError: it cannot be fetched.
-    """
-    name, revision = parted(place)
-    if revision is None:
-        return place
-    try:
-        return str(
-            snapshot_download(name, revision=revision, ignore_patterns=[f"*{each}" for each in PICKLES])
-        )
-    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        raise HubError(f"Cannot fetch {place!r}: {one_line(error)}") from error
-
-
-def parted(place: str) -> tuple[str, str | None]:
-    """A name and the revision behind ``@``, which no name on the Hub holds, but a folder's may."""
-    name, at, revision = place.partition("@")
-    return (name, revision) if at and not Path(place).is_dir() else (place, None)
-
-
 @dataclass(frozen=True)
 class _Checkpoint:
     """A model that a Space can work with.
@@ -154,7 +132,7 @@ class _Checkpoint:
 
     @property
     def place(self) -> str:
-        """The argument of `fetched`."""
+        """As `find_model` takes it."""
         return f"{self.name}@{self.commit}" if self.commit else self.name
 
 
@@ -178,19 +156,20 @@ def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
     """
     if model in BACKBONES:
         return _Checkpoint(model)
-    name, revision = parted(model)
     try:
-        place, raw = find_model(name, revision=revision or "main")
+        found = find_model(model)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"A Space needs a model of the Hub. {one_line(error)}") from error
-    kind = raw.get("model_type")
+    place, kind = found.place, found.values.get("model_type")
     if kind not in (*VARIANTS, *BACKBONE_TYPES):
         raise ConfigurationError(
             f"{place} holds a model of type {shown(kind)}: give a finished stage or a DINO backbone, one of "
             f"{', '.join((*VARIANTS, *BACKBONE_TYPES))}."
         )
-    info = api.model_info(place, revision=revision)
-    return _Checkpoint(place, info.sha, bool(info.private), bool(info.private or info.gated))
+    info = api.model_info(place)
+    return _Checkpoint(
+        place, found.options.get("revision") or info.sha, bool(info.private), bool(info.private or info.gated)
+    )
 
 
 def _stands(repository: Repository, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> bool:

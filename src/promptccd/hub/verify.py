@@ -18,7 +18,9 @@ from huggingface_hub.errors import (
 
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub.client import client
-from promptccd.hub.commits import CARD
+from promptccd.hub.commits import CARD, PATIENCE
+from promptccd.models.hub_answers import impatient, words_of
+from promptccd.models.hub_names import parted
 from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
@@ -35,7 +37,7 @@ def download_stage(name: str, target: Path) -> tuple[str, str]:
     """Copy everything a stage's repository, or its local folder, holds.
 
     Args:
-        name: repository, with or without its namespace, or a folder.
+        name: a model as `find_model` takes it, or a folder.
         target: the folder to fill; made here.
 
     Returns:
@@ -45,15 +47,17 @@ def download_stage(name: str, target: Path) -> tuple[str, str]:
         HubError: it cannot be found or fetched.
     """
     try:
-        place, _ = find_model(name)
+        found = find_model(name)
+        place = found.place
         if Path(place).is_dir():
             shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
             commit = ""
         else:
-            commit = str(client().model_info(place).sha)
-            snapshot_download(place, revision=commit, local_dir=target)
+            with impatient(PATIENCE):
+                commit = str(client().model_info(place, revision=found.options.get("revision")).sha)
+                snapshot_download(place, revision=commit, local_dir=target)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        raise HubError(f"Cannot fetch {name!r}: {one_line(error)}") from error
+        raise HubError(f"Cannot fetch {name!r}: {words_of(error)}.") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
     return place, commit
@@ -66,7 +70,8 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     PromptCCD++. Stages that the run has already are left alone.
 
     Args:
-        name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` or without the namespace.
+        name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` as `find_model` takes it. A tag or
+            branch has to be there of all stages; a commit is that of the last one alone.
         run: where to put them.
         seed: that the run goes on with and will record.
 
@@ -77,15 +82,22 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
         ConfigurationError: they were trained with another seed.
         HubError: the name is not that of a stage, or one cannot be fetched or is damaged.
     """
-    match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", name)
+    place, revision = parted(name)
+    match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", place)
     if match is None:
         raise HubError(f"Expected the repository of a stage such as team/promptccd-cub-stage2, got {name!r}.")
-    fetched = []
-    for stage in range(int(match["stage"]) + 1):
+    fetched, last = [], int(match["stage"])
+    is_commit = revision is not None and re.fullmatch("[0-9a-f]{7,40}", revision) is not None
+    if is_commit and last:
+        logger.warning(
+            "%s is a commit of stage %d alone: earlier stages are taken as they are now.", name, last
+        )
+    for stage in range(last + 1):
         if trusted(run.stage(stage)):
             continue
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        _fetch(f"{match['recipe']}-stage{stage}", run, stage, seed)
+        at = "" if revision is None or (is_commit and stage != last) else f"@{revision}"
+        _fetch(f"{match['recipe']}-stage{stage}{at}", run, stage, seed)
         fetched.append(stage)
     return fetched
 
@@ -116,7 +128,7 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
     """Check a run, a stage's folder or a stage's repository.
 
     Args:
-        place: any of them; a repository is downloaded whole.
+        place: any of them; a repository, named as `find_model` takes it, is downloaded whole.
         recompute: whether to group all stages of a run anew from their checkpoints, which needs the data.
         dataset: where the data lies now, if not where the run recorded it.
 

@@ -98,7 +98,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """
         hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
         name = os.fspath(pretrained_model_name_or_path)
-        values = read_json(name, name) if os.path.isfile(name) else find_model(name, **hub_options)[1]
+        values = read_json(name, name) if os.path.isfile(name) else find_model(name, **hub_options).values
         return values, kwargs
 
     @classmethod

@@ -1,42 +1,47 @@
-"""Find a model, and refuse pickles, links that lead out of its folder, and checkpoints that are not whole."""
+"""Find a model, and refuse links that lead out of its folder, and checkpoints that are not whole."""
 
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import get_token, list_repo_files, whoami
+from huggingface_hub import get_token, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
     HFValidationError,
     LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import resolve_revision
+from transformers.utils.hub import extract_commit_hash
 
+from .hub_answers import impatient, response_of, words_of
+from .hub_names import NAMESPACE_VARIABLE, parted, places_of
 from .untrusted import CheckpointError, one_line, read_json, shown
 
-NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
+logger = logging.getLogger(__name__)
+
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 CONFIGURATION = "config.json"
 # Those of this package. Code that travelled to the Hub with a checkpoint has none.
 BACKBONES = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}
-_HAS_NONE = f"it has no {CONFIGURATION}"
-# The first match counts, since some of these errors are subclasses of others.
-_REASONS = (
-    (LocalEntryNotFoundError, "the Hub cannot be reached, and the cache does not have it"),
-    (EntryNotFoundError, _HAS_NONE),
-    (GatedRepoError, "its owner has to grant access first"),
-    (RepositoryNotFoundError, "there is none, or a private one"),
-    (HFValidationError, "no name that the Hub could have"),
+_PATIENCE = 30.0  # seconds of silence, after which nothing more is asked of the Hub for a file
+_NOT_ASKED = (OfflineModeIsEnabled, type(None))
+# What follows of the Hub's words; the first match counts, since some of these errors are subclasses of others.
+_MEANINGS = (
+    (LocalEntryNotFoundError, ", and the cache does not have it"),
+    (GatedRepoError, ": its owner has to grant access first"),
+    (RepositoryNotFoundError, ": there is none, or a private one"),
+    (RevisionNotFoundError, ": it has no such revision"),
 )
 # Heads that a bare backbone may have been published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
@@ -46,46 +51,58 @@ _BASES = (
     "vit.",
     "dinov3_vit.",
 )  # of backbones that were saved with a head
-PICKLES = (
+PICKLES = (  # never opened
     ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".joblib", ".dill", ".h5", ".msgpack",
 )  # fmt: skip
 
 
-def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class FoundModel:
+    """Where a model is.
+
+    Attributes:
+        place: a folder, or a full repository name.
+        values: of its configuration, not checked further.
+        options: `HUB_OPTIONS` that find its other files; of a repository with the commit that the configuration is of,
+            from which all files come then, without a further question for those in the cache.
+    """
+
+    place: str
+    values: dict[str, Any]
+    options: dict[str, Any]
+
+
+def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     """Find a model and read its configuration with `read_json`, without checking it further.
 
     A local folder and a name with a namespace are taken literally. A bare name means the backbone of this package with
-    that name, or else the repository of that name under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
+    that name, or else the repository of that name under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in; if
+    that is not known, the only one of that name in the cache.
+
+    The Hub is asked once, and not at all with ``local_files_only`` or ``HF_HUB_OFFLINE``. One that does not answer is
+    not waited for if the cache has the model.
 
     Args:
-        name: a folder, ``namespace/name`` or a bare name.
+        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
         hub_options: `HUB_OPTIONS`.
-
-    Returns:
-        The folder or full repository name, and the configuration.
 
     Raises:
         OSError: it is in none of these places; the message names them.
         CheckpointError: the configuration is no plain JSON, or a link that leads out of the folder.
     """
-    wanted, tried = os.fspath(name), list[str]()
-    if wanted.lower().endswith(PICKLES) and os.path.isfile(wanted):
+    written = os.fspath(name)
+    if written.lower().endswith(PICKLES) and os.path.isfile(written):
         raise OSError(
-            f"{wanted!r} is a file of weights as other programs keep them, and only folders as transformers keeps them "
-            "are read: a config.json beside model.safetensors. Its scripts convert_dino_to_pytorch.py, "
+            f"{written!r} is a file of weights as other programs keep them, and only folders as transformers keeps "
+            "them are read: a config.json beside model.safetensors. Its scripts convert_dino_to_pytorch.py, "
             "convert_dinov2_to_hf.py and convert_dinov3_vit_to_hf.py make one of the files that DINO's authors publish."
         )
-    _refuse_run(wanted, hub_options.get("subfolder"))
-    for place in _places(wanted):
+    _refuse_run(written, hub_options.get("subfolder"))
+    wanted, options = _with_revision(written, hub_options)
+    tried, why = list[str](), list[str]()
+    for place in _places(wanted, options, why):
         try:
-            values = read_json(_configuration_of(place, hub_options), f"{CONFIGURATION} of {place}")
-            if "architecture" in values and "model_type" not in values:
-                raise CheckpointError(
-                    f"{place} is a model as timm keeps it ({shown(values['architecture'])}), and only those of "
-                    "transformers are read: take the same model from the Hub as transformers has it, such as "
-                    "facebook/dinov2-base, or convert its weights with transformers' convert_dinov2_to_hf.py."
-                )
-            return place, values
+            found = _found(place, options)
         except OSError as error:
             if os.path.isdir(place):
                 hidden = " It hides the backbone of that name: rename it." if wanted in BACKBONES else ""
@@ -93,19 +110,64 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, d
                     f"No model in the folder {wanted!r}: {one_line(error)}. Give a folder that holds one, a finished "
                     f"stage or a backbone.{hidden}"
                 ) from error
-            tried.append(f"{place} ({_reason(error)})")
+            tried.append(f"{place}: {one_line(error)}")
+            continue
+        if why:
+            logger.warning("%r is taken as %s, the only one in the cache. %s", wanted, place, " ".join(why))
+        return found
     near = get_close_matches(
-        wanted.strip("/"), [each for each in BACKBONES if os.path.isdir(BACKBONES[each])]
+        wanted.strip("/"), [each for each, path in BACKBONES.items() if os.path.isdir(path)]
     )
-    hint = f" Did you mean {near[0]!r}, which comes along?" if near else ""
+    hint = f"Did you mean {near[0]!r}, which comes along?" if near else ""
+    remedy = "" if "/" in wanted else f"Write it as namespace/name, or set ${NAMESPACE_VARIABLE}."
     where = "; ".join(tried) if tried else "nothing, for no namespace is known"
-    written = (
-        f"Write it as namespace/name, set ${NAMESPACE_VARIABLE}," if "/" not in wanted else "Mend the name,"
-    )
-    raise OSError(
-        f"No model {wanted!r}: no such folder, and on the Hub and in its cache I tried {where}.{hint} {written} or log "
-        "in with `hf auth login`."
-    )
+    said = f"No model {written!r}: no such folder, and on the Hub and in its cache I tried {where}."
+    raise OSError(" ".join(each for each in (said, *why, hint, remedy) if each))
+
+
+def _found(place: str, options: dict[str, Any]) -> FoundModel:
+    path = file_of(place, CONFIGURATION, **options)
+    if path is None:
+        raise FileNotFoundError(f"it has no {CONFIGURATION}")
+    values = read_json(path, f"{CONFIGURATION} of {place}")
+    if "architecture" in values and "model_type" not in values:
+        raise CheckpointError(
+            f"{place} is a model as timm keeps it ({shown(values['architecture'])}), and only those of "
+            "transformers are read: take the same model from the Hub as transformers has it, such as "
+            "facebook/dinov2-base, or convert its weights with transformers' convert_dinov2_to_hf.py."
+        )
+    commit = None if os.path.isdir(place) else extract_commit_hash(path, None)
+    return FoundModel(place, values, options if commit is None else {**options, "revision": commit})
+
+
+def _with_revision(written: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A name without the revision in it, and `HUB_OPTIONS` with it."""
+    wanted, revision = parted(written)
+    if wanted.count("/") == 2 and wanted.startswith(("datasets/", "spaces/")):
+        raise OSError(
+            f"{written!r} is one of the {wanted.partition('/')[0]} of the Hub: give the name of a model."
+        )
+    if wanted != written and os.path.isdir(wanted):
+        raise OSError(
+            f"{written!r} is of the Hub, and the folder {wanted!r} here hides it: rename that, or give it alone."
+        )
+    if revision is None:
+        return wanted, options
+    if options.get("revision") not in (None, revision):
+        raise OSError(
+            f"{written!r} names another revision than revision={options['revision']!r}: give one of them."
+        )
+    return wanted, {**options, "revision": revision}
+
+
+def _places(name: str, options: dict[str, Any], why: list[str]) -> Iterator[str]:
+    """Where a model may be, in order."""
+    if os.path.isdir(name) or "/" in name or os.sep in name:
+        yield name
+    elif os.path.isdir(BACKBONES.get(name, "")):
+        yield BACKBONES[name]
+    else:
+        yield from places_of(name, options, why)
 
 
 def file_of(place: str, name: str, **hub_options: Any) -> str | None:
@@ -118,10 +180,7 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
         CheckpointError: in a folder, it is no regular file, or a link that leads out of the folder.
     """
     if not os.path.isdir(place):
-        path: str | None = cached_file(
-            place, name, _raise_exceptions_for_missing_entries=False, **hub_options
-        )
-        return path
+        return _of_the_hub(place, name, hub_options)
     path = os.path.join(place, hub_options.get("subfolder") or "", name)
     if not os.path.lexists(path):
         return None
@@ -133,38 +192,6 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     if not os.path.isfile(target):
         raise CheckpointError(f"{shown(name)} of {place} is no file.")
     return path
-
-
-def pinned(place: str, **hub_options: Any) -> dict[str, Any]:
-    """`HUB_OPTIONS` with the commit that the branch of a repository points to now, from which all files come then."""
-    known = ("revision", "token", "local_files_only", "cache_dir")
-    commit = resolve_revision(place, **{key: hub_options[key] for key in known if key in hub_options})
-    return {**hub_options, "revision": commit}
-
-
-def refuse_pickles(place: str, **hub_options: Any) -> None:
-    """Refuse a checkpoint of ours that holds a pickle, without opening it: none of ours ever does.
-
-    A repository that cannot be listed (offline, in the cache) passes, since only its safetensors are ever opened.
-
-    Raises:
-        CheckpointError: a file is named like a pickle.
-    """
-    if os.path.isdir(place):
-        names = [name for _, _, files in os.walk(place) for name in files]
-    else:
-        try:
-            names = list_repo_files(
-                place, revision=hub_options.get("revision"), token=hub_options.get("token")
-            )
-        except Exception:
-            return
-    found = sorted(name for name in names if name.lower().endswith(PICKLES))
-    if found:
-        raise CheckpointError(
-            f"{place} holds {one_line(', '.join(found[:3]))}, which could run code when opened. Checkpoints of this "
-            "family are safetensors alone: do not use it, or delete these files."
-        )
 
 
 def _refuse_run(name: str, subfolder: str | None) -> None:
@@ -180,19 +207,53 @@ def _refuse_run(name: str, subfolder: str | None) -> None:
         )
 
 
-def _configuration_of(place: str, hub_options: dict[str, Any]) -> str:
-    """Path of a model's configuration; unlike `file_of`, it raises the Hub's own reason why there is none."""
-    find = file_of if os.path.isdir(place) else cached_file
-    path = find(place, CONFIGURATION, **hub_options)
-    if path is None:
-        raise FileNotFoundError(_HAS_NONE)
-    return str(path)
+def _of_the_hub(place: str, name: str, options: dict[str, Any]) -> str | None:
+    """Path of a file in the cache, which is brought there if it is not; `None` if the repository has none.
+
+    Raises:
+        OSError: saying why there is none, in the Hub's words.
+    """
+    inner, cache = options.get("subfolder") or "", options.get("cache_dir")
+    is_pinned = re.fullmatch("[0-9a-f]{40}", options.get("revision") or "") is not None
+
+    def cached() -> Any:
+        return try_to_load_from_cache(
+            place, os.path.join(inner, name), cache_dir=cache, revision=options.get("revision")
+        )
+
+    try:
+        there = cached() if is_pinned and not options.get("force_download") else None
+        if there is not None:
+            return there if isinstance(there, str) else None  # known not to be there
+        with impatient(_PATIENCE):
+            return hf_hub_download(
+                place, name, library_name="promptccd", **{**options, "subfolder": inner or None}
+            )
+    except Exception as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        if isinstance(error, OSError) and error.errno is not None:  # of this machine's disk
+            raise
+        if response_of(error) is None and not options.get("force_download"):
+            with suppress(ValueError):  # of a name that no file can have
+                there = cached()  # to which the client itself goes back for some failures alone
+                if isinstance(there, str):
+                    return there
+        raise OSError(_reason(error, options)) from error
 
 
-def _reason(error: OSError) -> str:
-    """Why the Hub has no such model, in a few words."""
-    known = (reason for kind, reason in _REASONS if isinstance(error.__cause__, kind))
-    return next(known, one_line(error)[:120])
+def _reason(error: Exception, options: Mapping[str, Any]) -> str:
+    """Why the Hub has no such file: in its words, and what follows."""
+    if isinstance(error, HFValidationError):
+        return "no name that the Hub could have"
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, _NOT_ASKED):
+        return "it is not in the cache, and the Hub is not to be asked"
+    response = response_of(error)
+    if response is not None and response.status_code == 401 and not isinstance(error, GatedRepoError):
+        if options.get("token", get_token()):
+            return f"{words_of(error)}: log in anew with `hf auth login`; a public model needs no token (token=False)"
+        return f"{words_of(error)}: there is none, or a private one, for which log in with `hf auth login`"
+    return words_of(error) + next((each for kind, each in _MEANINGS if isinstance(error, kind)), "")
 
 
 def _own_roots(place: str) -> list[str]:
@@ -202,26 +263,6 @@ def _own_roots(place: str) -> list[str]:
     if os.path.basename(snapshots) != "snapshots":
         return [root]
     return [root, os.path.join(os.path.dirname(snapshots), "blobs")]
-
-
-def _places(name: str) -> Iterator[str]:
-    """Where a model may be, in order; the Hub is asked who is logged in only for the last of them."""
-    if os.path.isdir(name) or "/" in name or os.sep in name:
-        yield name
-        return
-    if os.path.isdir(BACKBONES.get(name, "")):
-        yield BACKBONES[name]
-        return
-    namespace = os.environ.get(NAMESPACE_VARIABLE)
-    if namespace:
-        yield f"{namespace}/{name}"
-    if get_token():
-        try:
-            user = whoami()["name"]
-        except Exception:  # no network, or an unknown token: the message then names the other places
-            return
-        if user != namespace:
-            yield f"{user}/{name}"
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """The base of every model: a DINO backbone, a projection head, and prototypes of its categories."""
 
 import copy
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import torch
@@ -32,8 +32,6 @@ from .gaussian_mixture import GaussianMixture
 from .loading import (
     HUB_OPTIONS,
     find_model,
-    pinned,
-    refuse_pickles,
     require_whole,
     without_base_prefix,
     without_key_report,
@@ -56,6 +54,14 @@ from .weights import (
 _OF_ALL_MODELS = (
     "output_hidden_states", "output_attentions", "return_dict", "num_labels", "id2label", "label2id",
 )  # fmt: skip
+_OF_LOADING = (
+    "dtype",
+    "device_map",
+    "attn_implementation",
+    "max_model_bytes",
+    "variant",
+    "output_loading_info",
+)
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
 
 
@@ -188,7 +194,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         is never run, and configuration and headers are checked before memory is allocated.
 
         Args:
-            pretrained_model_name_or_path: a folder, ``namespace/name`` or a bare name.
+            pretrained_model_name_or_path: a folder, or a name as `find_model` takes it.
             args: for the model's constructor.
             config: instead of the stored one.
             output_loading_info: also return what transformers reports about the keys.
@@ -197,15 +203,14 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
         Raises:
             OSError: there is no such model.
-            CheckpointError: a `ValueError`: the checkpoint is of another type, holds a pickle, takes too much memory,
-                a weight is NaN or infinite, or a key of the configuration or of the weights is missing, unexpected,
-                of another size or out of range.
+            CheckpointError: a `ValueError`: the checkpoint is of another type, takes too much memory, a weight is NaN
+                or infinite, or a key of the configuration or of the weights is missing, unexpected, of another size or
+                out of range.
+            TypeError: a keyword that nothing takes.
         """
         hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
-        place, raw = find_model(pretrained_model_name_or_path, **hub_options)
-        if not os.path.isdir(place):
-            hub_options = pinned(place, **hub_options)
-            raw = find_model(place, **hub_options)[1]
+        found = find_model(pretrained_model_name_or_path, **hub_options)
+        place, raw, hub_options = found.place, found.values, found.options
         kind = raw.get("model_type")
         is_bare = kind in BACKBONE_TYPES
         if not is_bare and kind != cls.config_class.model_type:
@@ -213,8 +218,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 f"{place} holds a model of type {shown(kind)}; {cls.__name__} loads "
                 f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
             )
-        if not is_bare:
-            refuse_pickles(place, **hub_options)
         if config is None:
             config = cls._configuration(raw, is_bare, kwargs)
         given = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
@@ -269,9 +272,23 @@ class CategoryDiscoveryModel(PreTrainedModel):
                     None, state_dict=described(slices), device_map={"": "meta"}, **plain
                 )
             except Exception as error:  # a hostile configuration may fail anywhere
+                cls._refuse_unknown(error, options)
                 raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
         require_affordable(model, most_bytes, place)
         require_whole(info, is_bare, place)
+
+    @classmethod
+    def _refuse_unknown(cls, error: Exception, options: dict[str, Any]) -> None:
+        """Name a keyword that transformers gave to the model's constructor because it does not know it either."""
+        unknown = next(
+            (each for each in options if f"unexpected keyword argument {each!r}" in str(error)), None
+        )
+        if unknown is not None:
+            fields = cls.config_class.__dataclass_fields__
+            near = get_close_matches(unknown, [*HUB_OPTIONS, *_OF_LOADING, *fields], n=1)
+            known = f"fields of {cls.config_class.__name__}, {', '.join(HUB_OPTIONS)}, and options of transformers"
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {known}."
+            raise TypeError(f"{cls.__name__}.from_pretrained takes no {unknown!r}: {hint}") from error
 
     def require_numbers(self, place: str) -> None:
         """Refuse weights, prototypes and a mixture that nothing can be computed with.

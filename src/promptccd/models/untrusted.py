@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
@@ -31,6 +33,17 @@ def one_line(error: object) -> str:
     return plain + ("..." if len(text) > _LONGEST_MESSAGE else "")
 
 
+def remedy_of_copy(path: str) -> str:
+    """What to do about a damaged file, if it is the Hub's copy in the cache; empty for a file of a person."""
+    folders = Path(path).parts
+    if "snapshots" not in folders or not any(each.startswith("models--") for each in folders):
+        return ""
+    return (
+        f" Its copy in the cache may be damaged: delete {os.path.realpath(path)}, or give force_download=True, and it "
+        "is fetched again."
+    )
+
+
 def read_json(path: str, name: str) -> dict[str, Any]:
     """Read a JSON object from a regular file, which messages call `name`.
 
@@ -49,7 +62,7 @@ def read_json(path: str, name: str) -> dict[str, Any]:
     except RecursionError as error:
         raise CheckpointError(f"{name} is nested too deeply for a configuration.") from error
     except ValueError as error:
-        raise CheckpointError(f"{name} is no plain JSON: {one_line(error)}.") from error
+        raise CheckpointError(f"{name} is no plain JSON: {one_line(error)}.{remedy_of_copy(path)}") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{name} holds a {type(values).__name__}, expected a JSON object.")
     _require_plain(values, name)

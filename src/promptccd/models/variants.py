@@ -80,8 +80,9 @@ def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscov
         CheckpointError: it is none of ours, or refused.
     """
     hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
-    place, raw = find_model(name, **hub_options)
-    model: CategoryDiscoveryModel = _variant_of(name, raw).from_pretrained(place, **options)
+    found = find_model(name, **hub_options)
+    variant = _variant_of(name, found.values)
+    model: CategoryDiscoveryModel = variant.from_pretrained(found.place, **{**options, **found.options})
     return model
 
 
@@ -92,8 +93,8 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
         OSError: there is no such model.
         CheckpointError: it is none of ours, or refused.
     """
-    _, raw = find_model(name)
-    config: CategoryDiscoveryConfig = _variant_of(name, raw).config_class.from_dict(raw)
+    values = find_model(name).values
+    config: CategoryDiscoveryConfig = _variant_of(name, values).config_class.from_dict(values)
     return config
 
 
@@ -104,8 +105,7 @@ def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> 
         OSError: there is no such model.
         CheckpointError: it is no backbone, or refused.
     """
-    _, raw = find_model(name, **hub_options)
-    values = backbone_values(raw)
+    values = backbone_values(find_model(name, **hub_options).values)
     return BACKBONE_CONFIGS[values.get("model_type", "dinov2")].from_dict(values)
 
 

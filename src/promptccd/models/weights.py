@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .loading import file_of
-from .untrusted import CheckpointError, one_line, read_json, shown
+from .untrusted import CheckpointError, one_line, read_json, remedy_of_copy, shown
 
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
@@ -148,7 +148,9 @@ def _opened(stack: ExitStack, path: str, name: str, keys: set[str] | None) -> di
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         if _is_about_memory(str(error)):
             raise
-        raise CheckpointError(f"{name} is no safetensors file: {one_line(error)}.") from error
+        raise CheckpointError(
+            f"{name} is no safetensors file: {one_line(error)}.{remedy_of_copy(path)}"
+        ) from error
     if keys is not None and keys != set(slices):
         odd = sorted(keys ^ set(slices))
         raise CheckpointError(
@@ -168,7 +170,9 @@ def _require_small_header(path: str, name: str) -> None:
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
     if length > min(MOST_HEADER_BYTES, os.path.getsize(path)):
-        raise CheckpointError(f"{name} is no safetensors file: its header would be {length} bytes long.")
+        raise CheckpointError(
+            f"{name} is no safetensors file: its header would be {length} bytes long.{remedy_of_copy(path)}"
+        )
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

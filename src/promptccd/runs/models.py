@@ -48,19 +48,21 @@ def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> Evaluati
     return EvaluationView(build_image_processor(recipe.views, published.image_mean, published.image_std))
 
 
-def published_processor(backbone: str | Path) -> Any:
+def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
     """The image processor beside a backbone; `None` if there is none, or it cannot be reached.
+
+    Options are `promptccd.models.loading.HUB_OPTIONS`.
 
     Raises:
         ConfigurationError: there is one that no DINO has.
     """
     try:
-        place, values = find_model(backbone)
-        patch_size = patch_size_of(values)
+        found = find_model(backbone, **hub_options)
+        patch_size = patch_size_of(found.values)
     except (OSError, ValueError):
         return None  # whoever loads the backbone says why
     try:
-        return stored_processor(place, patch_size)
+        return stored_processor(found.place, patch_size, **found.options)
     except OSError:  # no network, and never fetched
         return None
     except ValueError as error:

@@ -22,6 +22,7 @@ from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError, nothing_at
 from promptccd.models import CategoryDiscoveryModel, stored_model
+from promptccd.models.hub_names import parted
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import load_view, require_whole
@@ -178,7 +179,8 @@ def predict_folder(
         raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
-    reader = _Reader(source.roots, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
+    view = load_view(parted(os.fspath(path))[0], **model.hub_options)
+    reader = _Reader(source.roots, view, Decoding(max_pixels)).by_one_rule(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
     reading = _read_ahead(files, reader.viewed, 2 * batch_size)

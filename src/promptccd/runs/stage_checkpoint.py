@@ -1,9 +1,11 @@
 """One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
+from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
@@ -88,9 +91,9 @@ def require_whole(path: str | Path) -> None:
     Raises:
         RunError: a file was altered, is missing, or does not belong there; all are named.
     """
-    folder = Path(path)
+    folder, written = Path(path), os.fspath(path)
     is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
-    if is_path and not folder.exists():
+    if is_path and parted(written)[0] == written and not folder.exists():
         raise RunError(f"{nothing_at(path)} Give the folder of a model, such as the last stage of a run.")
     ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, REGISTRY))
     if ours and (problems := problems_of(folder)):
@@ -99,15 +102,19 @@ def require_whole(path: str | Path) -> None:
         )
 
 
-def load_view(path: str | Path) -> EvaluationView:
+def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
     """The deterministic view saved beside a model, on the PIL backend whatever else is installed.
+
+    Args:
+        path: of the model.
+        hub_options: `promptccd.models.loading.HUB_OPTIONS`, such as those that found the model.
 
     Raises:
         RunError: there is none, or it is refused.
     """
     try:
-        place, values = find_model(path)
-        processor = stored_processor(place, patch_size_of(values))
+        found = find_model(path, **hub_options)
+        processor = stored_processor(found.place, patch_size_of(found.values), **found.options)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot read how images enter {str(path)!r}: {one_line(error)}") from error
     if processor is None:

@@ -24,7 +24,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.hub.space import fetched, parted
+from promptccd.models.hub_names import parted
 from promptccd.training.gpus import device_named, placed
 from promptccd.training.progress import StopRequest
 
@@ -155,11 +155,10 @@ class Grouping:
 
     def _load(self) -> DiscoverySession:
         try:
-            folder = fetched(self.place)
-            model, view = load_embedder(folder)
+            model, view = load_embedder(self.place)
             model.config.name_or_path = called(self.place)
             model = placed(model.eval(), view, device_named(None))
-            return DiscoverySession(model, view, registry_of(model, folder))
+            return DiscoverySession(model, view, registry_of(model, self.place))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)
             raise PromptCCDError("The model of this page cannot be loaded: its log says why.") from error

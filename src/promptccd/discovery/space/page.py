@@ -25,7 +25,7 @@ from promptccd.discovery.space.serving import SCREENS, RequestGuard, owner_of, s
 from promptccd.discovery.space.visits import Together, Visit, Visits
 from promptccd.errors import InterruptedRunError, PromptCCDError
 from promptccd.experiments.pages import templates_of
-from promptccd.hub.space import parted
+from promptccd.models.hub_names import parted
 
 logger = logging.getLogger(__name__)
 

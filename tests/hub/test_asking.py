@@ -1,0 +1,503 @@
+"""A load asks the Hub once at most, waits for it within bounds, and says in its words why there is no model."""
+
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub.hf_api
+import pytest
+from transformers.utils.hub import resolve_revision
+
+from promptccd import CategoryDiscoveryPipeline, PromptCCDModel
+from promptccd.cli.main import main
+from promptccd.errors import ConfigurationError, HubError
+from promptccd.hub import fetch_stages, verify
+from promptccd.models import CheckpointError
+from promptccd.models.hub_names import parted
+from promptccd.models.loading import find_model
+from promptccd.runs import RunDirectory, load_model, load_view
+from promptccd.runs.models import published_processor
+from tests.hub.server import PORTAL, Fault, Hub, Request
+
+NAME = "user/run-stage3"
+
+
+def anything(_: Request) -> bool:
+    return True
+
+
+@pytest.fixture
+def stage(trained_run: Path, hub: Hub) -> str:
+    """A finished stage on the Hub."""
+    hub.add(NAME, trained_run / "stage3")
+    return NAME
+
+
+@pytest.fixture
+def warm(stage: str, hub: Hub) -> str:
+    """The same, in the cache too."""
+    load_view(stage)
+    load_model(stage)
+    hub.log.clear()
+    huggingface_hub.hf_api.api._whoami_cache.clear()
+    return stage
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub.hf_api.api._whoami_cache.clear()
+    monkeypatch.setattr("promptccd.models.loading._PATIENCE", 0.3)
+    monkeypatch.setattr("promptccd.models.hub_names._PATIENCE", 0.3)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
+
+
+TROUBLES = {
+    "503": Fault(status=503),
+    "429": Fault(status=429, retry_after=300),
+    "expired": Fault(status=401, words='User Access Token "laptop" is expired'),
+    "reset": Fault(die="before"),
+    "silent": Fault(silent=True),
+    "portal": PORTAL,
+    "no commit": Fault(without=("X-Repo-Commit",)),
+    "no etag": Fault(without=("ETag", "X-Linked-Etag")),
+    "legal": Fault(status=451),
+    "gone": Fault(status=404),
+}
+
+
+def asked(hub: Hub, load: Callable[[], object]) -> list[str]:
+    hub.log.clear()
+    load()
+    return [f"{each.method} {each.path}" for each in hub.log]
+
+
+def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub) -> None:
+    for load in (
+        PromptCCDModel.from_pretrained,
+        load_model,
+        load_view,
+        CategoryDiscoveryPipeline.from_pretrained,
+    ):
+        assert asked(hub, lambda load=load: load(warm)) == [f"HEAD /{NAME}/resolve/main/config.json"]
+
+
+def test_a_first_load_asks_for_each_file_it_opens(stage: str, hub: Hub) -> None:
+    met = asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(stage))
+    files = ("config.json", "model.safetensors", "preprocessor_config.json")
+    assert sorted({each.rpartition("/")[2] for each in met}) == sorted(files)
+    assert len(met) == 2 * len(files)
+
+
+@pytest.mark.parametrize("name", [NAME, "run-stage3"])
+@pytest.mark.parametrize("how", ["local_files_only", "HF_HUB_OFFLINE"])
+def test_nothing_is_asked_where_nothing_is_to_be(
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, how: str
+) -> None:
+    hub.plan(anything, Fault(silent=True), math.inf)
+    if how == "HF_HUB_OFFLINE":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    options = {"local_files_only": True} if how == "local_files_only" else {}
+    assert asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(name, **options)) == []
+
+
+@pytest.mark.parametrize("name", [NAME, "run-stage3", f"{NAME}@main"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_hub_in_trouble_is_not_waited_for_if_the_cache_has_it(
+    warm: str, hub: Hub, waits, trouble: str, name: str
+) -> None:
+    hub.plan(anything, TROUBLES[trouble], math.inf)
+    began = time.monotonic()
+    assert PromptCCDModel.from_pretrained(name).name_or_path == NAME
+    assert waits == []
+    assert len(hub.log) == (1 if "/" in name else 2)
+    assert time.monotonic() - began < 3
+
+
+def test_a_tag_that_was_loaded_is_found_again(warm: str, hub: Hub) -> None:
+    repo = hub.repo(NAME)
+    repo.tags["v1"] = repo.at("main")
+    load_model(f"{NAME}@v1")
+    hub.plan(anything, Fault(status=503), math.inf)
+    assert PromptCCDModel.from_pretrained(NAME, revision="v1").hub_options["revision"] == repo.tags["v1"].sha
+
+
+def test_all_files_are_of_one_commit(stage: str, hub: Hub, trained_run: Path) -> None:
+    """Somebody pushes between the configuration and the weights."""
+    first = hub.repo(NAME).at("main").sha
+    hub.plan(
+        lambda met: "safetensors" in met.path,
+        Fault(race=lambda hub: hub.add(NAME, {"model.safetensors": b"other"})),
+    )
+    model = PromptCCDModel.from_pretrained(stage)
+    assert model.hub_options["revision"] == first
+    load_view(model.name_or_path, **model.hub_options)
+    assert not [each for each in hub.log if "/resolve/main/" in each.path and "config.json" not in each.path]
+
+
+def test_the_processor_is_of_the_commit_of_its_model(warm: str, hub: Hub, trained_run: Path) -> None:
+    commit = hub.repo(NAME).at("main").sha
+    hub.add(NAME, {"preprocessor_config.json": b"{}"})
+    assert load_view(f"{NAME}@{commit}").sides == load_view(trained_run / "stage3").sides
+    found = CategoryDiscoveryPipeline.from_pretrained(NAME, revision=commit)
+    assert found.image_processor.size
+
+
+# Bare names --------------------------------------------------------------------------------------------
+
+
+def test_who_is_logged_in_is_asked_once(warm: str, hub: Hub) -> None:
+    assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [
+        (
+            Fault(status=429, words="Rate limit exceeded for whoami-v2"),
+            "Rate limit exceeded for whoami-v2 (429)",
+        ),
+        (Fault(status=503, words="down"), "down (503)"),
+        (TROUBLES["expired"], 'User Access Token "laptop" is expired (401)'),
+        (Fault(silent=True), "no answer came in time"),
+        (PORTAL, "it answered 'Please log in to Hotel WLAN'"),
+        (Fault(status=200, body=b"[]"), "it answered nothing that a Hub does"),
+    ],
+)
+def test_a_bare_name_is_that_of_the_cache_if_nobody_says_whose_it_is(
+    warm: str, hub: Hub, caplog: pytest.LogCaptureFixture, trouble: Fault, why: str
+) -> None:
+    hub.plan(lambda met: "whoami" in met.path, trouble, math.inf)
+    assert load_model("run-stage3").name_or_path == NAME
+    assert (
+        f"'run-stage3' is taken as {NAME}, the only one in the cache. The Hub did not say who is"
+        in caplog.text
+    )
+    assert why in caplog.text
+    hub.plan(anything, Fault(status=503), math.inf)
+    with pytest.raises(OSError, match="I tried nothing, for no namespace is known") as error:
+        find_model("nothing")
+    assert why in str(error.value)
+    assert "hf auth login" not in str(error.value), "that was done"
+
+
+def test_a_bare_name_of_several_is_not_guessed(warm: str, hub: Hub, trained_run: Path, monkeypatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    hub.add("lab/run-stage3", trained_run / "stage3")
+    load_model("lab/run-stage3")
+    with pytest.raises(OSError, match=r"Nobody is logged in .* The cache has it of lab, user: say whose\."):
+        find_model("run-stage3")
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "lab")
+    assert find_model("run-stage3").place == "lab/run-stage3"
+
+
+def test_a_strangers_model_in_the_cache_is_not_taken_for_ones_own(
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", hub.stranger_token)
+    with pytest.raises(OSError, match=r"tried stranger/run-stage3: Repository not found \(404\)"):
+        find_model("run-stage3")
+
+
+def test_the_token_that_is_given_says_who_it_is(warm: str, hub: Hub, monkeypatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", hub.stranger_token)
+    assert find_model("run-stage3", token=hub.token).place == NAME
+    hub.log.clear()
+    assert find_model("run-stage3", token=False).place == NAME
+    assert not hub.requests("GET", "whoami")
+
+
+# Why not ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            Fault(status=429, words="We had to rate limit your IP", retry_after=300),
+            "We had to rate limit your IP (429)",
+        ),
+        (Fault(status=503, words="down for maintenance"), "down for maintenance (503)"),
+        (
+            Fault(status=403, words="Access to this resource is disabled."),
+            "Access to this resource is disabled (403)",
+        ),
+        (Fault(status=451, words="Unavailable for legal reasons"), "Unavailable for legal reasons (451)"),
+        (
+            TROUBLES["expired"],
+            'User Access Token "laptop" is expired (401): log in anew with `hf auth login`; a public model',
+        ),
+        (Fault(silent=True), "no answer came in time"),
+        (Fault(without=("X-Repo-Commit",)), "is missing the 'X-Repo-Commit' header"),
+        (PORTAL, "is missing the 'X-Repo-Commit' header"),
+    ],
+)
+def test_the_hubs_words_are_said(stage: str, hub: Hub, waits, fault: Fault, said: str) -> None:
+    hub.plan(lambda met: "resolve" in met.path, fault, math.inf)
+    with pytest.raises(OSError, match=re.escape(f"I tried {NAME}: ")) as error:
+        PromptCCDModel.from_pretrained(stage)
+    text = str(error.value)
+    assert said in text
+    assert "namespace/name" not in text, "it is written so"
+    assert "hf auth login" not in text.replace(said, ""), "somebody is logged in"
+    assert 300 not in waits and 301 not in waits
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "said"),
+    [
+        (
+            "user/nothing",
+            None,
+            "Repository not found (401): there is none, or a private one, for which log in with",
+        ),
+        ("user/nothing", "hf_write", "Repository not found (404): there is none, or a private one."),
+        (f"{NAME}@v9", "hf_write", "Invalid rev id: v9 (404): it has no such revision."),
+        ("a b/c", "hf_write", "no name that the Hub could have."),
+        (
+            "https://huggingface.co/datasets/user/x",
+            "hf_write",
+            "is one of the datasets of the Hub: give the name of a",
+        ),
+    ],
+)
+def test_what_follows_is_said_and_nothing_else(
+    stage: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, token: str | None, said: str
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(OSError, match=re.escape(said)):
+        PromptCCDModel.from_pretrained(name)
+
+
+def test_weights_that_cannot_be_fetched_are_not_called_missing(stage: str, hub: Hub, waits) -> None:
+    hub.plan(lambda met: "safetensors" in met.path, Fault(status=503, words="down"), math.inf)
+    with pytest.raises(OSError, match=r"down \(503\), and the cache does not have it"):
+        PromptCCDModel.from_pretrained(stage)
+
+
+def copy_of(name: str) -> Path:
+    (found,) = Path(os.environ["HF_HOME"]).glob(f"hub/models--user--run-stage3/snapshots/*/{name}")
+    return found.resolve()
+
+
+DAMAGES = {
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "garbled": lambda content: b"\xff" * 9 + content[9:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "preprocessor_config.json"])
+def test_a_damaged_copy_is_named_with_its_path_and_healed_as_it_is_said(
+    warm: str, hub: Hub, name: str, damage: str
+) -> None:
+    path = copy_of(name)
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with pytest.raises(CheckpointError, match=f"{name} of {NAME} is no ") as error:
+        CategoryDiscoveryPipeline.from_pretrained(warm)
+    said = f"may be damaged: delete {path}, or give force_download=True, and it is fetched again."
+    assert str(error.value).endswith(said)
+    if damage == "half":
+        path.unlink()
+        CategoryDiscoveryPipeline.from_pretrained(warm)
+    else:
+        CategoryDiscoveryPipeline.from_pretrained(warm, force_download=True)
+
+
+def test_a_damaged_file_of_a_person_is_no_copy(trained_run: Path, tmp_path: Path) -> None:
+    stage = Path(shutil.copytree(trained_run / "stage3", tmp_path / "stage"))
+    (stage / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="is no plain JSON") as error:
+        PromptCCDModel.from_pretrained(stage)
+    assert "cache" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("revison", "revision"),
+        ("cache_dri", "cache_dir"),
+        ("num_component", "num_components"),
+        ("dtyp", "dtype"),
+    ],
+)
+def test_a_mistyped_keyword_is_named_with_the_likely_one(trained_run: Path, typed: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"takes no '{typed}': did you mean '{meant}'"):
+        PromptCCDModel.from_pretrained(trained_run / "stage3", **{typed: 1})
+
+
+def test_a_keyword_that_is_like_none_is_named(trained_run: Path) -> None:
+    with pytest.raises(TypeError, match=r"PromptCCDModel.from_pretrained takes no 'xyzzy': it takes"):
+        PromptCCDModel.from_pretrained(trained_run / "stage3", xyzzy=1)
+    with pytest.raises(TypeError, match=r"takes no 'revison': did you mean revision\?"):
+        CategoryDiscoveryPipeline.from_pretrained(trained_run / "stage3", revison="v1")
+
+
+# Names --------------------------------------------------------------------------------------------------
+
+SHA = 40 * "a"
+WRITTEN = {
+    "user/x": ("user/x", None),
+    "user/x/": ("user/x", None),
+    " user/x ": ("user/x", None),
+    "user/x@v1": ("user/x", "v1"),
+    "user/x@v1.0-rc/2": ("user/x", "v1.0-rc/2"),
+    "user/x@refs/pr/4": ("user/x", "refs/pr/4"),
+    f"user/x@{SHA}": ("user/x", SHA),
+    "x@v1": ("x", "v1"),
+    "x": ("x", None),
+    "hf://user/x": ("user/x", None),
+    "hf://user/x@v1": ("user/x", "v1"),
+    "hf:/user/x": ("user/x", None),  # as a path makes of it
+    "https://huggingface.co/user/x": ("user/x", None),
+    "http://huggingface.co/user/x/": ("user/x", None),
+    "https://www.huggingface.co/user/x": ("user/x", None),
+    "https:/huggingface.co/user/x": ("user/x", None),
+    "huggingface.co/user/x": ("user/x", None),
+    "https://hf.co/user/x": ("user/x", None),
+    "https://huggingface.co/user/x/tree/main": ("user/x", "main"),
+    f"https://huggingface.co/user/x/commit/{SHA}": ("user/x", SHA),
+    "https://huggingface.co/user/x/tree/refs%2Fpr%2F4": ("user/x", "refs/pr/4"),
+    "https://huggingface.co/user/x/tree/refs/pr/4": ("user/x", "refs/pr/4"),
+    "https://huggingface.co/user/x/blob/v1/config.json": ("user/x", "v1"),
+    "https://huggingface.co/user/x/resolve/main/model.safetensors?download=true": ("user/x", "main"),
+    "https://huggingface.co/user/x?library=transformers": ("user/x", None),
+    "https://huggingface.co/user/x#usage": ("user/x", None),
+    "https://huggingface.co/gpt2": ("gpt2", None),
+    "https://huggingface.co/user/x.git": ("user/x", None),
+    "git@hf.co:user/x": ("user/x", None),
+    "user/x@v1/": ("user/x", "v1"),
+    "user/x/tree/main": ("user/x", "main"),
+    "models/user/x": ("user/x", None),
+    "models/x": ("models/x", None),
+    "https://huggingface.co/datasets/user/x": ("datasets/user/x", None),
+    "hf://spaces/user/x": ("spaces/user/x", None),
+    "datasets/x": ("datasets/x", None),
+    # Of no Hub, and left alone.
+    "./x@v1": ("./x@v1", None),
+    "/srv/x@v1": ("/srv/x@v1", None),
+    "~/x": ("~/x", None),
+    "a/b/c": ("a/b/c", None),
+    "a b": ("a b", None),
+    "user/x@": ("user/x@", None),
+    "user/x@a@b": ("user/x@a@b", None),
+    "https://huggingface.co/user/x/tree/main/sub": ("https://huggingface.co/user/x/tree/main/sub", None),
+    "https://example.org/user/x": ("https://example.org/user/x", None),
+    "C:\\models\\x": ("C:\\models\\x", None),
+    "": ("", None),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_model_is_named_as_people_type_and_paste_it(written: str) -> None:
+    assert parted(written) == WRITTEN[written]
+
+
+def test_a_folder_is_one_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("user/x@v1", " blank", "x@2"):
+        Path(name).mkdir(parents=True)
+        assert parted(name) == (name, None)
+    assert parted(f"{hub.url}/user/y/tree/v2") == ("user/y", "v2"), "of a mirror"
+
+
+def spellings(hub: Hub) -> list[str]:
+    first = hub.repo(NAME).tags["v1"].sha
+    return [f"{NAME}@v1", f"{hub.url}/{NAME}/tree/v1", f"hf://{NAME}@{first}", f" run-stage3@{first} "]
+
+
+@pytest.fixture
+def tagged(stage: str, hub: Hub) -> str:
+    """The same at the tag v1; what is newest cannot be loaded."""
+    repo = hub.repo(NAME)
+    repo.tags["v1"] = repo.at("main")
+    hub.add(NAME, {"config.json": b"{", "preprocessor_config.json": b"{", "checksums.json": b"{}"})
+    return stage
+
+
+def test_every_way_in_takes_every_spelling(
+    tagged: str, hub: Hub, pictures: Path, capsys, tmp_path: Path
+) -> None:
+    for number, name in enumerate(spellings(hub)):
+        assert PromptCCDModel.from_pretrained(name).hub_options["revision"] == hub.repo(NAME).tags["v1"].sha
+        assert CategoryDiscoveryPipeline.from_pretrained(name).image_processor
+        assert load_view(name).sides
+        for words in (
+            ["verify", name],
+            ["predict", name, str(pictures)],
+            ["explain", name, str(pictures / "0.png"), "--out", str(tmp_path / f"why{number}")],
+            ["discover", name, str(pictures), "--out", str(tmp_path / f"found{number}")],
+        ):
+            assert main(words) == 0, (words, capsys.readouterr().err)
+    with pytest.raises(OSError, match="names another revision than revision='main': give one of them"):
+        find_model(f"{NAME}@v1", revision="main")
+    assert find_model(f"{NAME}@v1", revision="v1").place == NAME
+
+
+def test_training_goes_on_from_a_tag_of_all_stages_or_a_commit_of_the_last(
+    trained_run: Path, hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (0, 1):
+        repo = f"user/run-stage{number}"
+        hub.add(repo, trained_run / f"stage{number}")
+        hub.repo(repo).tags["v1"] = hub.repo(repo).at("main")
+        hub.add(repo, {"config.json": b"{"})
+    fetched = RunDirectory(tmp_path / "tag")
+    assert fetch_stages(f"{hub.url}/user/run-stage1/tree/v1", fetched, 1) == [0, 1]
+    for number in (0, 1):
+        config = f"stage{number}/config.json"
+        assert (fetched.path / config).read_bytes() == (trained_run / config).read_bytes()
+    assert "alone" not in caplog.text
+    commit = hub.repo("user/run-stage1").tags["v1"].sha
+    with pytest.raises(HubError, match="'user/run-stage0'"):
+        fetch_stages(f"user/run-stage1@{commit}", RunDirectory(tmp_path / "commit"), 1)
+    assert (
+        f"user/run-stage1@{commit} is a commit of stage 1 alone: earlier stages are taken as" in caplog.text
+    )
+    del hub.repo("user/run-stage0").tags["v1"]
+    with pytest.raises(
+        HubError, match=r"'user/run-stage0@v1': .* Invalid rev id: v1 \(404\): it has no such revision"
+    ):
+        fetch_stages("user/run-stage1@v1", RunDirectory(tmp_path / "none"), 1)
+
+
+def test_a_renamed_model_is_found_under_both_names(stage: str, hub: Hub) -> None:
+    hub.renamed["old/name"] = NAME
+    assert PromptCCDModel.from_pretrained("old/name").name_or_path == "old/name"
+    assert not [each.problem for each in verify("old/name") if each.problem]
+
+
+@pytest.mark.parametrize("written", [f"{NAME}@main", f"https://huggingface.co/{NAME}"])
+def test_a_folder_is_not_taken_for_what_was_named_of_the_hub(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(NAME).mkdir(parents=True)
+    with pytest.raises(OSError, match=f"is of the Hub, and the folder '{NAME}' here hides it"):
+        find_model(written)
+
+
+def test_a_revision_that_transformers_has_resolved_is_not_asked_for_again(warm: str, hub: Hub) -> None:
+    resolved = resolve_revision(NAME)
+    assert asked(hub, lambda: PromptCCDModel.from_pretrained(NAME, revision=resolved)) == []
+
+
+def test_what_a_commit_is_known_not_to_have_is_not_asked_for_again(
+    hub: Hub, backbone_folder: Path, tmp_path: Path
+) -> None:
+    bare = Path(shutil.copytree(backbone_folder, tmp_path / "bare"))
+    (bare / "preprocessor_config.json").unlink(missing_ok=True)
+    hub.add("user/bare", bare)
+    assert published_processor("user/bare") is None
+    assert asked(hub, lambda: published_processor("user/bare")) == [
+        "HEAD /user/bare/resolve/main/config.json"
+    ]
+    hub.add("user/bare", {"preprocessor_config.json": (b"{")})
+    with pytest.raises(ConfigurationError, match="Mend that file"):  # of the commit after it
+        published_processor("user/bare")
