@@ -1,6 +1,9 @@
 """By which names and from which pages a page may be asked, one by one."""
 
 import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -9,6 +12,7 @@ from starlette.responses import PlainTextResponse
 
 from promptccd.discovery.site import Guard, Message, Receive, Send, Site
 
+Found = TypeVar("Found")
 HOME = Site.of_machine()
 NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])
 SPACE = Site.of_space("user-space.hf.space, groups.example.org", "other.example.org")
@@ -95,6 +99,12 @@ class Own(Guard):
         await self._app(scope, receive, send)
 
 
+def run(work: Coroutine[Any, Any, Found]) -> Found:
+    """What it comes to, in a thread of its own: a browser of another test may have left a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
 def test_a_guard_marks_every_answer_its_refusals_too_and_lets_no_other_origin_in() -> None:
     sent = {"X-Owner": "the application", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
 
@@ -106,7 +116,7 @@ def test_a_guard_marks_every_answer_its_refusals_too_and_lets_no_other_origin_in
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return [await client.get(path) for path in ("/a", "/refused")]
 
-    answered, refused = asyncio.run(asked())
+    answered, refused = run(asked())
     assert (answered.status_code, answered.text) == (200, "here")
     assert answered.headers.get_list("x-owner") == ["/a"] and answered.headers["x-kept"] == "yes"
     assert "access-control-allow-origin" not in answered.headers
@@ -127,6 +137,6 @@ def test_a_guard_passes_the_start_on_and_closes_what_is_no_request() -> None:
         return {}
 
     for kind in ("lifespan", "websocket"):
-        asyncio.run(Own(app, HOME)({"type": kind}, receive, send))
+        run(Own(app, HOME)({"type": kind}, receive, send))
     assert passed == ["lifespan"]
     assert answers == [{"type": "websocket.close", "code": 1008}]
