@@ -448,7 +448,9 @@ def test_training_goes_on_from_a_tag_of_all_stages_or_a_commit_of_the_last(
         hub.add(repo, trained_run / f"stage{number}")
         hub.repo(repo).tags["v1"] = hub.repo(repo).at("main")
         hub.add(repo, {"config.json": b"{"})
+        hub.repo(repo).tags["20261126"] = hub.repo(repo).tags["v1"]  # which a commit could begin with
     fetched = RunDirectory(tmp_path / "tag")
+    assert fetch_stages("user/run-stage1@20261126", RunDirectory(tmp_path / "date"), 1) == [0, 1]
     assert fetch_stages(f"{hub.url}/user/run-stage1/tree/v1", fetched, 1) == [0, 1]
     for number in (0, 1):
         config = f"stage{number}/config.json"

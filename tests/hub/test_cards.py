@@ -111,7 +111,7 @@ def test_what_stands_beside_a_stage_is_linked_and_a_second_push_sends_nothing(
 def test_a_link_that_cannot_be_asked_for_is_left_out_and_told(
     digits: RunDirectory, hub: Hub, waits, pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", logger="promptccd.hub.push")
     hub.plan(lambda request: request.path == "/api/spaces", Fault(status=403), times=10**6)
     push_run(digits, stages=[0])
     assert "- All stages: " in card_of(hub, "user/digits-stage0")

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+)
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
@@ -368,11 +373,23 @@ def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twi
     ]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 412, 429, 499, 500, 503])
-def test_what_may_pass_is_tried_again(status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "passes"),
+    [
+        *(
+            (each, False)
+            for each in (400, 401, 402, 403, 404, 413, 422, 424, 451, 499, 501, 505, 507, 508, 511)
+        ),
+        *(
+            (each, True)
+            for each in (408, 409, 412, 423, 425, 429, 500, 502, 503, 504, 506, 509, 510, 520, 599)
+        ),
+    ],
+)
+def test_what_may_pass_is_tried_again(status: int, passes: bool) -> None:
     response = httpx.Response(status, request=httpx.Request("POST", "https://hub.example"))
     error = HfHubHTTPError("", response=response)
-    assert commits.may_pass(error) == (status >= 500 or status in (408, 409, 412, 429))
+    assert commits.may_pass(error) == passes
 
 
 def test_a_branch_is_made_and_the_main_one_stays(run: RunDirectory, hub: Hub, capsys) -> None:
@@ -422,3 +439,22 @@ def test_requests_say_which_library_they_come_from(run: RunDirectory, hub: Hub) 
         asked = [each for each in hub.requests("POST", path)]
         assert asked
         assert all(f"promptccd/{version('promptccd')}" in each.headers["user-agent"] for each in asked)
+
+
+def test_what_is_of_this_machine_is_not_tried_again_but_of_its_network(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        (tmp_path / "nothing").read_bytes()
+    assert not commits.may_pass(missing.value)
+    for error in (LocalTokenNotFoundError(), OfflineModeIsEnabled(), HFValidationError()):
+        assert not commits.may_pass(error)
+    for error in (ConnectionResetError(104, "reset"), TimeoutError(), KeyError("sha"), ValueError("no JSON")):
+        assert commits.may_pass(error)
+    lent = httpx.Response(403, request=httpx.Request("PUT", "https://storage.example"))
+    assert commits.may_pass(HfHubHTTPError("", response=lent)), "the address is lent anew"
+
+
+@pytest.mark.parametrize("told", [b"[]", b"{}", b'{"name": 5}', b"null"])
+def test_a_hub_that_does_not_say_who_is_logged_in_is_told_so(hub: Hub, told: bytes) -> None:
+    hub.plan(lambda request: True, Fault(status=200, body=told))
+    with pytest.raises(HubError, match="does not say who is logged in, but"):
+        commits.own_namespace(HfApi())

@@ -50,7 +50,7 @@ PATIENCE = 20.0  # seconds without a byte; the client would wait for ever
 PATIENCE_OF_A_COMMIT = 120.0  # which the Hub answers when all of it is in place
 # Too slow, a conflict, somebody else's commit, locked, too early, too often; and every 5xx but those that stay.
 _AGAIN = {408, 409, 412, 423, 425, 429}
-_STAYS = {501, 505, 507, 508, 510, 511}
+_STAYS = {501, 505, 507, 508, 511}
 _PASSES = re.compile(r"concurrent|try again|retry|rate.?limit", re.IGNORECASE)  # in the words of a 403
 _STAYS_HERE = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
 _KINDS = {"model": "model", "dataset": "data set", "space": "Space"}

@@ -285,7 +285,7 @@ def _related(run: RunDirectory, stage: int, target: _Target) -> list[str]:
             with impatient(OPTIONAL):
                 place = ask()
         except Exception as error:
-            logger.info("%s: no link %r on its card (%s).", own, what, words_of(error))
+            logger.debug("%s: no link %r on its card (%s).", own, what, words_of(error))
             continue
         label = run.name if what == "All stages" else (place or "").rpartition("/")[2]
         links += [f"{what}: [{label}]({api.endpoint}/{place})"] if place else []

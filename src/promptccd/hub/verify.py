@@ -87,7 +87,7 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     if match is None:
         raise HubError(f"Expected the repository of a stage such as team/promptccd-cub-stage2, got {name!r}.")
     fetched, last = [], int(match["stage"])
-    is_commit = revision is not None and re.fullmatch("[0-9a-f]{7,40}", revision) is not None
+    is_commit = revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
     if is_commit and last:
         logger.warning(
             "%s is a commit of stage %d alone: earlier stages are taken as they are now.", name, last
