@@ -103,7 +103,16 @@ def test_a_source_that_is_gone_or_another_is_a_mismatch_and_a_hub_that_is_down_i
     card.write_text(card.read_text().replace(Source.on(card.read_text()).commit, commit))
     assert any("its num_known is 3, not 2" in each for each in problems(fork.stage(2)))
 
-    card.write_text(card.read_text().replace(commit, "0" * 40))
+    itself = hub.repo("user/run-stage2").history()[0].sha
+    own = (
+        card.read_text()
+        .replace(f"`{commit}`", f"`{itself}`")
+        .replace("[user/run-stage1]", "[user/run-stage2]")
+    )
+    before = card.read_text()
+    card.write_text(own)
+    assert any("it is no stage before this one, 2" in each for each in problems(fork.stage(2)))
+    card.write_text(before.replace(commit, "0" * 40))
     assert any("it is not there" in each for each in problems(fork.stage(2)))
     (fork.stage(1) / "README.md").write_text(
         f"A copy of [user/run-stage0](x) at commit `{fork.fetched[0].partition('@')[2]}`, which\n"
@@ -212,6 +221,13 @@ def test_a_run_records_the_licence_once_and_every_card_has_it(
             "The weights are under `cc-by-nc-4.0`, as the card of the backbone in a local folder says"
             in card.text
         )
+    assert "name no licence" not in caplog.text
+    (backbone / "README.md").unlink()
+    values["training"]["output_dir"] = str(tmp_path / "other")
+    train_recipe(Recipe.from_dict(values))
+    assert (
+        caplog.text.count("Cards of other name no licence: the backbone in a local folder has no card.") == 1
+    )
 
 
 def test_a_run_without_a_known_licence_names_none_and_says_so(trained_run: Path) -> None:
