@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,21 @@ def test_where_stages_come_from_is_recorded_before_they_are_there(
         fetch_stages("user/run-stage1", run, seed=1)
     assert run.stage(0).exists()
     assert run.fetched[0] == f"user/run-stage0@{hub.repo('user/run-stage0').history()[0].sha}"
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_that_was_fetched_and_is_trained_anew_is_ones_own(fork: RunDirectory, stage: int) -> None:
+    weights = fork.stage(stage) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    recipe = fork.recipe
+    training = replace(recipe.training, resume_from=None, output_dir=str(fork.path))
+    train_recipe(replace(recipe, training=training))
+    assert set(fork.fetched) == {1 - stage}
+    source = Source.on((fork.stage(stage) / "README.md").read_text())
+    if stage == 0:
+        assert source is None
+    else:
+        assert (source.repo_id, source.stage, source.is_copy) == ("user/run-stage0", 0, False)
 
 
 def test_a_stage_from_a_folder_names_no_folder(trained_run: Path, hub: Hub, tmp_path: Path) -> None:
