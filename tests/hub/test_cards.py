@@ -13,6 +13,7 @@ from PIL import Image
 
 from promptccd import CategoryDiscoveryPipeline
 from promptccd.cli.main import main
+from promptccd.data import StageStream
 from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.runs import RunDirectory, card_usage, train_run
@@ -75,6 +76,13 @@ def test_pictures_are_shown_with_the_names_that_the_model_gives_them(digits: Run
         assert known == ([True] * 3 if stage == 0 else [True, False, False])
         assert [each == "taught" for each in re.findall(r"\*\* \((taught|found)\)", card)] == known
         assert all(Image.open(folder / each).size == (8, 8) for each in paths)
+        stages = StageStream.from_dataset("digits", class_blocks=[7, 3], images_per_class=12)
+        everything = CategoryDiscoveryPipeline.from_pretrained(folder)(
+            [Image.open(io.BytesIO(stages[stage].read(each))) for each in range(len(stages[stage]))]
+        )
+        for each in answers:  # the surest of its kind
+            surest = max(other["confidence"] for other in everything if other["name"] == each["name"])
+            assert each["confidence"] == pytest.approx(surest, abs=1e-5)
         assert "CC BY 4.0" in card
         assert "no image but the examples above is part of" in card
 

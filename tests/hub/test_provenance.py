@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,16 @@ def test_a_source_that_is_gone_or_another_is_a_mismatch_and_a_hub_that_is_down_i
     card.write_text(card.read_text().replace(Source.on(card.read_text()).commit, commit))
     assert any("its num_known is 3, not 2" in each for each in problems(fork.stage(2)))
 
-    card.write_text(card.read_text().replace(commit, "0" * 40))
+    itself = hub.repo("user/run-stage2").history()[0].sha
+    own = (
+        card.read_text()
+        .replace(f"`{commit}`", f"`{itself}`")
+        .replace("[user/run-stage1]", "[user/run-stage2]")
+    )
+    before = card.read_text()
+    card.write_text(own)
+    assert any("it is no stage before this one, 2" in each for each in problems(fork.stage(2)))
+    card.write_text(before.replace(commit, "0" * 40))
     assert any("it is not there" in each for each in problems(fork.stage(2)))
     (fork.stage(1) / "README.md").write_text(
         f"A copy of [user/run-stage0](x) at commit `{fork.fetched[0].partition('@')[2]}`, which\n"
@@ -123,6 +133,21 @@ def test_where_stages_come_from_is_recorded_before_they_are_there(
         fetch_stages("user/run-stage1", run, seed=1)
     assert run.stage(0).exists()
     assert run.fetched[0] == f"user/run-stage0@{hub.repo('user/run-stage0').history()[0].sha}"
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_that_was_fetched_and_is_trained_anew_is_ones_own(fork: RunDirectory, stage: int) -> None:
+    weights = fork.stage(stage) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    recipe = fork.recipe
+    training = replace(recipe.training, resume_from=None, output_dir=str(fork.path))
+    train_recipe(replace(recipe, training=training))
+    assert set(fork.fetched) == {1 - stage}
+    source = Source.on((fork.stage(stage) / "README.md").read_text())
+    if stage == 0:
+        assert source is None
+    else:
+        assert (source.repo_id, source.stage, source.is_copy) == ("user/run-stage0", 0, False)
 
 
 def test_a_stage_from_a_folder_names_no_folder(trained_run: Path, hub: Hub, tmp_path: Path) -> None:
@@ -212,6 +237,13 @@ def test_a_run_records_the_licence_once_and_every_card_has_it(
             "The weights are under `cc-by-nc-4.0`, as the card of the backbone in a local folder says"
             in card.text
         )
+    assert "name no licence" not in caplog.text
+    (backbone / "README.md").unlink()
+    values["training"]["output_dir"] = str(tmp_path / "other")
+    train_recipe(Recipe.from_dict(values))
+    assert (
+        caplog.text.count("Cards of other name no licence: the backbone in a local folder has no card.") == 1
+    )
 
 
 def test_a_run_without_a_known_licence_names_none_and_says_so(trained_run: Path) -> None:

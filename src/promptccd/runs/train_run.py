@@ -583,8 +583,9 @@ class _Run:
         examples: Sequence[Example],
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
-        fetched = self.run.fetched
-        source = Source.of(fetched[max(fetched)], max(fetched)) if fetched else None
+        fetched, stage = self.run.fetched, model.config.stage or 0
+        last = max((each for each in fetched if each < stage), default=None)
+        source = None if last is None else Source.of(fetched[last], last)
         return stage_card(
             model.config,
             self.run.recipe,
@@ -598,9 +599,9 @@ class _Run:
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
             streams=stream_records(self.run),
             examples=examples,
-            licence=self._licence(source, model.config.stage or 0),
+            licence=self._licence(source, stage),
             source=source,
-            history=[each for each in read_history(self.run.path) if each.stage == model.config.stage],
+            history=[each for each in read_history(self.run.path) if each.stage == stage],
         )
 
     def _licence(self, source: Source | None, stage: int) -> Licence:
