@@ -343,7 +343,7 @@ def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_pa
         ({"model": {"pool": "vpt"}}, r"expected l2p \| dualprompt or none, got 'vpt'"),
         (
             {"training": {"category_count": "guess"}},
-            r"known \| split_merge \| kmeans or list\[int\], got 'guess'",
+            r"known \| split_merge \| stream \| kmeans or list\[int\], got 'guess'",
         ),
         ({"training": {"category_count": []}}, "one per unlabelled stage and none below the one before, got"),
         ({"training": {"category_count": [3, 5, 4]}}, r"none below the one before, got \[3, 5, 4\]"),
