@@ -440,6 +440,7 @@ def test_every_way_in_takes_every_spelling(
     assert find_model(f"{NAME}@v1", revision="v1").place == NAME
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_tag_of_all_stages_or_a_commit_of_the_last(
     trained_run: Path, hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ print(evaluate.load("lab/cacc").compute(**given, num_known=1)["all"])
 """
 
 
+@pytest.mark.slow
 def test_one_command_publishes_the_metric_and_evaluate_reads_it_by_its_tag(
     hub: Hub, capsys, tmp_path: Path
 ) -> None:

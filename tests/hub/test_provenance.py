@@ -45,6 +45,7 @@ def fork(
     return RunDirectory(tmp_path / "fork")
 
 
+@pytest.mark.slow
 def test_a_fork_says_where_it_began_and_what_is_its_own(fork: RunDirectory, hub: Hub) -> None:
     commits = [hub.repo(f"user/run-stage{stage}").history()[0].sha for stage in range(2)]
     recorded = {f"stage{stage}": f"user/run-stage{stage}@{commits[stage]}" for stage in range(2)}

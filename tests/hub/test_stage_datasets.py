@@ -181,6 +181,7 @@ def test_every_command_takes_published_stages(
     assert json.loads(capsys.readouterr().out)["files"]["found"] == 150
 
 
+@pytest.mark.slow
 def test_a_run_on_published_stages_is_the_run_on_their_source(
     recipe: Path, image_folder: Path, tiny_backbone: Path, trained_run: Path, hub: Hub, tmp_path: Path, capsys
 ) -> None:
