@@ -127,6 +127,7 @@ def test_any_answer_to_a_commit_is_a_line(
     meet(run, hub, "commit", answer, caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["502 and a page", "other JSON", "403"])
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_whatever_request_meets_an_odd_answer(

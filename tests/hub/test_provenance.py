@@ -74,6 +74,7 @@ def test_a_fork_says_where_it_began_and_what_is_its_own(fork: RunDirectory, hub:
     assert f"stage1: a copy of user/run-stage1 at {commits[1][:12]}" in said(fork.path)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_copy_names_who_trained_it(
     fork: RunDirectory, hub: Hub, tmp_path: Path, monkeypatch
 ) -> None:
