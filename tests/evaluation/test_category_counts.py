@@ -175,22 +175,34 @@ def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages
 WIDTH = 16
 
 
-def _stream(kinds: dict[int, int], noise: float, seed: int) -> Tensor:
-    """Unit features around the centre of each kind, so many of each."""
+def _stream(kinds: dict[int, int], noise: float, seed: int, along: float = 0.0) -> Tensor:
+    """Unit features around the centre of each kind, so many of each; along two axes they spread further."""
     centres = F.normalize(torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(1)), dim=1)
     drawn = torch.Generator().manual_seed(seed)
     around = [
         centres[kind] + noise * torch.randn(count, WIDTH, generator=drawn) for kind, count in kinds.items()
     ]
-    return F.normalize(torch.cat(around), dim=1)
+    features = torch.cat(around)
+    features[:, :2] += along * torch.randn(len(features), 2, generator=drawn)
+    return F.normalize(features, dim=1)
 
 
-def _counted(streams: list[dict[int, int]], stage: int, noise: float = 0.15) -> CountEstimate | None:
-    """The number for a stage; labelled images of four kinds lie closer together than others do."""
+def _counted(
+    streams: list[dict[int, int]],
+    stage: int,
+    noise: float = 0.15,
+    along: float = 0.0,
+    missed: int | None = None,
+) -> CountEstimate | None:
+    """The number for a stage; labelled images of four kinds lie closer together, and one kind was taken for another."""
     four = dict.fromkeys(range(4), 60)
-    features = [_stream(four, 0.03, 0), *(_stream(each, noise, seed) for seed, each in enumerate(streams, 1))]
+    features = [
+        _stream(four, 0.03, 0),
+        *(_stream(each, noise, seed, along) for seed, each in enumerate(streams, 1)),
+    ]
     kinds = [four, *streams[: stage - 1]]
-    assigned = [np.repeat(list(each), list(each.values())) for each in kinds]
+    named = [[0 if kind == missed else kind for kind in each] for each in kinds]
+    assigned = [np.repeat(ids, list(each.values())) for ids, each in zip(named, kinds, strict=True)]
     images = SimpleNamespace(index=stage, sample_ids=np.arange(sum(streams[stage - 1].values())))
     counting = COUNTS["stream"](replace(ARGUMENTS, category_count="stream", count_prior="calibrated"))
     return counting.before_training(images, lambda: features[: stage + 1], assigned)
@@ -213,6 +225,20 @@ def test_labelled_images_that_training_drew_together_are_no_measure() -> None:
         estimate = _counted([dict.fromkeys(range(4), 60)] * 4, stage, noise=0.35)
         assert estimate is not None
         assert estimate.count <= 5  # two to five open where labelled images count as earlier ones
+
+
+def test_a_rare_kind_is_found_over_two_streams() -> None:
+    rare = FOUR | {4: 9}
+    estimate = _counted([FOUR, FOUR, rare, rare], 4, missed=4)
+    assert estimate is not None
+    assert estimate.count == 5
+
+
+def test_places_are_looked_for_where_known_categories_are_round() -> None:
+    """Along two axes all images differ far more than kinds do along the others."""
+    found = _counted([FOUR, FOUR, FOUR | {4: 14}], 3, noise=0.1, along=2.5)
+    assert found is not None
+    assert found.count == 5
 
 
 def test_the_first_stream_is_counted_by_splitting_and_merging() -> None:

@@ -23,7 +23,7 @@ def alike_pairs(registry: CategoryRegistry) -> list[tuple[int, int]]:
     active = registry.active
     if len(active) < 3:  # nothing is unusual about the only distance
         return []
-    chosen = Counter(home for key, home in registry.pinned.items() if registry.members.get(key) == home)
+    chosen = Counter(registry.pinned.values())
     made = np.array([2 * chosen[each.id] > each.size for each in active])
     told = np.array([each.known or each.named for each in active])
     points = registry.prototypes_of(active).matrix.astype(np.float64)
