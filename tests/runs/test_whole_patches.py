@@ -160,7 +160,7 @@ def test_a_view_of_our_own_has_no_rim(tmp_path: Path, caplog) -> None:
 
 def test_accumulation_of_the_launcher_is_contradicted_aloud(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setenv(STEPS, "4")
-    accelerator = accelerator_for(TrainingArguments(), on_cpu=True)
+    accelerator = accelerator_for(TrainingArguments(), torch.device("cpu"))
     assert accelerator.gradient_accumulation_steps == 1
     assert caplog.messages == [
         "The launcher says gradient_accumulation_steps 4, and the recipe 1, which counts: raise --batch_size instead."

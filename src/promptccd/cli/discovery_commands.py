@@ -12,6 +12,7 @@ from promptccd.cli.parsing import (
     MOST_SEED,
     MOST_WORKERS,
     add_decoding,
+    add_device,
     add_model_limit,
     limits_of,
     show,
@@ -56,7 +57,7 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         type=whole_number(1),
         help=f"images per forward ({BATCH_SIZE}), and per step of --adapt ({AdaptationOptions.batch_size})",
     )
-    found.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    add_device(found)
     found.add_argument(
         "--workers",
         type=whole_number(1, MOST_WORKERS),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import experiments, runs
-from promptccd.cli.parsing import MOST_WORKERS, show, to_json, whole_number
+from promptccd.cli.parsing import MOST_WORKERS, add_device, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
@@ -58,6 +58,7 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
         "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
     )
     _add_place_of_data(evaluate)
+    add_device(evaluate)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
     evaluate.set_defaults(run=evaluate_command, needs=("promptccd.experiments.run_report",))
 
@@ -86,7 +87,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
     wanted = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
     for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
         evaluation = runs.RunEvaluation(
-            path, options.dataset, options.num_workers, keep_features=len(chosen) > 1
+            path, options.dataset, options.num_workers, options.device, keep_features=len(chosen) > 1
         )
         if not (evaluation.stages.is_scored or options.protocol):
             _print_streams(options, path, evaluation)

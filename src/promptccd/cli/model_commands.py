@@ -7,6 +7,7 @@ from dataclasses import asdict
 from promptccd import hub, runs
 from promptccd.cli.parsing import (
     add_decoding,
+    add_device,
     add_model_limit,
     add_push_target,
     limits_of,
@@ -26,6 +27,7 @@ def _declare_explain(explain: argparse.ArgumentParser) -> None:
     )
     explain.add_argument("image", metavar="IMAGE", help="an image file")
     explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
+    add_device(explain)
     add_model_limit(explain)
     explain.set_defaults(run=explain_command, needs=("promptccd.runs.explanation",))
 
@@ -43,7 +45,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
         type=whole_number(1),
         help="the likeliest N categories of every image, a line each, best first; the likeliest one unless given",
     )
-    predict.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    add_device(predict)
     add_decoding(predict)
     add_model_limit(predict)
     predict.set_defaults(run=predict_command, needs=("promptccd.runs.prediction",))
@@ -51,10 +53,12 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
 
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    place = runs.stage_of(options.model)
+    from promptccd.training.gpus import device_named, placed
+
+    device, place = device_named(options.device), runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes)
     view = runs.load_view(model.name_or_path, **model.hub_options)
-    explanation = runs.explain_image(model, view, options.image)
+    explanation = runs.explain_image(placed(model, view, device), view, options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))

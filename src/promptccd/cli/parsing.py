@@ -122,6 +122,11 @@ def add_model_limit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that compute features."""
+    parser.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+
+
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that read a person's own images."""
     parser.add_argument(

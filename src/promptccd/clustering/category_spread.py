@@ -39,7 +39,7 @@ def measure_spread(
         None where it cannot be measured: with fewer than two categories, with fewer than two images per category on
         average, or if all images equal their prototypes.
     """
-    points, means, rows = features.double().cpu(), prototypes.double().cpu(), rows.cpu()
+    points, means, rows = features.cpu().double(), prototypes.cpu().double(), rows.cpu()
     num, categories = len(points), len(means)
     if categories < 2 or num < 2 * categories:
         return None

@@ -7,6 +7,7 @@ The paper says DINO augmentation; we follow the code, whose numbers are the publ
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -222,4 +223,10 @@ def normalise(
     if pixels.dtype != torch.uint8:
         raise ValueError(f"Expected uint8 pixels, got {pixels.dtype}.")
     values = pixels.to(torch.float32).div_(255)
-    return values.sub_(values.new_tensor(mean).view(3, 1, 1)).div_(values.new_tensor(std).view(3, 1, 1))
+    return values.sub_(_per_channel(tuple(mean), values.device)).div_(_per_channel(tuple(std), values.device))
+
+
+@cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """One value per channel, ``(3, 1, 1)``, on a device: to copy it for every batch would wait for the device."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(3, 1, 1)

@@ -154,7 +154,7 @@ def _train(
         arguments=arguments,
         views=TrainingViews(_view_options(session)),
         evaluation_view=session.view,
-        accelerator=accelerator_for(arguments, on_cpu=model.device.type == "cpu"),
+        accelerator=accelerator_for(arguments, model.device),
         stop=stop,
         save=lambda state: None,
     ).train()

@@ -45,6 +45,7 @@ from .weights import (
     MAX_MODEL_BYTES,
     described,
     memory_in_one_line,
+    on_one_device,
     require_affordable,
     require_finite,
     stored_weights,
@@ -230,6 +231,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
             kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or dtype
             if is_bare:
                 slices = without_base_prefix(slices)
+            if kwargs.get("device_map") is not None:
+                kwargs["device_map"] = on_one_device(kwargs["device_map"])
             cls._require_fitting(slices, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
             model, info = super().from_pretrained(None, *args, state_dict=slices, **kwargs)
             require_whole(info, is_bare, place)

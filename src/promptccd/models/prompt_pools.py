@@ -4,7 +4,7 @@ Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -51,12 +51,16 @@ def arbitrary_scores(features: Tensor, count: int) -> Tensor:
     The ablation "random-k" draws prompts at random. These scores are a hash of the feature, so the same view always
     gets the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
     """
-    # mutant: a new generator has one fixed seed too: other directions, as arbitrary as these
-    generator = torch.Generator().manual_seed(count)
-    directions = torch.randn(features.shape[-1], count, generator=generator).to(features.device)
     with torch.autocast(features.device.type, enabled=False):
         # mutant * to /, 10000.0 to 20000.0: as arbitrary, and as much a function of the image alone
-        return torch.sin(1e4 * (features.float() @ directions))
+        return torch.sin(1e4 * (features.float() @ _directions(features.shape[-1], count, features.device)))
+
+
+@cache
+def _directions(width: int, count: int, device: torch.device) -> Tensor:
+    # mutant: a new generator has one fixed seed too: other directions, as arbitrary as these
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(width, count, generator=generator).to(device)
 
 
 class Pool(nn.Module):

@@ -97,6 +97,30 @@ def require_finite(model: nn.Module, place: str) -> None:
             )
 
 
+def on_one_device(device_map: Any) -> Any:
+    """A device map for transformers that keeps the whole model on one device.
+
+    Our forwards run the last block in pieces, past the hooks that would carry tokens to another device. On several GPUs
+    ``"auto"`` splits every model, though the largest DINO takes 5 GB.
+
+    Raises:
+        CheckpointError: the map names several devices.
+    """
+    if isinstance(device_map, str) and device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return {
+            "": "cpu"
+            if accelerator is None
+            else f"{accelerator.type}:{torch.accelerator.current_device_index()}"
+        }
+    if isinstance(device_map, dict) and len(devices := {str(each) for each in device_map.values()}) > 1:
+        raise CheckpointError(
+            f"Expected a device_map of one device, got {', '.join(sorted(devices))}: its blocks run in pieces, "
+            'which cannot be spread. Give device_map="auto", or one device.'
+        )
+    return device_map
+
+
 @contextmanager
 def memory_in_one_line(place: str) -> Iterator[None]:
     """Turn every kind of error about too little memory into one line.

@@ -173,7 +173,7 @@ def _require_published(
         logger.warning("%s is cut already: %s changes nothing.", name, ", ".join(idle))
 
 
-def accelerator_for(arguments: TrainingArguments, on_cpu: bool | None = None) -> Accelerator:
+def accelerator_for(arguments: TrainingArguments, device: torch.device | None = None) -> Accelerator:
     """The accelerator of a training: its device, precision and tracker; on the CPU by default where there is no CUDA.
 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
@@ -191,9 +191,13 @@ def accelerator_for(arguments: TrainingArguments, on_cpu: bool | None = None) ->
                 ours,
                 remedy,
             )
+    if device is not None and device.type == "cuda":
+        torch.cuda.set_device(
+            device
+        )  # Accelerate takes the current GPU, which is the first one until it is told
     return Accelerator(
         # without it, processes of torchrun on CPUs do not find each other
-        cpu=not torch.cuda.is_available() if on_cpu is None else on_cpu,
+        cpu=not torch.cuda.is_available() if device is None else device.type == "cpu",
         mixed_precision=arguments.mixed_precision,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,

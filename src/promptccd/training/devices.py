@@ -1,5 +1,6 @@
 """Several processes and their devices: shares of a batch, gathering, and what happens when memory runs out."""
 
+import dataclasses
 import itertools
 import logging
 from collections.abc import Callable
@@ -39,6 +40,13 @@ def place_among_processes() -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, without waiting for what the device is still doing."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 class _GatherWithGradient(torch.autograd.Function):
@@ -90,9 +98,19 @@ def same_on_all(value: Any) -> Any:
     """The first process's value, on every process; for small picklable values."""
     if place_among_processes()[1] == 1:
         return value
-    box = [value]
+    box = [_off_device(value)]
     dist.broadcast_object_list(box, 0)
     return box[0]
+
+
+def _off_device(value: Any) -> Any:
+    """The value with its tensors on the CPU: those of a GPU would be unpacked on the GPU of the first process."""
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        moved = {field.name: _off_device(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **moved)
+    return type(value)(map(_off_device, value)) if type(value) in (tuple, list) else value
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -133,11 +133,13 @@ class Batch:
         pixel_values: normalised views ``(b, V, 3, H, W)``.
         labels: of the whole global batch, ``(B,)``, as in `Rows`.
         positions: of the whole global batch, ``(B,)``, as in `Rows`.
+        with_label: as in `Rows`.
     """
 
     pixel_values: Tensor
     labels: Tensor | None
     positions: Tensor
+    with_label: Tensor | None = None
 
     def rows(self, model: nn.Module, prompted: bool, epoch: int, step: int = 0) -> Rows:
         """The rows of the global batch: each process forwards its share and receives those of all."""
@@ -146,7 +148,12 @@ class Batch:
         assert output.bottleneck is not None  # asked for by project=True
         share = output.bottleneck.float().unflatten(0, views.shape[:2])
         bottleneck = gather_rows(share, len(self.positions))
-        return Rows(output, bottleneck, self.labels, self.positions, epoch, step)
+        return Rows(output, bottleneck, self.labels, self.positions, epoch, step, self.with_label)
+
+
+def labelled(labels: Tensor) -> Tensor:
+    """Places ``(M,)`` of the images with a label, among labels ``(B,)`` on the CPU."""
+    return (labels >= 0).nonzero().flatten()
 
 
 def training_loss(

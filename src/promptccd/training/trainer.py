@@ -16,12 +16,12 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.devices import is_out_of_memory, share_of
+from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.progress import EpochProgress, StopRequest
-from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss
+from promptccd.training.step import Batch, BatchPlan, labelled, training_loader, training_loss
 
 logger = logging.getLogger(__name__)
 
@@ -233,8 +233,11 @@ class StageTrainer:
         labels, positions = self.context.of_batch(indices)
         return Batch(
             pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
-            labels=None if labels is None else labels.to(device),
+            labels=None if labels is None else sent(labels, device),
             positions=positions,
+            with_label=None
+            if labels is None or bool((labels >= 0).all())
+            else sent(labelled(labels), device),
         )
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.models.modeling_frost import FrostModel
-from promptccd.training.devices import gather_rows, same_on_all
+from promptccd.training.devices import gather_rows, same_on_all, sent
 from promptccd.training.methods import Method
 from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.rank_statistics import METHOD as RANK_STATS
@@ -44,7 +44,9 @@ class FrostObjective(RankStatisticsObjective):
         noise = torch.randn(
             each * len(means), means.shape[1], generator=self.generator(rows.epoch, rows.step)
         )
-        features = means.repeat(each, 1) + self.model.class_deviation * noise.to(means)
+        features = means.repeat(each, 1) + self.model.class_deviation * sent(
+            noise.to(means.dtype), means.device
+        )
         classes = torch.arange(len(means), device=means.device).repeat(each)
         return F.cross_entropy(self.model.classifier(features), classes)
 

@@ -58,7 +58,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         contrast = self.contrast(rows)
         streamed = rows.positions >= 0
         known = streamed & self.known[rows.positions]
-        drift = self.moved(rows)[:, known]
+        drift = self.moved(rows)[:, rows.places(known)]
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
@@ -66,7 +66,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
             "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
         if self.model.config.num_clusters:
-            others = rows.features[:, streamed & ~known]
+            others = rows.features[:, rows.places(streamed & ~known)]
             positive = same_top_ranks(others[0], self.model.config.top_ranks)
             answers = self.model.clusters(others)
             # Without an image the sum over nothing still gives every process a gradient, of zeros.

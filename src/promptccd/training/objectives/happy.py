@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from promptccd.models.modeling_happy import HappyModel
-from promptccd.training.devices import same_on_all
+from promptccd.training.devices import same_on_all, sent
 from promptccd.training.methods import Method
 from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import SelfDistillationObjective, mean_answer, unevenness
@@ -84,9 +84,10 @@ class HappyObjective(SelfDistillationObjective):
         means, count = self.model.class_means, rows.bottleneck.shape[:2].numel()
         classes = torch.multinomial(self.hardness, count, replacement=True, generator=generator)
         noise = torch.randn(count, means.shape[1], generator=generator)
-        features = means[classes.to(means.device)] + self.model.config.class_radius * noise.to(means)
+        classes, noise = sent(classes, means.device), sent(noise.to(means.dtype), means.device)
+        features = means[classes] + self.model.config.class_radius * noise
         logits = self.model.classifier(features) / self.config.student_temperature
-        return F.cross_entropy(logits, classes.to(logits.device))
+        return F.cross_entropy(logits, classes)
 
     @torch.no_grad()
     def end_stage(self) -> None:

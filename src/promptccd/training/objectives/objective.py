@@ -14,7 +14,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.devices import gather_rows
+from promptccd.training.devices import gather_rows, sent
 from promptccd.training.exemplars import NO_LABEL, Memory
 
 
@@ -62,6 +62,7 @@ class Rows:
         positions: index of every image in the stage, ``(B,)``, on the CPU; -1 for exemplars.
         epoch: of the step.
         step: of the epoch.
+        with_label: places ``(M,)`` of the images with a label; `None` if all have one, or none.
     """
 
     output: CategoryDiscoveryOutput
@@ -70,6 +71,7 @@ class Rows:
     positions: Tensor
     epoch: int = 0  # mutant: the trainer always gives it
     step: int = 0  # mutant: the trainer always gives it
+    with_label: Tensor | None = None
 
     @cached_property
     def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
@@ -79,7 +81,9 @@ class Rows:
         # mutant 0 to 1: the other way gives the same images, and waits for the device
         if bool((self.positions >= 0).all()):  # a labelled stage: this way does not wait for the device
             return slice(None), self.labels
-        places = (self.labels >= 0).nonzero().flatten()
+        places = self.with_label
+        if places is None:  # exemplars, all of them with a label or none
+            places = (self.labels >= 0).nonzero().flatten()
         return (places, self.labels[places]) if len(places) else None
 
     @cached_property
@@ -87,6 +91,10 @@ class Rows:
         """Features of the whole batch, not normalised: ``(V, B, D)``, with their gradient on every process."""
         assert self.output.features is not None
         return self.of_all(self.output.features)
+
+    def places(self, which: Tensor) -> Tensor:
+        """An index on the device for a mask of the CPU, ``(B,)``; a mask itself would make the host wait."""
+        return sent(which.nonzero().flatten(), self.bottleneck.device)
 
     def among(self, similarities: Tensor, images: Tensor | slice) -> Tensor:
         """The part of the similarities ``(V * B, V * B)`` that belongs to some images; both view-major."""

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.models.modeling_orca import ORCAModel
-from promptccd.training.devices import same_on_all
+from promptccd.training.devices import same_on_all, sent
 from promptccd.training.methods import Method
 from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import ClassifierObjective, mean_answer, unevenness
@@ -56,7 +56,9 @@ class ORCAObjective(ClassifierObjective):
         """Place of the image that each should agree with, ``(B,)``: of its category, or without labels the nearest."""
         if rows.labels is None:
             return nearest_others(rows.features[0])
-        return same_category(rows.labels.cpu(), self.generator(rows.epoch, rows.step)).to(rows.labels.device)
+        assert self.stage.labels is not None
+        own = self.stage.labels[rows.positions]  # on the CPU already
+        return sent(same_category(own, self.generator(rows.epoch, rows.step)), rows.labels.device)
 
 
 def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -> Tensor:

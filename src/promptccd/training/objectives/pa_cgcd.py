@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
-from promptccd.training.devices import same_on_all
+from promptccd.training.devices import same_on_all, sent
 from promptccd.training.exemplars import NO_LABEL
 from promptccd.training.methods import Method
 from promptccd.training.objectives.objective import Rows
@@ -87,9 +87,11 @@ class PACGCDObjective(ClassifierObjective):
         old, new = self.old_labels[rows.positions], self.new_labels[rows.positions]
         is_old, is_new = old != NO_LABEL, new != NO_LABEL
         drawn, classes = self.draw(int(is_old.sum()), rows)
-        together = torch.cat([features[is_old], features[is_new], drawn])
-        anchor = self.anchor(together, torch.cat([old[is_old], new[is_new], classes]).to(together.device))
-        drift = self.model.config.distill_weight * self.drift(rows, is_new)
+        chosen = rows.places(is_new)
+        together = torch.cat([features[rows.places(is_old)], features[chosen], drawn])
+        own = torch.cat([old[is_old], new[is_new], classes])
+        anchor = self.anchor(together, sent(own, together.device))
+        drift = self.model.config.distill_weight * self.drift(rows, chosen)
         return {"loss": anchor + drift, "anchor": anchor, "drift": drift}
 
     def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -104,15 +106,16 @@ class PACGCDObjective(ClassifierObjective):
         generator = self.generator(rows.epoch, rows.step)
         classes = torch.randint(self.num_old, (count,), generator=generator)
         noise = torch.randn(count, self.old_proxies.shape[1], generator=generator)
-        around = self.old_proxies[classes.to(self.old_proxies.device)]
-        return around + self.model.feature_deviations * noise.to(around), classes
+        around = self.old_proxies[sent(classes, self.old_proxies.device)]
+        noise = sent(noise.to(around.dtype), around.device)
+        return around + self.model.feature_deviations * noise, classes
 
-    def drift(self, rows: Rows, is_new: Tensor) -> Tensor:
+    def drift(self, rows: Rows, new: Tensor) -> Tensor:
         """Root mean squared distance of the unit features of new images to the earlier ones.
 
         (The code has the norm of the difference of two normalised, flattened matrices: the same for unit rows.)
         """
-        squared = self.moved(rows)[0, is_new]
+        squared = self.moved(rows)[0, new]
         if len(squared) < 2:
             return squared.new_zeros(())
         return squared.mean().clamp(min=TINY).sqrt()  # nothing has moved at the first step
