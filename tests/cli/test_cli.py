@@ -160,7 +160,7 @@ def test_predictions_are_those_of_training_for_every_image(
         ({"trainer": {}}, "Unknown section 'trainer'. Did you mean 'training'?"),
         ({"training": {"epochs": 2.5}}, "Wrong type for training.epochs: expected int, got 2.5 (float)"),
         ({"training": {"learning_rate": "fast"}}, "expected float, got 'fast' (str)"),
-        ({"training": {"mixed_precision": "fp8"}}, "expected no | bf16, got 'fp8'"),
+        ({"training": {"mixed_precision": "fp8"}}, "expected auto | no | bf16, got 'fp8'"),
         ({"training": {"epochs": 0}}, "Expected epochs >= 1, got 0"),
         ({"training": {"batch_size": 1}}, "Expected batch_size >= 2, got 1"),
         ({"views": {"image_size": "big"}}, "Wrong type for views.image_size: expected int"),

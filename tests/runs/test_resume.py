@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file, save_file
 
 from promptccd.data.views import normalise
@@ -22,6 +23,7 @@ from promptccd.runs import RunDirectory, explain_image, predict_folder, train_ru
 from promptccd.runs.models import evaluation_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.storage import problems_of
+from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer
 from tests.conftest import quick_recipe, resumable_recipe, sum_again
@@ -241,6 +243,25 @@ def test_global_random_states_do_not_matter(recipe_values: Values, tmp_path: Pat
             seed(number)
         train_run(changed(recipe_values, "training", output_dir=str(tmp_path / f"run{number}")))
     assert stage_hashes(tmp_path / "run1") == stage_hashes(tmp_path / "run2")
+
+
+class AfterOneStage(CategoryDiscoveryCallback):
+    def on_stage_end(self, args: object, state: object, control: TrainingControl, **more: object) -> None:
+        control.should_training_stop = True
+
+
+def test_a_run_goes_on_in_the_precision_that_it_began_in(quick_values: Values, tmp_path: Path) -> None:
+    train_run(changed(quick_values, "training", mixed_precision="bf16"), callbacks=[AfterOneStage()])
+    run, auto = RunDirectory(tmp_path / "run"), changed(quick_values, "training", mixed_precision="auto")
+    run.require_recipe(auto)
+    assert len(train_run(auto).stages) == 3  # float32 is what it would be on this machine
+    assert run.recipe.training.mixed_precision == "bf16"
+    AcceleratorState._reset_state(reset_partial_state=True)  # one process has one precision
+    with pytest.raises(RunError, match="mixed_precision was 'bf16', is 'no'"):
+        train_run(changed(quick_values, "training", mixed_precision="no"))
+    anew = changed(quick_values, "training", mixed_precision="auto", output_dir=str(tmp_path / "anew"))
+    train_run(anew, callbacks=[AfterOneStage()])
+    assert RunDirectory(tmp_path / "anew").recipe.training.mixed_precision == "no"
 
 
 @pytest.mark.slow

@@ -15,11 +15,15 @@ import torch
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
+from promptccd import system
 from promptccd.cli.main import main
+from promptccd.data.stage_images import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.models.weights import CheckpointError
 from promptccd.runs import train_run
+from promptccd.runs.train_run import accelerator_for
 from promptccd.training import trainer
+from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -45,7 +49,8 @@ def trained(name: str, images: Path, backbone: Path, out: Path) -> dict[str, byt
     AcceleratorState._reset_state(reset_partial_state=True)
     values = resumable_recipe(images, backbone, out)
     values["model"] |= {"variant": name, **MODEL.get(name, {})}
-    values["training"] |= {"epochs": 2, "learning_rate": 1e-3, **TRAINING.get(name, {})}
+    exact = {"mixed_precision": "no", "num_workers": 0}
+    values["training"] |= {"epochs": 2, "learning_rate": 1e-3, **exact, **TRAINING.get(name, {})}
     train_run(Recipe.from_dict(values))
     return {
         f"{path.parent.name}/{path.name}": path.read_bytes()
@@ -189,3 +194,25 @@ def test_a_model_is_loaded_onto_one_gpu(backbone_folder: Path, tmp_path: Path) -
         with pytest.raises(CheckpointError, match="one device, got cuda:0, cuda:1"):
             PromptCCDModel.from_pretrained(tmp_path / "model", device_map=spread)
     assert PromptCCDModel.from_pretrained(tmp_path / "model", device_map="auto").device.type == "cpu"
+
+
+def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "available_cores", lambda: 24)
+    assert (accelerator_for(TrainingArguments()).mixed_precision, workers_for(None)) == ("no", 0)
+    with pretend_gpu():
+        assert workers_for(None) == 8
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        assert (workers_for(None), workers_for(2), workers_for(0)) == (6, 2, 0)
+        for launcher, recipe, precision in (
+            (None, "auto", "bf16"), ("no", "auto", "bf16"), ("no", "no", "no"), (None, "bf16", "bf16"),
+        ):  # fmt: skip
+            AcceleratorState._reset_state(reset_partial_state=True)
+            monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+            if launcher:
+                monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+            assert accelerator_for(TrainingArguments(mixed_precision=recipe)).mixed_precision == precision
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+        )
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert accelerator_for(TrainingArguments()).mixed_precision == "no"  # it would be emulated

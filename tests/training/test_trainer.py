@@ -26,6 +26,7 @@ from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, bui
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.models import PromptCCDBModel
 from promptccd.runs import train_run
+from promptccd.runs.train_run import accelerator_for
 from promptccd.training import progress
 from promptccd.training.arguments import TrainingArguments, cosine_rate
 from promptccd.training.history import EpochRecord
@@ -234,7 +235,7 @@ def trainer_of(
     return StageTrainer(
         model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
         evaluation_view=EvaluationView(build_image_processor(views)),
-        accelerator=Accelerator(cpu=True, mixed_precision=arguments.mixed_precision), stop=progress.StopRequest(),
+        accelerator=accelerator_for(arguments, torch.device("cpu")), stop=progress.StopRequest(),
         save=save, record=record, stepped=stepped,
     )  # fmt: skip
 

@@ -66,7 +66,9 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="where the data lies now, if it has moved")
     parser.add_argument(
-        "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
+        "--num_workers",
+        type=whole_number(0, MOST_WORKERS),
+        help="loader processes; as the machine allows unless given",
     )
 
 

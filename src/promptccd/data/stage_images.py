@@ -6,12 +6,14 @@ picture are listed, and never trained on under two labels.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -31,19 +33,31 @@ Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 
+MOST_USUAL = 8  # loader processes; more of them wait for the disk
 IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the one that it makes
 LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
 
 
-def workers_for(wanted: int, batch_bytes: int = 0) -> int:
+def usual_workers() -> int:
+    """Loader processes unless told: beside a GPU its share of the cores, up to `MOST_USUAL`."""
+    if not torch.cuda.is_available():
+        return 0
+    processes = int(
+        os.environ.get("LOCAL_WORLD_SIZE", "1")
+    )  # of this training on this machine, as launchers say it
+    return min(MOST_USUAL, system.available_cores() // processes)
+
+
+def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
     """Loader processes: as many as wanted, but no more than cores, nor than shared memory has room for.
 
     The results are the same bytes for any number.
 
     Args:
-        wanted: number of processes.
+        wanted: number of processes; `None` means `usual_workers`.
         batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
     """
+    wanted = usual_workers() if wanted is None else wanted
     workers, free = min(wanted, system.available_cores()), system.free_shared_memory()
     if not batch_bytes or not workers or free is None:
         return workers
@@ -62,7 +76,7 @@ def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
     )  # fmt: skip
 
 
-def loader_options(wanted: int, batch_bytes: int = 0) -> dict[str, Any]:
+def loader_options(wanted: int | None, batch_bytes: int = 0) -> dict[str, Any]:
     """What a `DataLoader` is told about its processes; arguments are those of `workers_for`."""
     if not (workers := workers_for(wanted, batch_bytes)):
         return {}
@@ -144,7 +158,7 @@ class StageImages:
     def read(
         cls,
         stage: Stage,
-        num_workers: int,
+        num_workers: int | None,
         progress: Progress,
         *,
         seen: dict[bytes, Original] | None = None,

@@ -48,7 +48,7 @@ class ReportOptions:
         samples: pictures per discovered category; 0 for no cards.
         routing: compute part routing for variants with parts.
         dataset: where the data lies now, if not where the runs recorded it.
-        num_workers: loader processes.
+        num_workers: loader processes; by default as the machine allows.
 
     Raises:
         ConfigurationError: fewer points than 1, or fewer samples than 0.
@@ -59,7 +59,7 @@ class ReportOptions:
     samples: int = 8
     routing: bool = True
     dataset: str | None = None
-    num_workers: int = 0
+    num_workers: int | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""

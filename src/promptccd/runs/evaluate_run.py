@@ -42,7 +42,7 @@ class RunEvaluation:
     Args:
         path: folder of the run.
         dataset: place of the data, if it is no longer the recorded one.
-        num_workers: loader processes.
+        num_workers: loader processes; by default as the machine allows.
         device: by default a GPU if there is one.
         keep_features: keep all computed features, for several protocols in a row.
         stages: the data itself; by default it is read again.
@@ -56,7 +56,7 @@ class RunEvaluation:
         self,
         path: str,
         dataset: str | None = None,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         device: str | None = None,
         keep_features: bool = False,
         *,

@@ -23,7 +23,7 @@ from promptccd.data.loading import open_images
 from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages
+from promptccd.data.stage_images import StageImages, workers_for
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import (
@@ -70,12 +70,12 @@ from promptccd.runs.stage_checkpoint import (
 from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
-from promptccd.training.arguments import DataArguments, TrainingArguments
+from promptccd.training.arguments import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
-from promptccd.training.gpus import reported_gpu, why_on_the_cpu
+from promptccd.training.gpus import reported_gpu, usual_precision, why_on_the_cpu
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -177,9 +177,15 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
     """The accelerator of a training: its device, precision and tracker; on the CPU by default where there is no CUDA.
 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
-    steps are the recipe's.
+    steps are the recipe's. Where that says ``auto``, the launcher may say bf16; its ``no`` is what it says unasked.
     """
-    asked = {"MIXED_PRECISION": arguments.mixed_precision, "GRADIENT_ACCUMULATION_STEPS": "1"}
+    precision: str = arguments.mixed_precision
+    if precision == "auto":
+        asked_for = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+        precision = "bf16" if asked_for == "bf16" else usual_precision()
+    asked = {"GRADIENT_ACCUMULATION_STEPS": "1"}
+    if arguments.mixed_precision != "auto":
+        asked["MIXED_PRECISION"] = precision
     for name, ours in asked.items():
         theirs = os.environ.get(f"ACCELERATE_{name}", ours)
         if theirs != ours:
@@ -198,7 +204,7 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
     return Accelerator(
         # without it, processes of torchrun on CPUs do not find each other
         cpu=not torch.cuda.is_available() if device is None else device.type == "cpu",
-        mixed_precision=arguments.mixed_precision,
+        mixed_precision=precision,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,
         project_dir=str(Path(arguments.output_dir) / "logs"),
@@ -239,15 +245,18 @@ def train_run(
         PromptCCDError: with a message that says what, why and what to do; what was saved stays.
     """
     require_callbacks(callbacks)
-    arguments, own_processes = recipe.training, accelerator is None
-    accelerator = accelerator or accelerator_for(arguments)
+    own_processes, run = accelerator is None, RunDirectory(recipe.training.output_dir)
+    if run.begun:
+        recipe = _in_precision(recipe, run.recipe.training.mixed_precision)
+    accelerator = accelerator or accelerator_for(recipe.training)
+    recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
+    arguments = recipe.training
     _require_every_step(accelerator)
     space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
-    run = RunDirectory(arguments.output_dir)
     if not run.begun:
         require_whole_patches(recipe)
-    if accelerator.device.type == "cpu" and accelerator.is_main_process:
-        logger.info(why_on_the_cpu(reported_gpu()))
+    if accelerator.is_main_process:
+        _tell_of_device(accelerator, arguments.num_workers)
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)
@@ -273,6 +282,25 @@ def train_run(
             ) from error
         finally:
             run.unlock()
+
+
+def _in_precision(recipe: Recipe, precision: MixedPrecision) -> Recipe:
+    """The recipe with what ``auto`` became."""
+    if recipe.training.mixed_precision != "auto":
+        return recipe
+    return replace(recipe, training=replace(recipe.training, mixed_precision=precision))
+
+
+def _tell_of_device(accelerator: Accelerator, num_workers: int | None) -> None:
+    if accelerator.device.type == "cpu":
+        logger.info(why_on_the_cpu(reported_gpu()))
+        return
+    logger.info(
+        "Training on %s (%s) in %s; images are loaded by %d processes.",
+        accelerator.device, torch.cuda.get_device_name(accelerator.device),
+        "bf16" if accelerator.mixed_precision == "bf16" else accelerator.mixed_precision.replace("no", "float32"),
+        workers_for(num_workers),
+    )  # fmt: skip
 
 
 def _with_streams(recipe: Recipe, stages: StageStream, tell: bool) -> Recipe:

@@ -253,6 +253,7 @@ class ModelArguments:
         require_in_range(self)
 
 
+MixedPrecision = Literal["auto", "no", "bf16"]
 Tracker = Literal[
     "none", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
 ]
@@ -317,8 +318,10 @@ class TrainingArguments:
             But for ``paper``, ranges, those of ``kmeans`` too, hold what held-out categories were miscounted by.
         init_components: clusters beyond the known categories that splitting and merging starts with.
         max_categories: the most that ``kmeans`` tries; none means twice the known ones.
-        mixed_precision: ``no`` or ``bf16``.
-        num_workers: loader processes, no more than cores; any number gives the same bytes.
+        mixed_precision: ``no`` or ``bf16``; ``auto`` is what the launcher says, else ``bf16`` on a CUDA GPU that has it
+            in hardware, else ``no``, and is recorded as what it became.
+        num_workers: loader processes, no more than cores; any number gives the same bytes. None means this process's
+            share of the cores, up to 8, beside a CUDA GPU, which would wait for images, and 0 without one.
         feature_batch_size: images per forward where no gradient is needed.
         save_steps: steps between resumable states; one is also written at the end of every stage's training.
         report_to: experiment tracker, of those that Accelerate knows.
@@ -368,8 +371,8 @@ class TrainingArguments:
     count_prior: Literal["paper", "matched", "calibrated"] = "paper"
     init_components: int = number(0, *WHOLE["num_components"])
     max_categories: int | None = number(None, *WHOLE["num_components"])
-    mixed_precision: Literal["no", "bf16"] = "no"
-    num_workers: int = number(0, 0, 512)
+    mixed_precision: MixedPrecision = "auto"
+    num_workers: int | None = number(None, 0, 512)
     feature_batch_size: int = number(256, 1, 2**20)
     save_steps: int = number(200, 1)
     report_to: Tracker = "none"

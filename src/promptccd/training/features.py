@@ -34,7 +34,7 @@ def extract_features(
     *,
     device: torch.device,
     batch_size: int,
-    num_workers: int,
+    num_workers: int | None,
     progress: Progress,
     label: str,
     prompted: bool | None = None,
@@ -76,7 +76,7 @@ def routing_agreement(
     images: StageImages,
     view: EvaluationView,
     batch_size: int,
-    num_workers: int,
+    num_workers: int | None,
 ) -> np.ndarray:
     """Share of patches of every image that are routed to the part of their label, ``(N,)``.
 

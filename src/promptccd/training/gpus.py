@@ -41,6 +41,12 @@ def exact_device(device: torch.device) -> torch.device:
     return device if device.type in _EXACT else torch.device("cpu")
 
 
+def usual_precision() -> str:
+    """What a training computes in unless told: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
+    fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if fast else "no"
+
+
 def why_on_the_cpu(gpu: str) -> str:
     """Why a training is on the CPU, in a line; `gpu` is what `reported_gpu` says."""
     if not gpu:

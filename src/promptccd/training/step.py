@@ -110,7 +110,7 @@ def training_loader(
     views: TrainingViews,
     batches: Iterable[list[tuple[int, int]]],
     seed: int,
-    num_workers: int,
+    num_workers: int | None,
     memory: Memory | None = None,
     *,
     batch_size: int = 0,
