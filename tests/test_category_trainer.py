@@ -91,6 +91,7 @@ class Diary(CategoryDiscoveryCallback):
         return note
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
     bare: PromptCCDModel, trained_run: Path, tmp_path: Path
 ) -> None:

@@ -210,6 +210,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_loader_whose_parent_was_killed_while_it_imported_ends(tmp_path):
     (tmp_path / "load.py").write_text(LOADED)
     (tmp_path / "started").mkdir()

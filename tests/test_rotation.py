@@ -131,6 +131,7 @@ def collected(tmp_path: Path) -> Callable[..., list[str]]:
     return collect
 
 
+@pytest.mark.slow
 def test_parts_share_the_slow_tests_and_nothing_else(collected: Callable[..., list[str]]) -> None:
     everything = collected()
     always = {"test_quick[0]", "test_quick[1]", "test_life"}
@@ -144,6 +145,7 @@ def test_parts_share_the_slow_tests_and_nothing_else(collected: Callable[..., li
         assert cases == {name.partition("[")[2] for name in part if name.startswith("test_other")}
 
 
+@pytest.mark.slow
 def test_a_part_is_the_same_in_any_order(collected: Callable[..., list[str]]) -> None:
     shuffled = collected("--slow-part", "2", "--random-order-seed=7")
     straight = collected("--slow-part", "2")
@@ -151,6 +153,7 @@ def test_a_part_is_the_same_in_any_order(collected: Callable[..., list[str]]) ->
     assert sorted(shuffled) == sorted(straight)
 
 
+@pytest.mark.slow
 def test_by_the_commit_what_was_changed_is_run_whatever_its_part(
     collected: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,17 +118,19 @@ def test_ours_needs_what_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("package", "code", "words", "said"),
     [
-        (
+        pytest.param(
             "torchvision",
             f"raise RuntimeError({NMS!r})",
             ["predict", ".", "."],
             f"torchvision 9.9 does not fit {TORCH}",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "pandas",
             "raise ValueError('size changed')",
             ["split", "--config", "promptccd-digits"],
             "pandas 9.9",
+            marks=pytest.mark.slow,
         ),
         ("PIL", "raise ImportError('x', name='PIL._imaging')", ["--version"], "PIL 9.9 cannot be imported"),
     ],

@@ -375,6 +375,7 @@ def deep(bits: int) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_files", [False, True])
 def test_one_deep_image_among_many_is_found_wherever_it_stands(as_files: bool, tmp_path: Path) -> None:
     records = []

@@ -34,6 +34,7 @@ def discovered(album: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> di
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_new_kinds_open_and_one_image_that_fits_nowhere_waits_until_there_are_more(tmp_path, capsys):
     out, four = tmp_path / "groups", dict.fromkeys(range(4), 20)
     first = discovered(write_album(tmp_path / "one", dict.fromkeys(range(4), 30), 1), out, capsys)
@@ -63,6 +64,7 @@ def test_new_kinds_open_and_one_image_that_fits_nowhere_waits_until_there_are_mo
     ]
 
 
+@pytest.mark.slow
 def test_what_was_set_aside_draws_its_like_and_what_is_new_opens_beside_it(tmp_path, capsys):
     out, junk, four = tmp_path / "groups", 7, dict.fromkeys(range(4), 20)
     discovered(write_album(tmp_path / "one", dict.fromkeys(range(4), 30) | {junk: 60}, 1), out, capsys)

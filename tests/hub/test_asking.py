@@ -421,6 +421,7 @@ def tagged(stage: str, hub: Hub) -> str:
     return stage
 
 
+@pytest.mark.slow
 def test_every_way_in_takes_every_spelling(
     tagged: str, hub: Hub, pictures: Path, capsys, tmp_path: Path
 ) -> None:

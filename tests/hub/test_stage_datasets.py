@@ -156,6 +156,7 @@ def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub,
         assert bool(licence.reason) or metadata
 
 
+@pytest.mark.slow
 def test_every_command_takes_published_stages(
     recipe: Path, recipe_values: dict, trained_run: Path, hub: Hub, tmp_path: Path, capsys
 ) -> None:

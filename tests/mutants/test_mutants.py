@@ -155,6 +155,7 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_becomes_of_mistakes(toy: Path) -> None:
     paths = os.pathsep.join(map(str, [PROJECT.root, toy, toy / "src"]))
     done = subprocess.run(

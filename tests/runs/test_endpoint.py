@@ -36,6 +36,7 @@ def pictures() -> list[Image.Image]:
     return [Image.fromarray(each) for each in rows]
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_pipeline_and_needs_no_package(
     trained_run: Path, pictures: list[Image.Image], tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def on_a_pretended_gpu(what: str, *commands: list[str]) -> tuple[list[list[int]]
     return json.loads(ended.stdout.splitlines()[-1]), ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
 def test_groups_and_predictions_are_those_of_the_cpu(trained_run: Path, tmp_path: Path, capsys) -> None:
     photos = pictures(tmp_path / "photos")
     stage = str(trained_run / "stage1")

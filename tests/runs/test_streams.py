@@ -150,6 +150,7 @@ def test_what_was_held_out_is_scored_by_every_stage(
     assert "labelled images held out, percent right" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_call_from_python_is_the_command(
     collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
 ) -> None:
