@@ -172,7 +172,7 @@ def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -
         assert len(set(own)) > 1
 
 
-def test_a_classifier_is_scored_on_the_images_of_every_stage() -> None:
+def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
     score = SCORERS["native"](TASK)
     assert score.protocol == "native"
     rows = []
@@ -181,7 +181,9 @@ def test_a_classifier_is_scored_on_the_images_of_every_stage() -> None:
         accuracy = clustering_accuracy(ids, said, range(2))
         rows.append(StageScore(stage, *accuracy, len(set(said.tolist())), len(ids)))
     np.testing.assert_equal(score.stages, rows)
-    with pytest.raises(ConfigurationError, match="scores a classifier, and rankstats has none: choose cacc"):
+    with pytest.raises(
+        ConfigurationError, match="own answer, and rankstats has none at stage 1: choose cacc"
+    ):
         SCORERS["native"](replace(TASK, native=lambda stage, asked: None))
 
 

@@ -218,7 +218,9 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     write_run_comparison([*runs, same_name], tmp_path / "out", options)
     averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
     folder = runs[0].parent.name
-    assert [(row["variant"], row["runs"]) for row in averages] == [(f"{folder}/tiny", 2), ("c/tiny", 1)]
+    both = [(f"{folder}/tiny", 2), ("c/tiny", 1)]
+    expected = [(name + own, count) for name, count in both for own in ("", ", own answer")]
+    assert [(row["variant"], row["runs"]) for row in averages] == expected
 
 
 @pytest.mark.slow
@@ -338,11 +340,11 @@ def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Pat
     own = method_named(variant).answers_natively
     for shown, record in zip(rows, records["summary"], strict=True):
         row = dict(zip(header[6:7] + header[9:10], shown[6:7] + shown[9:10], strict=True))
-        assert row["own classifier: All"] == f"{record['native_all']:.1f}"
+        assert row["own answer: All"] == f"{record['native_all']:.1f}"
         value = record["native_all"] if own else record["all"]
         assert record["all_difference"] == pytest.approx(value - record["all_published"])
         assert row["paper: All"] == f"{record['all_published']:.1f} ({signed(record['all_difference'])})"
-        assert record["published_of"] == ("own classifier" if own else "k-means")
+        assert record["published_of"] == ("own answer" if own else "k-means")
         assert record["published_differs"] == "; ".join(published.differences)
     assert [each["native_all"] for each in records["scores"]] == [10.0, 20.0, 30.0, 20.0]
 

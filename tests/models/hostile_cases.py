@@ -137,6 +137,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("projection_hidden_size", [-32]),
     ("projection_bottleneck_size", [10**9]),
     ("num_components", [10**9, -1]),
+    ("answer_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
     ("prompts_per_image", [0]),
     ("covariance_type", ["evil"]),
     ("confidence_temperature", [0, -0.1, "hot"]),
@@ -369,6 +370,10 @@ cases(
         "a metric without measure": (filled("whitener", 3e38), None),
         "variances below zero": (filled("mixture.variances", -1.0), "variances"),
         "variances of zero": (filled("mixture.variances", 0.0), "variances"),
+        "variances of the one that answers": (
+            filled("answer_mixture.variances", 0.0),
+            "answer_mixture.variances",
+        ),
         "a normalisation of nothing": (filled("backbone.layernorm.weight", 0.0), None),
     },
 )

@@ -19,6 +19,13 @@ from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.stages import Stage
 from tests.training.reference_networks import Networks, Weights, covariances, eq5, role, unit
 
+NATIVE = "native answers"
+
+
+def _of_fit(name: str, fit: tuple[Tensor, ...]) -> Weights:
+    parts = [f"{name}.{part}" for part in ("means", "variances", "log_weights", "floor")]
+    return dict(zip(parts, fit, strict=False))
+
 
 class Reference:
     """One run.
@@ -44,6 +51,7 @@ class Reference:
         self.nets, self.t = Networks(backbone, SimpleNamespace(**model)), SimpleNamespace(**training)
         self.kind, self.forward, self.names = kind, getattr(self.nets, kind), list(start)
         self.extra: Weights = {}  # of what a method keeps beside what learns
+        self.answered: Weights = {}
         self.w = self.nets.pretrained | {name: value.double() for name, value in start.items()}
         self.training_views = viewing.TrainingViews(options)
         self.fixed_view = viewing.EvaluationView(viewing.build_image_processor(options))
@@ -81,12 +89,13 @@ class Reference:
                     decay = t.weight_decay if value.ndim > 1 or t.decay_vectors else 0.0
                     rate = getattr(t, f"{role(name)}_learning_rate", t.learning_rate)
                     self.w[name] = self.moved(name, value, gradient, self.share() * rate, decay)
+        if self.kind == "gaussians":
+            self.answer()
         if self.stage == 0:
             self.hand_on()
         self.end()
-        parts = [f"mixture.{part}" for part in ("means", "variances", "log_weights", "floor")]
         ended = {name: self.w[name] for name in self.names} | self.extra
-        return ended | dict(zip(parts, self.nets.mixture, strict=False))
+        return ended | _of_fit("mixture", self.nets.mixture) | self.answered
 
     @property
     def most_rows(self) -> int:
@@ -171,10 +180,34 @@ class Reference:
         if self.t.category_count == "split_merge" and self.stage > 0:
             start, seed = int(self.known.max()) + 1 + self.t.init_components, seed_of("count", *position)
             count = clustering.estimate_by_split_merge(features, start, settled=settled, seed=seed).count
-        options = {"covariance_type": self.nets.model.covariance_type, "floor_share": self.t.mixture_floor}
-        seed = seed_of("mixture", *position)
-        fit = clustering.fit_gaussian_mixture(features, count, settled=settled, seed=seed, **options)
-        self.nets.mixture = fit.means, fit.variances, fit.log_weights, fit.floor
+        self.nets.mixture = self.fitted(features, count, settled, self.t.mixture_floor, epoch)
+
+    def fitted(
+        self, features: Tensor, count: int, settled: Tensor, floor: float, epoch: int
+    ) -> tuple[Tensor, ...]:
+        """Means, variances, weights and floor of a fit."""
+        fit = clustering.fit_gaussian_mixture(
+            features,
+            count,
+            settled=settled,
+            covariance_type=self.nets.model.covariance_type,
+            floor_share=floor,
+            seed=seed_of("mixture", self.t.seed, self.stage, epoch),
+        )
+        return fit.means, fit.variances, fit.log_weights, fit.floor
+
+    @torch.no_grad()
+    def answer(self) -> None:
+        """A last mixture that prompts nothing, and the likeliest component of every image of the stage."""
+        own = unit(self.nets.plain(self.w, self.fixed)[0]).float()
+        features, free = torch.cat([own, self.replay]), torch.full((len(own),), -1)
+        settled = torch.cat([free if self.stage else self.labels, self.known])
+        count = len(self.nets.mixture[0])
+        fit = self.fitted(features, count, settled, self.t.answer_floor, self.epoch + 1)
+        means, variances, log_weights, _ = fit
+        densities = torch.distributions.MultivariateNormal(means, covariances(means, variances))
+        likeliest = (log_weights + densities.log_prob(own[:, None])).argmax(1)
+        self.answered = _of_fit("answer_mixture", fit) | {NATIVE: likeliest}
 
     @torch.no_grad()
     def hand_on(self) -> None:

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stages import Stage
-from tests.training.reference import Reference
+from tests.training.reference import NATIVE, Reference
 from tests.training.reference_networks import Weights, eq5, linear, unit
-
-NATIVE = "native answers"
 
 
 class ClassifierReference(Reference):

@@ -34,8 +34,8 @@ from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
-from tests.training.reference import Reference
-from tests.training.reference_classifiers import NATIVE, HappyReference, SimGCDReference
+from tests.training.reference import NATIVE, Reference
+from tests.training.reference_classifiers import HappyReference, SimGCDReference
 from tests.training.reference_grow_merge import GrowMergeReference
 from tests.training.reference_meta import MetaReference
 from tests.training.reference_networks import Networks
@@ -78,6 +78,7 @@ TRAINING: Values = {
     "prompt_warmup_epochs": 1,
     "replay_samples": 12,
     "mixture_floor": 0.05,
+    "answer_floor": 0.4,
     "category_count": "known",
     "init_components": 0,
 }

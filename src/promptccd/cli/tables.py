@@ -58,7 +58,7 @@ def stream_table(records: "Sequence[StreamRecord]") -> str:
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1).
 
-    The answers of the methods' own classifiers have rows of their own.
+    The methods' own answers have rows of their own.
     """
     scores = experiments.with_own_answers(scores)
     counts = {len(each) for each in scores.values()}

@@ -15,6 +15,8 @@ from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
 
+OWN_ANSWER = "own answer"  # in tables: of a method's classifier or mixture, beside that of k-means
+
 # Estimates the number of categories from a stage t, the features of stages 0 to t and the ids of earlier stages.
 CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]
 
@@ -52,7 +54,7 @@ class StageScore:
         num_categories: categories after the stage.
         num_images: images of the stage.
         count_range: lowest and highest plausible number of categories where it was estimated, else `None`.
-        native: All, Old and New of the method's own classifier, where it has one.
+        native: All, Old and New of the method's own answer, where it has one.
     """
 
     stage: int
@@ -88,14 +90,14 @@ class ContinualScore:
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """Further figures per stage in percent, by name: of the method's own classifier, or of the protocol."""
+        """Further figures per stage in percent, by name: of the method's own answer, or of the protocol."""
         if self.native is None:
             return {}
         return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in PARTS}
 
     @property
     def native(self) -> "ContinualScore | None":
-        """The same stages by the method's own classifier; `None` unless every stage has its answer."""
+        """The same stages by the method's own answer; `None` unless every stage has one."""
         rows = [
             replace(row, all=row.native[0], old=row.native[1], new=row.native[2], native=None)
             for row in self.stages

@@ -86,7 +86,7 @@ PROTOCOLS = {
         options=("test_split",),
     ),
     "native": ProtocolTerms(
-        "the method's own classifier: every image in the class with the largest logit",
+        "the method's own answer: the class with the largest logit, or the category of the likeliest component",
         reference="none",
         counted="classes",
         has_baselines=False,

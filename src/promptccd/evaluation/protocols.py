@@ -55,7 +55,7 @@ class SessionScore(ContinualScore):
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """The accuracies under separate assignments; a method's own classifier has only these."""
+        """The accuracies under separate assignments; a method's own answer has only these."""
         found = {f"{part}_v1": [getattr(each, part) for each in self.separate] for part in PARTS}
         return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
 
@@ -124,7 +124,7 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]  # that the stage was grouped with
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]  # `None` for a model without parts
-    # Class of every image by the classifier of a stage's model; `None` for a model without one.
+    # The own answer of a stage's model to every image; `None` for a model without one.
     native: Callable[[int, StageImages], np.ndarray | None]
     method: str  # for messages
     num_known: int  # initially labelled categories, which are Old at every stage; their ids come first
@@ -234,7 +234,7 @@ def _steps_on_test(task: Task) -> ForgettingScore:
 
 
 def _sessions(task: Task) -> SessionScore:
-    """MetaGCD's setting; a method's own classifier is scored under separate assignments alone."""
+    """MetaGCD's setting; a method's own answer is scored under separate assignments alone."""
     found = session_accuracy(
         task.seen_test_features,
         task.seen_test_ids(),
@@ -255,13 +255,14 @@ def _sessions(task: Task) -> SessionScore:
 
 
 def _native(task: Task) -> ContinualScore:
-    """Answers of a method's own classifier."""
+    """A method's own answers."""
     rows = []
     for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
         answers = task.native(stage, task.trained.images[stage])
         if answers is None:
             raise ConfigurationError(
-                f"Protocol native scores a classifier, and {task.method} has none: choose cacc."
+                f"Protocol native scores a method's own answer, and {task.method} has none at stage {stage}: choose "
+                "cacc. (A mixture has one if its checkpoint was written since mixtures answer: train again for it.)"
             )
         accuracy = clustering_accuracy(true_ids, answers, task.known)
         rows.append(StageScore(stage, *accuracy, len(np.unique(answers)), len(true_ids)))

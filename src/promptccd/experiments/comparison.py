@@ -13,6 +13,7 @@ from promptccd.data.splits import PAPER_CUTS
 from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, published_rows
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import audited_by_stage
+from promptccd.evaluation.continual import OWN_ANSWER
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import (
@@ -104,9 +105,9 @@ def write_comparison(
 
 
 def with_own_answers(groups: Scores) -> dict[str, Sequence[ContinualScore]]:
-    """The same rows, each followed by one of the answers of the method's own classifier, where it has one.
+    """The same rows, each followed by one of the method's own answer, where it has one.
 
-    Where the paper's figures are of another matching (MetaGCD's v1), a row of these comes between, and the classifier
+    Where the paper's figures are of another matching (MetaGCD's v1), a row of these comes between, and the own answer
     is scored by that matching alone.
     """
     rows: dict[str, Sequence[ContinualScore]] = {}
@@ -116,7 +117,7 @@ def with_own_answers(groups: Scores) -> dict[str, Sequence[ContinualScore]]:
             which = ", v1"
             rows[f"{name}{which}"] = [score.as_published for score in scores]
         if natives := [native for score in scores if (native := score.native) is not None]:
-            rows[f"{name}, own classifier{which}"] = natives
+            rows[f"{name}, {OWN_ANSWER}{which}"] = natives
     return rows
 
 

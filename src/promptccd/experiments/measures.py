@@ -251,7 +251,7 @@ class SummaryRow:
     stage: int | None  # `None` for the average
     scores: Sequence[StageScore]  # of the runs; empty for the average
     grouped: Mapping[str, Spread]  # by semi-supervised k-means
-    own: Mapping[str, Spread]  # by the method's own classifier; empty unless every run has one
+    own: Mapping[str, Spread]  # by the method's own answer; empty unless every run has one
     compared: Mapping[str, Spread]  # the one of these two that stands beside the paper's figures
 
 

@@ -13,6 +13,7 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import MARKS, mark_of
+from promptccd.evaluation.continual import OWN_ANSWER
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
 from promptccd.experiments.comparison import BACKBONES, Scores, differences, rounded, stage_charts
@@ -215,7 +216,7 @@ def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[
     for (entry, own, others), varied in product(scores, variations):
         records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
-            who = "k-means" if entry.cells[0].answers_natively else "own classifier"
+            who = "k-means" if entry.cells[0].answers_natively else OWN_ANSWER
             records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 

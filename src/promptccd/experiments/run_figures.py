@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.continual import OWN_ANSWER
 from promptccd.experiments.charts import (
     NUM_STYLES,
     Chart,
@@ -38,11 +39,11 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) -> Table:
-    """All, Old and New per stage and on average, of a method's own classifier too, beside the published ones."""
+    """All, Old and New per stage and on average, of a method's own answer too, beside the published ones."""
     summary = summary_rows(runs)
     header = ["", "images", "categories", "All", "Old", "New"]
     if summary[0].own:
-        header += ["own classifier: All", "Old", "New"]
+        header += [f"{OWN_ANSWER}: All", "Old", "New"]
     if published:
         header += ["paper: All", "Old", "New", "paper fits the split"]
     rows = []

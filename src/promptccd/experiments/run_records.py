@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.continual import OWN_ANSWER
 from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure
@@ -74,7 +75,7 @@ def _scores(run: RunMeasures) -> Iterator[Record]:
 
 
 def _natives(values: Iterable[Any] | None) -> Record:
-    """All, Old and New of the method's own classifier; empty without one."""
+    """All, Old and New of the method's own answer; empty without one."""
     return {f"native_{part}": value for part, value in zip(PARTS, values, strict=True)} if values else {}
 
 
@@ -92,7 +93,7 @@ def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> l
                 printed = getattr(audited.row, part)
                 record |= {f"{part}_published": printed, f"{part}_difference": spread.mean - printed}
             record |= {
-                "published_of": "own classifier" if row.compared is row.own else "k-means",
+                "published_of": OWN_ANSWER if row.compared is row.own else "k-means",
                 "published_differs": "; ".join(published.differences),
                 "published_outcome": audited.verdict.outcome,
                 "published_reason": audited.verdict.reason,

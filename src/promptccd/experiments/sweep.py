@@ -11,6 +11,7 @@ from typing import Any
 
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
+from promptccd.evaluation.continual import OWN_ANSWER
 from promptccd.experiments.sweep_cells import (
     BASELINES,
     LOG,
@@ -259,7 +260,7 @@ def _average(cell: SweepCell) -> str:
     results = RunDirectory(cell.path).results
     if results is None:
         return ""
-    own = "" if results.native is None else f" (own classifier {results.native.average['all']:.1f})"
+    own = "" if results.native is None else f" ({OWN_ANSWER} {results.native.average['all']:.1f})"
     return f", All {results.average['all']:.1f}{own}"
 
 

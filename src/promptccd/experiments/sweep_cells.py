@@ -294,14 +294,14 @@ class ProtocolScoring:
         evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
-        """The score to compare with the paper, of k-means or of the method's own classifier; `None` before scoring."""
+        """The score to compare with the paper, of k-means or of the method's own answer; `None` before scoring."""
         score = self._score(cell)
         if score is None:
             return None
         return (score.native if cell.answers_natively else None) or score.as_published
 
     def other(self, cell: SweepCell) -> ContinualScore | None:
-        """The score of the other answer of a method with a classifier; `None` for other methods."""
+        """The score of the other answer of a method that has two; `None` for other methods."""
         score = self._score(cell)
         if score is None or score.native is None:
             return None

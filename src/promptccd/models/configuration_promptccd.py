@@ -173,6 +173,8 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     Attributes:
         num_components: K, the number of mixture components; 0 until the first fit. Sizes the buffers.
         component_categories: category id of every component; -1 while a stage is in training.
+        answer_categories: the same of the mixture that answers, whose buffers it sizes; empty before the first stage is
+            finished, and in older checkpoints.
         covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
             ``"full"``.
         count_scale: factor of the variance within categories that counted held-out labelled categories best;
@@ -186,6 +188,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     num_components: int = 0
     component_categories: list[int] = field(default_factory=list)
+    answer_categories: list[int] = field(default_factory=list)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
     count_scale: float = 1.0
     prompts_per_image: int = 5
@@ -193,13 +196,15 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     prompts_at_test: bool = False
 
     def validate_components(self) -> None:
-        """Refuse a finished stage with components that have no category."""
+        """Refuse a finished stage with components that have no category, and answers that are none."""
         given = len(self.component_categories)
         if self.stage is not None and given != self.num_components:
             raise ValueError(
                 f"Expected a category for each of {self.num_components} components, got {given} in "
                 "component_categories."
             )
+        if strange := set(self.answer_categories) - {*self.category_ids, -1}:
+            raise ValueError(f"Expected ids of categories in answer_categories, got {min(strange)}.")
 
 
 @strict

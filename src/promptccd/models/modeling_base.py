@@ -304,8 +304,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
             raise CheckpointError(f"prototypes of {place} are no means of unit features: download it again.")
         if self.config.spread is not None and not (self.spreads > 0).all():
             raise CheckpointError(f"spreads of {place} are not positive: download it again.")
-        if self.mixture is not None and not self.mixture.is_valid():
-            raise CheckpointError(f"mixture.variances of {place} are not positive: download it again.")
+        for name, part in self.named_children():
+            if isinstance(part, GaussianMixture) and not part.is_valid():
+                raise CheckpointError(f"{name}.variances of {place} are not positive: download it again.")
 
     def freeze(self) -> None:
         """Let only the last block, the projection head and `prompt_parameters` learn."""
@@ -433,8 +434,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         return {}
 
+    @property
+    def answers_prompted(self) -> bool | None:
+        """Whether prompts act on the features that `assign_natively` takes; `None` as at test."""
+        return None
+
     def assign_natively(self, features: Tensor) -> Tensor | None:
-        """Class ``(N,)`` that a classifier of the method gives features ``(N, D)``; `None` without a classifier."""
+        """The method's own answer ``(N,)`` to features ``(N, D)``, of a classifier or mixture; `None` without one."""
         return None
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:

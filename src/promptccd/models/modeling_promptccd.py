@@ -17,6 +17,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
     A prompted forward first computes the plain feature, without a graph. The means of the likeliest components for
     that feature then enter the same backbone as extra tokens behind [CLS].
 
+    A second mixture, `answer_mixture`, only answers. It is fitted when a stage ends, with a floor of its own, and never
+    prompts or replays: training is the same with it and without.
+
     Example:
         >>> model = PromptCCDModel.from_pretrained("facebook/dinov2-base")
         >>> model = PromptCCDModel.from_pretrained("runs/promptccd-digits/stage3")
@@ -27,10 +30,16 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)
-        self.mixture = GaussianMixture(
-            config.num_components, config.vision_config.hidden_size, config.covariance_type
-        )
+        self.mixture = self._mixture_of(config.num_components)
+        self.answer_mixture: GaussianMixture | None = None
+        if config.answer_categories:
+            self.answer_mixture = self._mixture_of(len(config.answer_categories))
         self.post_init()
+
+    def _mixture_of(self, num_components: int) -> GaussianMixture:
+        return GaussianMixture(
+            num_components, self.config.vision_config.hidden_size, self.config.covariance_type
+        )
 
     @property
     def num_prompts(self) -> int:
@@ -80,6 +89,30 @@ class PromptCCDModel(CategoryDiscoveryModel):
         self.config.num_components = self.mixture.num_components
         self.config.component_categories = [-1] * self.mixture.num_components
 
+    def load_answer(self, known: list[int], *fitted: Tensor) -> None:
+        """Load the fitted mixture that answers; `load_mixture` says of what.
+
+        Its first components are the known categories, and `set_categories` names the others.
+        """
+        self.answer_mixture = self._mixture_of(0).to(self.mixture.means)
+        self.answer_mixture.load(*fitted)
+        unnamed = self.answer_mixture.num_components - len(known)
+        self.config.answer_categories = [*known, *[-1] * unnamed]
+
+    @property
+    def answers_prompted(self) -> bool | None:
+        """The mixture is one of plain features."""
+        return False if self.config.prompts_at_test else None
+
+    @torch.no_grad()
+    def assign_natively(self, features: Tensor) -> Tensor | None:
+        """Category ``(N,)`` of the likeliest component for plain features ``(N, D)``; `None` before a stage's end."""
+        if self.answer_mixture is None:
+            return None
+        query = F.normalize(features.to(self.answer_mixture.means.device).float(), dim=-1)
+        categories = torch.tensor(self.config.answer_categories, device=query.device)
+        return categories[self.answer_mixture.log_joint(query).argmax(1)]
+
     def replay(self, per_component: int, generator: torch.Generator) -> Replay:
         """See the base class."""
         features = self.mixture.sample(per_component, generator)
@@ -88,14 +121,44 @@ class PromptCCDModel(CategoryDiscoveryModel):
         )
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
-        """See the base class; a component without a category that still exists gets the nearest one."""
+        """See the base class; a component without a category that still exists gets the nearest one.
+
+        Of those that answer, new components and new categories are paired first, one to one: two components that
+        answered alike would hide a category.
+        """
         super().set_categories(prototypes, ids, names)
-        if self.mixture.num_components == 0:
-            return
-        rows = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1)
-        nearest = torch.tensor(ids)[rows.cpu()].tolist()
+        config = self.config
         # mutant 1 to 2: no id of a category is below 0, so that either gives way to the nearest one
-        before = self.config.component_categories or [-1] * len(nearest)
-        self.config.component_categories = [
-            category if category in ids else other for category, other in zip(before, nearest, strict=True)
+        before = config.component_categories or [-1] * self.mixture.num_components
+        config.component_categories = self._existing(before, self.mixture)
+        if self.answer_mixture is not None:
+            paired = self._paired(config.answer_categories, self.answer_mixture)
+            config.answer_categories = self._existing(paired, self.answer_mixture)
+
+    def _distances(self, mixture: GaussianMixture) -> Tensor:
+        """Of means to prototypes, ``(K, C)`` on the CPU."""
+        return torch.cdist(mixture.means.float(), self.prototypes.float()).cpu()
+
+    def _existing(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
+        """Categories of components, with the nearest one in place of each that does not exist."""
+        if not categories:
+            return []
+        ids = self.config.category_ids
+        nearest = torch.tensor(ids)[self._distances(mixture).argmin(1)].tolist()
+        return [
+            category if category in ids else other
+            for category, other in zip(categories, nearest, strict=True)
         ]
+
+    def _paired(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
+        """Categories of components, with categories that none has for those that have none, the closest pair first."""
+        ids, paired = self.config.category_ids, list(categories)
+        taken = torch.tensor([category in categories for category in ids])
+        named = torch.tensor([category >= 0 for category in categories])
+        distances = self._distances(mixture).masked_fill(named[:, None] | taken, torch.inf)
+        while distances.isfinite().any():
+            component, place = divmod(int(distances.argmin()), len(ids))
+            paired[component] = ids[place]
+            distances[component] = torch.inf
+            distances[:, place] = torch.inf
+        return paired

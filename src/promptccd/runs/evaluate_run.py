@@ -151,11 +151,17 @@ class RunEvaluation:
         return ContinualScore("part-routing", rows) if rows else None
 
     def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
-        """Classes ``(N,)`` that the classifier of a stage's model gives images; `None` for models without one."""
+        """A stage's model's own answers ``(N,)`` to images; `None` for models that have none."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed
-        answers = model.assign_natively(self.features(stage, [images])[0].cpu())
+        if model.answers_prompted is None:
+            (features,) = self.features(stage, [images])
+        else:
+            view = load_view(self.run.stage(stage))
+            shown = placed(self.load_stage(stage), view, self.device)
+            (features,) = self._features(shown, view, [images], model.answers_prompted)
+        answers = model.assign_natively(features.cpu())
         return None if answers is None else answers.numpy()
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:

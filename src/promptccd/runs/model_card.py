@@ -19,6 +19,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.continual import OWN_ANSWER
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
@@ -317,10 +318,10 @@ def _results(recipe: Recipe, table: Mapping[str, Any], source: Source | None) ->
         lines.append(f"| Stage {row['stage']}{whose} | {_cells(row)} | {count} | {row['num_images']} |")
         if "native" in row:
             own = dict(zip(PARTS, row["native"], strict=True))
-            lines.append(f"| Stage {row['stage']}, own classifier | {_cells(own)} | | |")
+            lines.append(f"| Stage {row['stage']}, {OWN_ANSWER} | {_cells(own)} | | |")
     lines.append(f"| **Average** | {_cells(table['average'])} | | |")
     if (native := ContinualScore.from_dict(dict(table)).native) is not None:
-        lines.append(f"| **Average**, own classifier | {_cells(native.average)} | | |")
+        lines.append(f"| **Average**, {OWN_ANSWER} | {_cells(native.average)} | | |")
     text = "Continual clustering accuracy (cACC) in percent; Old are the categories that stage 0 labelled."
     if "columns" in table:
         text += (
@@ -328,7 +329,7 @@ def _results(recipe: Recipe, table: Mapping[str, Any], source: Source | None) ->
             "the same images stands below, and is what the paper's figures are taken to be of."
             if method_named(recipe.model.variant).answers_natively
             else " Images were grouped by semi-supervised k-means over features, as the paper's are taken to be; what "
-            "the method's own classifier says of them stands below."
+            "the method itself answers for them stands below."
         )
     published = _comparable(recipe, len(table["stages"]))
     if published:

@@ -505,13 +505,17 @@ class _Run:
         images, settled = self.images[stage.index], self._settled(stage.index)
         features = self._features(model, settled)
         protocol = self._protocol(settled)
-        own: Tensor | None = None  # the classifier's answers; stage 0 has labels
+        own: Tensor | None = None  # the method's own answers; stage 0 has labels
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
             count = count or same_on_all(self._counts.estimate(stage.index, features, protocol.assigned))
             found = protocol.discover(features, count.count)
-            own = model.assign_natively(features[stage.index])
+            own = model.assign_natively(
+                features[stage.index]
+                if model.answers_prompted is None
+                else self._features_of(model, images, model.answers_prompted)
+            )
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
@@ -728,20 +732,22 @@ class _Run:
 
     def _features(self, model: CategoryDiscoveryModel, settled: SettledImages) -> list[Tensor]:
         """Features of the images so far, of earlier stages only those of images with a category."""
-        features = [
-            extract_features(
-                model,
-                images,
-                self.view,
-                device=self.accelerator.device,
-                batch_size=self.recipe.training.feature_batch_size,
-                num_workers=self.recipe.training.num_workers,
-                progress=self.stop.progress,
-                label=f"features of stage {images.stage.index}",
-            )
-            for images in self.images
-        ]
-        return settled.of_placed(features)
+        return settled.of_placed([self._features_of(model, images) for images in self.images])
+
+    def _features_of(
+        self, model: CategoryDiscoveryModel, images: StageImages, prompted: bool | None = None
+    ) -> Tensor:
+        return extract_features(
+            model,
+            images,
+            self.view,
+            device=self.accelerator.device,
+            batch_size=self.recipe.training.feature_batch_size,
+            num_workers=self.recipe.training.num_workers,
+            progress=self.stop.progress,
+            label=f"features of stage {images.stage.index}",
+            prompted=prompted,
+        )
 
     def _read(self, stage: Stage) -> StageImages:
         self.images.append(

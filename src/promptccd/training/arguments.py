@@ -308,6 +308,7 @@ class TrainingArguments:
         exemplar_choice: which: ``nearest_centre``, next to the category's mean feature, or ``random``.
         exemplar_labels: whether their labels take part: those of stage 0, of later stages what the method said.
         mixture_floor: share of the features' own variance that every fit of the mixture adds to its variances.
+        answer_floor: the same of the last fit of a stage, which only answers.
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
             splitting and merging clusters (PromptCCD-U); ``stream``, the same in the first unlabelled stage, then by
@@ -366,6 +367,7 @@ class TrainingArguments:
     exemplar_choice: Literal["nearest_centre", "random"] = "nearest_centre"
     exemplar_labels: bool = True
     mixture_floor: float = number(0.01, 0, 1, above=True)
+    answer_floor: float = number(1.0, 0, 10, above=True)
     kmeans_restarts: int = number(100, 1, 1_000_000)
     category_count: Literal["known", "split_merge", "stream", "kmeans"] | list[int] = "known"
     count_prior: Literal["paper", "matched", "calibrated"] = "paper"

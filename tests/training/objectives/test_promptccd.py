@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel
-from promptccd.data.randomness import torch_generator
+from promptccd.clustering import fit_gaussian_mixture
+from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.models import Replay
@@ -65,3 +66,30 @@ def test_a_labelled_stage_learns_the_scale_that_later_ones_count_with(
         StageContext(images, labels), model, narrow(labels), category_count=counting, count_prior=prior
     ).end_stage()
     assert (model.config.count_scale != 1) == learns
+
+
+def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
+    model: PromptCCDModel, images: StageImages
+) -> None:
+    """It sees the last features, has a floor of its own, and as many components as the other; known ones come first."""
+    known = torch.tensor([5, 2]).repeat_interleave(8)
+    here = torch.arange(len(images)) % KNOWN
+    replay = Replay(narrow(known % KNOWN), known)
+    stage = StageContext(images, replay=replay, num_categories=KNOWN)
+    objective_on(stage, model, narrow(here), mixture_floor=0.01, answer_floor=0.5).begin_epoch(0)
+    before = [each.clone() for each in model.mixture.buffers()]
+    moved = narrow(here).roll(1, 1)
+    objective_on(stage, model, moved, mixture_floor=0.01, answer_floor=0.5).end_stage()
+    assert all(torch.equal(one, other) for one, other in zip(model.mixture.buffers(), before, strict=True))
+    assert model.config.component_categories == [2, 5, -1]
+    assert model.config.answer_categories == [2, 5, -1]
+    rows = torch.cat([moved, replay.features])
+    expected = fit_gaussian_mixture(
+        rows,
+        KNOWN,
+        settled=torch.cat([torch.full((len(images),), -1), (known == 5).long()]),
+        floor_share=0.5,
+        seed=seed_of("mixture", 1, 1, TrainingArguments().epochs_of(1)),
+    )
+    for name in ("means", "variances", "log_weights", "floor"):
+        assert torch.equal(getattr(model.answer_mixture, name), getattr(expected, name)), name

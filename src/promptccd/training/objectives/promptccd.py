@@ -44,31 +44,44 @@ class MixtureObjective(ContrastiveObjective):
         """
         if epoch % self.arguments.refit_every:
             return
-        replay, features = self.stage.replay, self.plain_features("features for the mixture")
-        if replay is not None:
-            features = torch.cat([features, replay.features.to(features)])
-        known, of_rows = self._known_categories(), self._categories_of_rows().to(features.device)
+        features = self._features_and_replay("features for the mixture")
+        count = self._num_components(features, self._categories_of_rows().to(features.device), epoch)
+        self.model.load_mixture(*self._fitted(features, count, self.arguments.mixture_floor, epoch))
+
+    def _features_and_replay(self, what: str) -> Tensor:
+        replay, features = self.stage.replay, self.plain_features(what)
+        return features if replay is None else torch.cat([features, replay.features.to(features)])
+
+    def _fitted(self, features: Tensor, count: int, floor: float, epoch: int) -> list[Tensor]:
+        """A mixture whose first components are the known categories, the same on every process."""
+        known, of_rows = self._known_categories(), self._categories_of_rows()
         fitted = fit_gaussian_mixture(
             features,
-            max(self._num_components(features, of_rows, epoch), len(known)),
-            settled=torch.where(of_rows < 0, -1, torch.searchsorted(known.to(of_rows.device), of_rows)),
+            max(count, len(known)),
+            settled=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
             covariance_type=self.model.mixture.covariance_type,
-            floor_share=self.arguments.mixture_floor,
+            floor_share=floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
         )
         parameters = [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
         if self.accelerator.num_processes > 1:  # devices may differ in the last bit, prompts must not
             for tensor in parameters:
                 dist.broadcast(tensor, 0)
-        self.model.load_mixture(*parameters)
+        return parameters
 
     def end_stage(self) -> None:
         """Record which categories the first components are; the others are named when the stage is settled.
+
+        The mixture that answers is fitted to the last features, with a floor of its own. It stands beside the one that
+        prompts, which the next stage's replay is drawn from: parameters do not depend on it.
 
         A labelled stage also learns the scale that later stages count with: they never see its images again.
         """
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
+        last, count = arguments.epochs_of(self.stage.images.stage.index), self.model.mixture.num_components
+        features = self._features_and_replay("features for the mixture that answers")
+        self.model.load_answer(known, *self._fitted(features, count, arguments.answer_floor, last))
         prior = arguments.count_prior
         counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:
