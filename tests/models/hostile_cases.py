@@ -138,6 +138,9 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("projection_bottleneck_size", [10**9]),
     ("num_components", [10**9, -1]),
     ("prompts_per_image", [0]),
+    ("prompt_copies", [0, 10**9]),
+    ("prompt_place", ["middle"]),
+    ("prompt_scale", ["evil"]),
     ("covariance_type", ["evil"]),
     ("confidence_temperature", [0, -0.1, "hot"]),
     (
