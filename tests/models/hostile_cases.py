@@ -139,6 +139,9 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("num_components", [10**9, -1]),
     ("answer_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
     ("prompts_per_image", [0]),
+    ("prompt_copies", [0, 10**9]),
+    ("prompt_place", ["middle"]),
+    ("prompt_scale", ["evil"]),
     ("covariance_type", ["evil"]),
     ("confidence_temperature", [0, -0.1, "hot"]),
     (

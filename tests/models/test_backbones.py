@@ -22,7 +22,7 @@ from promptccd.models.backbones import (
     run_prefix,
     whole_attention,
 )
-from promptccd.models.prompt_pools import insert_prompts
+from promptccd.models.prompt_places import insert_prompts
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe

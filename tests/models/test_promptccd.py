@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     AutoModel,
     Dinov2Config,
@@ -151,6 +152,119 @@ def test_prompts_enter_behind_the_class_token(model: PromptCCDModel) -> None:
     hidden = model.backbone.layernorm(model.backbone.encoder(hidden).last_hidden_state)
     torch.testing.assert_close(output.features, hidden[:, 0], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(output.features, model(pixels, prompted=False).features)
+
+
+@pytest.fixture
+def own_mixture(model: PromptCCDModel) -> Tensor:
+    """Means ``(6, 32)`` that the model prompts with, the two likeliest at a time."""
+    means = 0.2 * torch.randn(6, 32, generator=torch.Generator().manual_seed(1)) + 0.1
+    model.load_mixture(means, torch.full((6, 32), 0.1), torch.zeros(6))
+    model.config.prompts_per_image = 2
+    return means
+
+
+def through(model: PromptCCDModel, tokens: Tensor, first_block: int) -> Tensor:
+    """[CLS] of tokens that enter this block of the unmodified backbone."""
+    for block in model.backbone.encoder.layer[first_block:]:
+        tokens = block(tokens)
+    return model.backbone.layernorm(tokens)[:, 0]
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("scale", ["raw", "tokens"])
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("place", ["first", "last"])
+@torch.no_grad()
+def test_prompts_enter_where_as_often_and_as_long_as_is_said(
+    model: PromptCCDModel, own_mixture: Tensor, place: str, copies: int, scale: str, centred: bool
+) -> None:
+    config, pixels = model.config, torch.randn(3, 3, 16, 16)
+    config.prompt_place, config.prompt_copies = place, copies
+    config.prompt_scale, config.prompt_centred = scale, centred
+    output = model(pixels, prompted=True, project=True)
+
+    tokens = model.backbone.embeddings(pixels)
+    if place == "last":
+        for block in model.backbone.encoder.layer[:-1]:
+            tokens = block(tokens)
+    means = own_mixture - own_mixture.mean(0) if centred else own_mixture
+    prompts = means[output.components]
+    if scale == "tokens":
+        factor = tokens[:, 1:].norm(dim=-1).mean(1) / means.norm(dim=-1).mean()
+        prompts = prompts * factor[:, None, None]
+    if place == "first":
+        prompts = prompts + model.backbone.embeddings.position_embeddings[:, :1]
+    together = torch.cat([tokens[:, :1], *[prompts] * copies, tokens[:, 1:]], dim=1)
+    wanted = through(model, together, 0 if place == "first" else -1)
+    torch.testing.assert_close(output.features, wanted, rtol=1e-5, atol=1e-5)
+    if place == "last":
+        torch.testing.assert_close(output.prompts, prompts)
+    for row in range(3):  # whatever else is in the batch
+        alone = model(pixels[row : row + 1], prompted=True).features
+        torch.testing.assert_close(alone, wanted[row : row + 1], rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_prompts_are_handed_out_as_the_last_block_reads_them(
+    model: PromptCCDModel, own_mixture: Tensor
+) -> None:
+    """Each once, however many copies there are, and only beside a projection."""
+    pixels = torch.randn(3, 3, 16, 16)
+    for copies in (1, 4):
+        model.config.prompt_copies = copies
+        output = model(pixels, prompted=True, project=True)
+        tokens = model.backbone.embeddings(pixels)
+        prompts = own_mixture[output.components].repeat(1, copies, 1)
+        placed = prompts + model.backbone.embeddings.position_embeddings[:, :1]
+        tokens = torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
+        for block in model.backbone.encoder.layer[:-1]:
+            tokens = block(tokens)
+        torch.testing.assert_close(output.prompts, tokens[:, 1:3], rtol=1e-5, atol=1e-5)
+        assert model(pixels, prompted=True).prompts is None
+        assert model(pixels, prompted=False, project=True).prompts is None
+
+
+@torch.no_grad()
+def test_registers_do_not_lengthen_prompts() -> None:
+    """Which are as long as the patches that they come to stand among."""
+    torch.manual_seed(0)
+    vision = BACKBONES["registers"]().config.to_dict()
+    options = {"prompt_place": "last", "prompt_scale": "tokens", "prompts_per_image": 2}
+    model = PromptCCDModel(PromptCCDConfig(vision_config=vision, **TINY_HEAD, **options)).eval()
+    model.load_mixture(F.normalize(torch.randn(4, 32), dim=1), torch.ones(4, 32), torch.zeros(4))
+    model.backbone.embeddings.register_tokens.mul_(1000)
+    pixels = torch.randn(2, 3, 32, 32)
+    prompts = model(pixels, prompted=True, project=True).prompts
+    patches = model.backbone(pixels, output_hidden_states=True).hidden_states[-2][:, -16:]
+    length = patches.norm(dim=-1).mean(1, keepdim=True).expand(-1, 2)
+    torch.testing.assert_close(prompts.norm(dim=-1), length)
+
+
+@torch.no_grad()
+def test_a_prompt_that_is_the_mean_of_all_is_nothing_and_a_number(model: PromptCCDModel) -> None:
+    model.load_mixture(torch.randn(1, 32), torch.ones(1, 32), torch.zeros(1))
+    model.config.prompt_place, model.config.prompt_centred = "last", True
+    features = []
+    for scale in ("raw", "tokens"):
+        model.config.prompt_scale = scale
+        output = model(torch.ones(2, 3, 16, 16), prompted=True, project=True)
+        assert not output.prompts.any()
+        features.append(output.features)
+    assert torch.equal(*features)
+
+
+@torch.no_grad()
+def test_prompts_before_the_last_block_need_no_second_pass(
+    model: PromptCCDModel, own_mixture: Tensor
+) -> None:
+    passed: list[int] = []
+    hook = model.backbone.encoder.layer[0].register_forward_hook(lambda *_: passed.append(1))
+    for place, passes in (("first", 2), ("last", 1)):
+        model.config.prompt_place = place
+        passed.clear()
+        model(torch.randn(2, 3, 16, 16), prompted=True)
+        assert len(passed) == passes
+    hook.remove()
 
 
 def test_unprompted_forward_is_the_plain_backbone(model: PromptCCDModel) -> None:
@@ -481,7 +595,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "num_classes": 0, "top_ranks": 5, "pseudo_weight": 0.05, "consistency_weight": 25.0, "ramp_epochs": 300,
     }  # fmt: skip
     own = {
-        "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5},
+        "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5, "prompt_copies": 1},
         "promptccd-gcd": {},
         "promptccd-b": {
             "pool_size": 10, "prompt_length": 5, "prompts_per_image": 5, "prompt_reach": 1.0, "key_reach": 1.0,
@@ -514,7 +628,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         },
     }  # fmt: skip
     switches = {
-        "promptccd": {"random_prompts": False, "prompts_at_test": False},
+        "promptccd": {"random_prompts": False, "prompts_at_test": False, "prompt_centred": False},
         "promptccd-b": {"random_prompts": False},
         "grow-merge": {"static_for_known": False},
         "happy": {"clustered_rows": True},

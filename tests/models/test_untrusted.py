@@ -573,7 +573,7 @@ def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() 
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "image_size",
         "patch_size", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size", "pool_size",
         "prompt_length", "prompts_per_image", "prompts_per_patch", "router_hidden_size", "teacher_epochs", "top_ranks",
-        "ramp_epochs", "meta_sessions", "split_epochs",
+        "prompt_copies", "ramp_epochs", "meta_sessions", "split_epochs",
     )  # fmt: skip
     numbers = (
         "num_register_tokens", "stage", "num_known", "num_components", "num_classes", "num_means", "num_branches",
@@ -598,7 +598,7 @@ def test_the_greatest_number_of_each_kind_is_taken_and_one_more_is_not() -> None
         "stage": 10**6, "num_known": 10**6, "num_components": 10**6, "num_parts": 1_024, "pool_size": 65_536,
         "prompt_length": 4_096, "prompts_per_image": 65_536, "prompts_per_patch": 65_536, "router_hidden_size": 65_536,
         "num_classes": 10**6, "num_means": 10**6, "num_branches": 1_000, "num_clusters": 10**6, "teacher_epochs": 10**6,
-        "top_ranks": 8_192, "ramp_epochs": 10**6,
+        "prompt_copies": 1_024, "top_ranks": 8_192, "ramp_epochs": 10**6,
         "drawn_per_class": 65_536, "meta_episodes": 10**6, "meta_sessions": 65_536, "meta_epochs": 10**6,
         "split_rounds": 1_000, "split_epochs": 1_000,
     }  # fmt: skip

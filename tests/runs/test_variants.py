@@ -40,6 +40,16 @@ VARIANTS: dict[str, Values] = {
     "l2p": {"model": {"variant": "promptccd-b", "pool": "l2p"}},
     "dualprompt": {"model": {"variant": "promptccd-b", "pool": "dualprompt"}},
     "mixture": {"model": {"prompts_at_test": True, "prompts_per_image": 2}},
+    "moved prompts": {
+        "model": {
+            "prompts_at_test": True,
+            "prompts_per_image": 1,
+            "prompt_place": "last",
+            "prompt_copies": 3,
+            "prompt_scale": "tokens",
+            "prompt_centred": True,
+        }
+    },
     "full covariance": {"model": {"covariance_type": "full", "random_prompts": True}},
     "split and merge": {"training": {"category_count": "split_merge"}},
     "k-means count": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},

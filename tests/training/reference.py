@@ -71,7 +71,7 @@ class Reference:
         self.kept_by_optimizer: dict[str, Any] = {}
         for epoch in range(t.epochs if self.stage == 0 else t.discovery_epochs):
             self.epoch = epoch
-            if self.kind == "gaussians" and epoch % t.refit_every == 0:
+            if self.kind.endswith("gaussians") and epoch % t.refit_every == 0:
                 self.refit(epoch, stage.num_categories)
             self.begin_epoch()
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))

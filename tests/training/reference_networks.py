@@ -5,6 +5,7 @@ the wide outputs of the head are formed. Letters as everywhere; T tokens, S thos
 """
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,11 +45,17 @@ class Networks:
         return unit(unit(linear(w, "head.mlp.4", x)) @ unit(w["head.last_weight"]).T)
 
     def run(
-        self, w: Weights, tokens: Tensor, prefixes: dict[int, Any] | None = None
+        self,
+        w: Weights,
+        tokens: Tensor,
+        prefixes: dict[int, Any] | None = None,
+        before_last: Callable[[Tensor], Tensor] = lambda tokens: tokens,
     ) -> tuple[Tensor, Tensor]:
         """Tokens after the final norm ``(B, T, D)``; attention of the last block ``(B, H, T, S)``."""
         heads, attention = self.config.num_attention_heads, tokens
         for number in range(self.config.num_hidden_layers):
+            if number == self.config.num_hidden_layers - 1:
+                tokens = before_last(tokens)
             at = f"backbone.encoder.layer.{number}."
             x = norm(w, f"{at}norm1", tokens)
             query, key, value = (linear(w, f"{at}attention.{each}_proj", x) for each in "qkv")
@@ -99,6 +106,23 @@ class Networks:
         density = torch.distributions.MultivariateNormal(means, covariances(means, variances)).log_prob(query)
         best = (log_weights + density).topk(min(self.model.prompts_per_image, len(means))).indices
         return self.with_tokens(w, pixels, means[best]), 0.0
+
+    def moved_gaussians(self, w: Weights, pixels: Tensor, prompted: bool) -> tuple[Tensor, Added]:
+        """The likeliest mean less that of all, in three copies as long as the patches, before the last block."""
+        if not prompted:
+            return self.plain(w, pixels)
+        means, variances, log_weights = (value.double() for value in self.mixture[:3])
+        query = unit(self.plain(w, pixels)[0].detach())[:, None]
+        density = torch.distributions.MultivariateNormal(means, covariances(means, variances)).log_prob(query)
+        centred = means - means.mean(0)
+        chosen = centred[(log_weights + density).argmax(-1)]
+
+        def prompted_by_it(tokens: Tensor) -> Tensor:
+            factor = tokens[:, 1:].norm(dim=-1).mean(1) / centred.norm(dim=-1).mean()
+            prompt = (chosen * factor[:, None])[:, None]
+            return torch.cat([tokens[:, :1], prompt, prompt, prompt, tokens[:, 1:]], dim=1)
+
+        return self.run(w, self.embed(pixels), before_last=prompted_by_it)[0][:, 0], 0.0
 
     def part_labels(self, tokens: Tensor) -> Tensor:
         """Nearest centre of every pretrained patch ``(B, L)``; what scores 0.6 or less is set to zero."""

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,123 @@ def test_effects_are_those_of_two_forwards(
     used = model(pixels, prompted=True).components
     assert not torch.equal(chosen, used)
     assert instruments.prompts_used == len(used.unique()) / (24 if kind is PromptCCDPlusPlusModel else 8)
+
+
+@torch.no_grad()
+def test_how_alike_prompts_are_where_the_last_block_reads_them(
+    backbone_folder: Path, images: StageImages
+) -> None:
+    """The mean over pairs of prompts of an image, and over images; copies are no pairs."""
+    model = with_prompts(PromptCCDModel, backbone_folder, prompts_per_image=3)
+    for copies in (1, 2):
+        model.config.prompt_copies = copies
+        prompts = model(pixels_of(images), prompted=True, project=True).prompts.double()
+        pairs = [
+            F.cosine_similarity(prompts[:, a], prompts[:, b], dim=-1) for a, b in ((0, 1), (0, 2), (1, 2))
+        ]
+        assert measured(model, images).prompt_cosine == pytest.approx(float(torch.stack(pairs).mean()))
+    model.config.prompts_per_image = 1
+    assert measured(model, images).prompt_cosine is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [(PromptCCDModel, {"prompts_per_image": 2}), (PromptCCDBModel, {"pool_size": 8, "prompts_per_image": 2})],
+    ids=["mixture", "l2p"],
+)
+@torch.no_grad()
+def test_how_many_prompts_two_images_share(
+    kind: type[CategoryDiscoveryModel], sizes: dict, backbone_folder: Path, images: StageImages
+) -> None:
+    model = with_prompts(kind, backbone_folder, **sizes)
+    if kind is PromptCCDBModel:  # images that are nearly alike in their angle to keys drawn at random
+        model.pool.keys.copy_(model.features_of(pixels_of(images), prompted=False)[:8])
+    chosen = [set(row) for row in model(pixels_of(images), prompted=True).components.tolist()]
+    pairs = [len(one & other) / 2 for one, other in combinations(chosen, 2)]
+    assert 0 < sum(pairs) < len(pairs)
+    assert measured(model, images).prompts_shared == pytest.approx(sum(pairs) / len(pairs))
+
+
+@torch.no_grad()
+def test_part_prompts_are_of_patches_and_no_image_shares_them(
+    backbone_folder: Path, images: StageImages
+) -> None:
+    found = measured(with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8), images)
+    assert found.prompts_shared is None and found.prompt_cosine is None
+
+
+@torch.no_grad()
+def test_a_choice_is_measured_where_there_is_one(backbone_folder: Path, images: StageImages) -> None:
+    """Not of arbitrary prompts, nor of a lone one; and a lone image shares its prompts with none."""
+    model = with_prompts(PromptCCDModel, backbone_folder, prompts_per_image=2)
+    lone = measure(model, _First(images), VIEW, np.zeros(1, int), seed=SEED, batch_size=7)
+    assert lone.prompts_shared is None and lone.choice_effect is not None
+    model.config.random_prompts = True
+    arbitrary = measured(model, images)
+    assert arbitrary.choice_effect is None and arbitrary.prompt_effect is not None
+    assert not arbitrary.warnings("no")
+    model.config.random_prompts = False
+    model.load_mixture(torch.ones(1, 32) / 32**0.5, torch.ones(1, 32), torch.zeros(1))
+    model.set_categories(model.mixture.means, [0], ["a"])
+    only = measured(model, images)
+    assert only.prompts_shared is None and only.choice_effect is None and only.prompts_used == 1
+    assert not any("makes no difference" in warning for warning in only.warnings("no"))
+
+
+class _First(StageImages):
+    """The first image alone."""
+
+    def __init__(self, images: StageImages):
+        self.__dict__.update(vars(images))
+
+    def __len__(self) -> int:
+        return 1
+
+
+@torch.no_grad()
+def test_prompts_that_all_images_get_are_said_with_what_tells_them_apart(
+    backbone_folder: Path, images: StageImages
+) -> None:
+    """As many components as prompts per image, or fewer; and it is so no more with the remedy."""
+    model = with_prompts(PromptCCDModel, backbone_folder, prompts_per_image=8)
+    features = model.features_of(pixels_of(images), prompted=False)[::4]
+    model.load_mixture(features, torch.full_like(features, 0.001), torch.zeros(len(features)))
+    assert len(features) <= model.config.prompts_per_image
+    found = measured(model, images)
+    assert (found.prompts_shared, found.choice_effect) == (1, pytest.approx(0, abs=1e-9))
+    (warning,) = found.warnings("no")
+    assert warning.startswith("all images get the same prompts")
+    remedy = {
+        "prompts_per_image": 1, "prompt_copies": 5, "prompt_place": "last", "prompt_scale": "tokens",
+        "prompt_centred": True,
+    }  # fmt: skip
+    for name, value in remedy.items():
+        assert f"{name} {str(value).lower()}" in warning
+        setattr(model.config, name, value)
+    after = measured(model, images)
+    assert after.choice_effect > 0.5 * after.prompt_effect > 1e-5
+    assert not after.warnings("no")
+
+
+def test_a_choice_that_does_not_act_is_said_once() -> None:
+    acts = {"components_per_category": 1.0, "prompts_shared": 0.5, "prompt_cosine": 0.9876}
+    whole = "by 1.0e-03 (1 - cosine), their choice by 9.9e-05, being alike there (cosine 0.988)"
+    for effect, choice, precision, said in (
+        (1e-3, 1e-4, "no", None), (1e-3, 0.99e-4, "no", whole),
+        (5e-5, 1e-5, "no", None), (5e-5, 0.9e-5, "no", "their choice by 9.0e-06"),
+        (1e-3, 1e-4, "bf16", None), (5e-4, 6e-5, "bf16", "their choice by 6.0e-05"),
+        (0.9e-5, 0.0, "no", "this is the method without prompts"),
+    ):  # fmt: skip
+        warnings = Instruments(prompt_effect=effect, choice_effect=choice, **acts).warnings(precision)
+        assert len(warnings) == (said is not None)
+        assert said is None or said in warnings[0]
+        learnt = Instruments(prompt_effect=effect, choice_effect=choice, prompts_shared=1.0)
+        assert len(learnt.warnings(precision)) == (effect < 1e-5)  # they may learn to be of use to all
+    alone = Instruments(
+        prompt_effect=1.0, choice_effect=0.0, components_per_category=1.0
+    )  # one prompt per image
+    (warning,) = alone.warnings("no")
+    assert "(cosine" not in warning
 
 
 def test_a_method_without_prompts_has_none(backbone_folder: Path, images: StageImages) -> None:
@@ -197,7 +314,7 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, image
     model.config.num_known = 3
     whole = measured(model, images)
     assert (whole.categories_sharing, whole.components_per_category) == (0, 1)
-    assert whole.warnings("no") == []
+    assert not any("share a mixture component" in warning for warning in whole.warnings("no"))
     samples = model.replay(2000, torch_generator("samples"))
     expected = F.cosine_similarity(samples.features, means[samples.categories]).mean()
     assert whole.replay_cosine == pytest.approx(float(expected), abs=0.02)

@@ -84,6 +84,14 @@ TRAINING: Values = {
 }
 POOL: Values = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2, "cos_weight": 0.5}
 MIXTURE: Values = {"prompts_per_image": 2, "prompts_at_test": False}
+MOVED: Values = {
+    "prompts_per_image": 1,
+    "prompt_place": "last",
+    "prompt_copies": 3,
+    "prompt_scale": "tokens",
+    "prompt_centred": True,
+    "prompts_at_test": True,
+}
 PARTS: Values = {
     "num_parts": 3,
     "pool_size": 5,
@@ -184,6 +192,7 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "dualprompt": ("dualprompt", {"variant": "promptccd-b", "pool": "dualprompt", **POOL}, {}),
     "mixture": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, {}),
     "spherical": ("gaussians", {**MIXTURE, "covariance_type": "spherical", "prompts_at_test": True}, {}),
+    "moved prompts": ("moved_gaussians", {**MOVED, "covariance_type": "diag"}, {}),
     "full": ("gaussians", {**MIXTURE, "covariance_type": "full"}, {}),
     "unknown count": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, COUNTED),
     "parts": ("parts", {"variant": "promptccd-pp", **PARTS}, {}),

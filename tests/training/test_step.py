@@ -34,12 +34,20 @@ PARTS = {
     "route_weight": 0.6,
     "distill_weight": 0.4,
 }
+MOVED = {
+    "prompts_per_image": 1,
+    "prompt_place": "last",
+    "prompt_copies": 3,
+    "prompt_scale": "tokens",
+    "prompt_centred": True,
+}
 METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gcd": ("plain", "promptccd-gcd", {}),
     "l2p": ("l2p", "promptccd-b", {"pool": "l2p", **POOL}),
     "dualprompt": ("dualprompt", "promptccd-b", {"pool": "dualprompt", **POOL}),
     "mixture": ("gaussians", "promptccd", {"prompts_per_image": 2}),
     "full covariance": ("gaussians", "promptccd", {"prompts_per_image": 2, "covariance_type": "full"}),
+    "moved prompts": ("moved_gaussians", "promptccd", MOVED),
     "parts": ("parts", "promptccd-pp", PARTS),
 }
 
@@ -143,7 +151,7 @@ CASES = [
     (method, labelled, prompted)
     for method, (kind, *_) in METHODS.items()
     for labelled in (True, False)
-    for prompted in ((True, False) if kind in ("plain", "gaussians") else (True,))
+    for prompted in ((True, False) if kind.endswith(("plain", "gaussians")) else (True,))
 ]
 
 

@@ -182,6 +182,12 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
         random_prompts: prompt with arbitrary components instead (an ablation of the paper).
         prompts_at_test: whether prompts also act at test: in the paper they do, in the released code they do not.
+        prompt_place: where prompts enter: ``"first"``, before block 0, as in the paper, or ``"last"``, before the block
+            that learns, which saves the second pass through the others.
+        prompt_copies: how many copies of every chosen prompt an image gets.
+        prompt_scale: length of the prompts: ``"raw"``, that of the means, or ``"tokens"``, that of the patches where
+            they enter.
+        prompt_centred: whether the mean of all components is taken off each, which leaves what tells them apart.
     """
 
     model_type = "promptccd"
@@ -194,6 +200,10 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     prompts_per_image: int = 5
     random_prompts: bool = False
     prompts_at_test: bool = False
+    prompt_place: Literal["first", "last"] = "first"
+    prompt_copies: int = 1
+    prompt_scale: Literal["raw", "tokens"] = "raw"
+    prompt_centred: bool = False
 
     def validate_components(self) -> None:
         """Refuse a finished stage with components that have no category, and answers that are none."""

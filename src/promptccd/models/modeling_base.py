@@ -77,6 +77,8 @@ class CategoryDiscoveryOutput(ModelOutput):
             in PromptCCD++); `None` unprompted.
         scores: how well each fits, in the same shape: cosine with the key of a learnt prompt, log of weight times
             density of a mixture component.
+        prompts: ``(B, P, D)``, the prompts of `components` as they enter the last block, of models whose prompts are
+            tokens of a mixture; only with ``project=True``.
         entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective feeds them to a second
             block; only with ``project=True``.
         rotation: beside `entering`, the rotary position embedding of the patches; `None` where the backbone has none.
@@ -88,6 +90,7 @@ class CategoryDiscoveryOutput(ModelOutput):
     bottleneck: Tensor | None = None
     components: Tensor | None = None
     scores: Tensor | None = None
+    prompts: Tensor | None = None
     entering: Tensor | None = None
     rotation: Rotation | None = None
     hidden_states: tuple[Tensor, ...] | None = None

@@ -4,11 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backbones import class_token
+from .backbones import class_row, class_token, run_prefix
 from .configuration_promptccd import PromptCCDConfig
 from .gaussian_mixture import GaussianMixture
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
-from .prompt_pools import arbitrary_scores, insert_prompts
+from .prompt_places import PLACES, SCALES, Passage
+from .prompt_pools import arbitrary_scores
 
 
 class PromptCCDModel(CategoryDiscoveryModel):
@@ -59,14 +60,27 @@ class PromptCCDModel(CategoryDiscoveryModel):
         if not prompted or self.mixture.num_components == 0:
             return self._output(class_token(self.backbone, tokens, rotation), project)
         with torch.no_grad():
+            entering = run_prefix(self.backbone, tokens, rotation)
             # mutant without dim=, without -: queries are (B, D)
-            query = F.normalize(class_token(self.backbone, tokens, rotation).float(), dim=-1)
+            query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
             log_joint = self.mixture.log_joint(query)
             components = self._ranking(query, log_joint)
-            tokens = insert_prompts(self.backbone, tokens, self.mixture.means[components])
+            entering = self._prompted(Passage(self.backbone, tokens, entering, rotation), components)
         scores = log_joint.gather(1, components)
-        features = class_token(self.backbone, tokens, rotation)
-        return self._output(features, project, components=components, scores=scores)
+        features = class_row(self.backbone, entering, rotation=rotation)
+        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies stand behind them
+        return self._output(features, project, components=components, scores=scores, prompts=prompts)
+
+    def _prompted(self, passage: Passage, components: Tensor) -> Tensor:
+        """Tokens that enter the last block, with the means of these components ``(B, P)`` behind [CLS]."""
+        config, means = self.config, self.mixture.means
+        place = PLACES[config.prompt_place]
+        if config.prompt_centred:
+            means = means - means.mean(0)
+        prompts = means[components].repeat(1, config.prompt_copies, 1)
+        length = means.float().norm(dim=-1).mean()
+        scaled = SCALES[config.prompt_scale](prompts, length, passage.backbone, place.tokens(passage))
+        return place.enter(passage, scaled)
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
         """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).

@@ -16,7 +16,6 @@ from transformers import initialization as init
 from .backbones import (
     Rotation,
     blocks_of,
-    class_position,
     class_token,
     final_norm,
     recomputed,
@@ -24,6 +23,7 @@ from .backbones import (
     run_block_class_row,
 )
 from .configuration_promptccd import PromptCCDBConfig
+from .prompt_places import insert_prompts
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,6 @@ class Selection:
 
     indices: Tensor
     cosines: Tensor
-
-
-def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Put ``(B, P, D)`` prompts behind [CLS]; each gets the position of [CLS], as in the released code."""
-    placed = prompts.to(tokens.dtype) + class_position(backbone)
-    return torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
 
 
 def arbitrary_scores(features: Tensor, count: int) -> Tensor:

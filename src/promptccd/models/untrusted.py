@@ -135,6 +135,7 @@ WHOLE = {
     "prompt_length": (1, 4_096),
     "prompts_per_image": (1, 65_536),
     "prompts_per_patch": (1, 65_536),
+    "prompt_copies": (1, 1_024),
     "router_hidden_size": (1, 65_536),
     "teacher_epochs": (1, 1_000_000),
     "top_ranks": (1, 8_192),

@@ -201,6 +201,10 @@ class ModelArguments:
         prompts_per_image: mixture components or pool prompts that an image gets (top-k).
         random_prompts: take arbitrary prompts instead of the nearest (an ablation).
         prompts_at_test: whether mixture prompts act on the features that are clustered.
+        prompt_place: where mixture prompts enter: before the ``first`` block, as in the paper, or the ``last`` one.
+        prompt_copies: copies of every mixture prompt that an image gets.
+        prompt_scale: length of mixture prompts: ``raw``, as the means are, or that of the patch ``tokens`` there.
+        prompt_centred: whether the mean of all components is taken off mixture prompts.
         pool: the fixed pool of ``promptccd-b``: ``l2p`` or ``dualprompt``.
         pool_size: prompts in a pool; per part in ``promptccd-pp``.
         prompt_length: tokens of a prompt.
@@ -231,6 +235,10 @@ class ModelArguments:
     prompts_per_image: int | None = number(None, *WHOLE["prompts_per_image"])
     random_prompts: bool | None = None
     prompts_at_test: bool | None = None
+    prompt_place: Literal["first", "last"] | None = None
+    prompt_copies: int | None = number(None, *WHOLE["prompt_copies"])
+    prompt_scale: Literal["raw", "tokens"] | None = None
+    prompt_centred: bool | None = None
     pool: Literal["l2p", "dualprompt"] | None = None
     pool_size: int | None = number(None, *WHOLE["pool_size"])
     prompt_length: int | None = number(None, *WHOLE["prompt_length"])

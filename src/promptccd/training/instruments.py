@@ -20,6 +20,7 @@ from promptccd.training.devices import in_smaller_batches
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component # mutant: a mean over one feature more or less
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
+LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were those of arbitrary prompts
 MOST_SHARING = 0.05  # share of the known categories; two alike ones of 140 need no new run
 
 
@@ -34,6 +35,12 @@ class Instruments:
     prompt_effect: float | None = _measured("[CLS] with prompts against without, 1 - cosine")
     choice_effect: float | None = _measured(
         "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine"
+    )
+    prompt_cosine: float | None = _measured(
+        "cosine among the prompts of an image where they enter the last block"
+    )
+    prompts_shared: float | None = _measured(
+        "share of its prompts that an image has in common with another one"
     )
     prompt_movement: float | None = _measured(
         "distance of prompts from their first values, against the length of these"
@@ -67,6 +74,12 @@ class Instruments:
                 f"prompts move [CLS] by {self.prompt_effect:.1e} (1 - cosine), below {least:.0e}: this is the method "
                 "without prompts. Raise model.prompt_reach or training.prompt_learning_rate, in a new --output_dir."
             )
+        elif (reason := self._no_choice(least)) is not None:
+            found.append(
+                f"{reason}: which ones an image gets makes no difference. Give model.prompts_per_image 1, "
+                "prompt_copies 5, prompt_place last, prompt_scale tokens and prompt_centred true, in a new "
+                "--output_dir; where they are so already, raise training.learning_rate."
+            )
         if (self.categories_sharing or 0) > MOST_SHARING:
             found.append(
                 f"{self.categories_sharing:.0%} of the known categories share a mixture component with another one: "
@@ -79,6 +92,22 @@ class Instruments:
                 "lower model.num_parts, in a new --output_dir."
             )
         return found
+
+    def _no_choice(self, least: float) -> str | None:
+        """Why it does not act which components prompt an image; `None` where it does, or learnt prompts do."""
+        if self.components_per_category is None:
+            return None
+        if self.prompts_shared == 1:
+            return "all images get the same prompts"
+        if self.choice_effect is None or self.prompt_effect is None:
+            return None
+        if self.choice_effect >= max(LEAST_CHOICE * self.prompt_effect, least):
+            return None
+        alike = "" if self.prompt_cosine is None else f", being alike there (cosine {self.prompt_cosine:.3f})"
+        return (
+            f"prompts turn [CLS] in the last block by {self.prompt_effect:.1e} (1 - cosine), their choice by "
+            f"{self.choice_effect:.1e}{alike}"
+        )
 
 
 TITLES: dict[str, str] = {each.name: each.metadata["title"] for each in fields(Instruments)}
@@ -128,14 +157,17 @@ def measure(
 def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor]:
     """Plain features, how far prompts move each, the chosen prompts, and the parts of patches."""
     plain = model(pixels, prompted=False).features
-    output = model(pixels, prompted=True)
+    output = model(pixels, prompted=True, project=True)
     values = {"plain": F.normalize(plain.float())}
     # mutant arguments swapped: the angle between two features is the same from either
     values["prompt_effect"] = _turned(output.features, plain)
     if output.components is not None:
-        values["chosen"] = output.components.flatten()
+        values["chosen"] = output.components
+    if output.prompts is not None and output.prompts.shape[1] > 1:
+        values["prompt_cosine"] = _mean_cosine(output.prompts)
     usual: Any = model.config
-    if hasattr(usual, "random_prompts"):
+    # A lone prompt leaves no choice, and arbitrary ones would be held against themselves.
+    if not getattr(usual, "random_prompts", True) and model.num_prompts != 1:
         model.config = copy.copy(usual)
         model.config.random_prompts = True
         try:
@@ -158,10 +190,27 @@ def _turned(features: Tensor, others: Tensor) -> Tensor:
     return next(units).sub(next(units)).square().sum(1) / 2
 
 
+def _mean_cosine(prompts: Tensor) -> Tensor:
+    """Mean cosine ``(B,)`` between two of the prompts ``(B, P, D)`` of an image."""
+    total = F.normalize(prompts.double(), dim=-1).sum(1).square().sum(-1)
+    count = prompts.shape[1]
+    return (total - count) / (count * (count - 1))
+
+
+def _shared(chosen: Tensor) -> float:
+    """Share of the prompts ``(N, P)`` of an image that are also another image's, the mean over all pairs."""
+    count = len(chosen)
+    images = chosen.flatten().bincount().double()  # that have each prompt; no image has one twice
+    return float((images * (images - 1)).sum() / (count * (count - 1) * chosen.shape[1]))
+
+
 def _in_use(model: CategoryDiscoveryModel, values: Mapping[str, Tensor]) -> dict[str, float]:
     used = {}
     if "chosen" in values and model.num_prompts:
-        used["prompts_used"] = len(values["chosen"].unique()) / model.num_prompts
+        chosen = values["chosen"]
+        used["prompts_used"] = len(chosen.unique()) / model.num_prompts
+        if chosen.ndim == 2 and len(chosen) > 1 and model.num_prompts > 1:
+            used["prompts_shared"] = _shared(chosen)
     if "parts" in values:
         assert model.part_labeller is not None
         used["parts_used"] = len(values["parts"].unique()) / model.part_labeller.num_parts
