@@ -30,7 +30,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: versions release-check hashes demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench year clean
+.PHONY: versions release-check hashes demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms gpu test test-slow test-landing test-all faults mutants lint docs page format bench year clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -120,6 +120,10 @@ year: $(VENV)/.dev           ## a folder a week into one project, DATA=train.par
 
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
 	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)
+
+GPU    ?= smoke
+gpu: $(VENV)/.dev            ## what only a GPU can tell, by parts: does every method run on it; goes on where it stopped
+	$(BIN)/python -m benchmarks.bench_gpu $(GPU) --out $(RUNS)/gpu
 
 page:                        ## build the page of `promptccd open` from frontend/; needs Node 20
 	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build
