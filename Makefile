@@ -22,7 +22,7 @@ ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0
 # Its setting: 80 % of a category when it appears, the later stages share the rest equally.
 CUTS    := '[[.8, .2, .25, 0.3333333333333333, .5, 1], [.8, .25, 0.3333333333333333, .5, 1], [.8, 0.3333333333333333, .5, 1], [.8, .5, 1], [.8, 1], [1]]'
 
-.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench year clean
+.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms gpu test test-slow test-landing test-all faults mutants lint docs page format bench year clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -108,6 +108,10 @@ year: $(VENV)/.dev           ## a folder a week into one project, DATA=train.par
 
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
 	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)
+
+GPU    ?= smoke
+gpu: $(VENV)/.dev            ## what only a GPU can tell, by parts: does every method run on it; goes on where it stopped
+	$(BIN)/python -m benchmarks.bench_gpu $(GPU) --out $(RUNS)/gpu
 
 page:                        ## build the page of `promptccd open` from frontend/; needs Node 20
 	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build

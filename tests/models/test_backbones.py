@@ -16,6 +16,7 @@ from promptccd.models.backbones import (
     class_attention,
     class_token,
     embed,
+    entering,
     rotation_of,
     run_block,
     run_block_class_row,
@@ -126,11 +127,32 @@ def test_the_plain_backbone_is_that_of_transformers(
     own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
     theirs = AutoModel.from_pretrained(bare[kind]).eval()(pixels, output_hidden_states=True, **own)
     tokens, rotation = model.embed(pixels), model.rotation(pixels)
-    entering = run_prefix(model.backbone, tokens, rotation)
-    assert torch.equal(entering, theirs.hidden_states[-2])
-    whole = run_block(blocks_of(model.backbone)[-1], entering, rotation=rotation)
+    before = run_prefix(model.backbone, tokens, rotation)
+    assert torch.equal(before, theirs.hidden_states[-2])
+    whole = run_block(blocks_of(model.backbone)[-1], before, rotation=rotation)
     torch.testing.assert_close(whole, theirs.hidden_states[-1], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model(pixels).features, theirs.last_hidden_state[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_tokens_entering_every_block_hold_the_prompts(
+    bare: dict[str, Path], kind: str, pixels: torch.Tensor
+) -> None:
+    model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
+    tokens, rotation = model.embed(pixels), model.rotation(pixels)
+    states = entering(model.backbone, tokens, rotation)
+    own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
+    theirs = model.backbone(pixels, output_hidden_states=True, **own).hidden_states
+    assert all(torch.equal(*pair) for pair in zip(states[:-1], theirs[:-1], strict=True))
+    prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
+    placed = insert_prompts(model.backbone, tokens, prompts)
+    prompted = entering(model.backbone, placed, rotation)
+    assert len(prompted) == len(blocks_of(model.backbone)) + 1
+    assert torch.equal(prompted[0], placed)
+    assert torch.equal(prompted[-2], run_prefix(model.backbone, placed, rotation))
+    with torch.no_grad():
+        last = run_block(blocks_of(model.backbone)[-1], prompted[-2], rotation=rotation)
+    torch.testing.assert_close(prompted[-1], last, rtol=1e-5, atol=1e-5)
 
 
 def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
@@ -157,6 +179,7 @@ def test_a_forward_that_forgets_the_places_is_told(bare: dict[str, Path], pixels
     tokens, last = embed(backbone, pixels), blocks_of(backbone)[-1]
     for forgets in (
         lambda: class_token(backbone, tokens),
+        lambda: entering(backbone, tokens),
         lambda: run_block(last, tokens),
         lambda: run_block_class_row(last, tokens),
         lambda: class_attention(last, tokens, 6),

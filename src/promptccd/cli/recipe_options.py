@@ -4,6 +4,7 @@ import argparse
 import inspect
 import re
 import typing
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +22,17 @@ from promptccd.training.recipe import (
 )
 
 
-def add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name."""
+def add_recipe_options(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:
+    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name.
+
+    Args:
+        parser: of a command.
+        only: fields that the command reads, such as ``data.split``; all of them unless given.
+    """
     taken: set[str] = set()
     for section, kind in section_types().items():
+        if only and not any(each.startswith(f"{section}.") for each in only):
+            continue
         group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
         documented = _field_docs(kind)
         if section == "model":
@@ -32,6 +40,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
                 f"{each.name} ({each.title}, {each.summary})" for each in words_of_methods().values()
             )
         for name, hint in field_types(kind).items():
+            if only and f"{section}.{name}" not in only:
+                continue
             flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
             taken.add(name)
             group.add_argument(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .backbones import Rotation, blocks_of, whole_attention, whole_block
+from .backbones import Rotation, blocks_of, entering, whole_attention
 
 OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
@@ -37,7 +37,7 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
         with_attentions = config.output_attentions if output_attentions is None else output_attentions
         if with_states or with_attentions:
             tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
-            states = hidden_states(self.backbone, tokens, rotation)
+            states = entering(self.backbone, tokens, rotation)
             if with_states:
                 output.hidden_states = states
             if with_attentions:
@@ -55,14 +55,6 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
         parameters=[*own.parameters.values(), *options]
     )
     return answer
-
-
-def hidden_states(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
-    """Tokens before each block and after the last, without the final norm: ``(B, T, D)`` each."""
-    states = [tokens]
-    for block in blocks_of(backbone):
-        states.append(whole_block(block, rotation)(states[-1]))
-    return tuple(states)
 
 
 def attentions(

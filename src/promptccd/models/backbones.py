@@ -92,6 +92,22 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
     return tokens
 
 
+def entering(
+    backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None
+) -> tuple[Tensor, ...]:
+    """Tokens that enter each block, and those that leave the last, without the final norm: ``(B, T, D)`` each.
+
+    Args:
+        backbone: a supported one.
+        tokens: ``(B, T, D)`` that enter block 0, of `embed`, perhaps with prompts among them.
+        rotation: `rotation_of` the images.
+    """
+    states = [tokens]
+    for block in blocks_of(backbone):
+        states.append(whole_block(block, rotation)(states[-1]))
+    return tuple(states)
+
+
 def whole_block(block: Any, rotation: Rotation | None) -> Callable[[Tensor], Tensor]:
     """A block as a function of the tokens alone, ``(B, T, D)`` to ``(B, T, D)``."""
     _require_rotation(block, rotation)

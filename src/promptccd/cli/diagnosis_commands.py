@@ -1,0 +1,141 @@
+"""``promptccd diagnose``."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from promptccd import experiments, runs
+from promptccd.cli.parsing import MOST_SEED, add_model_limit, show, to_json, whole_number
+from promptccd.cli.recipe_options import add_recipe_options, recipe_from
+from promptccd.cli.tables import table
+from promptccd.storage import write_file
+
+if TYPE_CHECKING:
+    from promptccd.experiments import Diagnosis
+
+COVARIANCES = ("diag", "spherical", "full")
+FIELDS = (
+    "data.split", "data.image_column", "data.label_column", "data.image_roots", "data.num_classes",
+    "data.images_per_class", "data.held_out", "data.conflicting_labels", "data.bit_depth", "data.max_megapixels",
+    "training.mixed_precision", "training.num_workers", "training.feature_batch_size",
+)  # fmt: skip
+
+
+def _declare_diagnose(diagnose: argparse.ArgumentParser) -> None:
+    diagnose.add_argument(
+        "model",
+        metavar="BACKBONE",
+        help="a DINO backbone or a finished stage: folder or Hub id, or photographs, which comes along",
+    )
+    diagnose.add_argument(
+        "what",
+        metavar="IMAGES|RECIPE",
+        help="labelled images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a data "
+        "set of the Hub; or a recipe, whose data is taken",
+    )
+    diagnose.add_argument(
+        "--categories",
+        nargs="+",
+        type=whole_number(4),
+        metavar="N",
+        help="numbers of categories to compare answers at, besides all of them (10 20 40)",
+    )
+    diagnose.add_argument(
+        "--seeds", nargs="+", type=whole_number(0, MOST_SEED), metavar="N", help="of the cuts (1 2 3 4 5)"
+    )
+    diagnose.add_argument(
+        "--floors", nargs="+", type=_share, metavar="SHARE", help="of the mixture (0.01 0.1 0.3 1)"
+    )
+    diagnose.add_argument(
+        "--covariances",
+        nargs="+",
+        choices=COVARIANCES,
+        metavar="TYPE",
+        help=f"of {', '.join(COVARIANCES)} (diag)",
+    )
+    diagnose.add_argument("--restarts", type=whole_number(1), metavar="N", help="of k-means (20)")
+    diagnose.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    diagnose.add_argument("--out", metavar="FILE", help="write everything that was measured there, as JSON")
+    add_model_limit(diagnose)
+    add_recipe_options(diagnose, FIELDS)
+    diagnose.set_defaults(
+        run=diagnose_command, config=None, method=None, needs=("promptccd.experiments.diagnosis",)
+    )
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0, at most 1, got {text[:50]!r}")
+    return value
+
+
+def diagnose_command(options: argparse.Namespace) -> None:
+    """``promptccd diagnose``."""
+    from promptccd.data.stage_images import StageImages
+    from promptccd.discovery.embedding import load_embedder
+    from promptccd.training.gpus import device_named, placed
+    from promptccd.training.progress import progress_bar
+
+    recipe, device = recipe_from(options, needs_images=True), device_named(options.device)
+    training = recipe.training
+    model, view = load_embedder(runs.stage_of(options.model), options.max_model_bytes)
+    if training.mixed_precision == "bf16":
+        model.config.precision = "bfloat16"
+    stage = runs.stage_stream(recipe.data, training.seed, split_rule="whole").labelled
+    images = StageImages.read(stage, training.num_workers, progress_bar, conflicting=recipe.data.conflicts)
+    given = {
+        "counts": options.categories,
+        "seeds": options.seeds,
+        "floors": options.floors,
+        "covariances": options.covariances,
+        "restarts": options.restarts,
+        "batch_size": training.feature_batch_size,
+        "num_workers": training.num_workers,
+    }
+    wanted = experiments.DiagnosisOptions(
+        **{name: value for name, value in given.items() if value is not None}
+    )
+    found = experiments.diagnose(
+        placed(model, view, device), images, stage.labels[images.positions], view, wanted
+    )
+    show(options, found.to_dict(), lambda: diagnosis_text(found))
+    if options.out is not None:  # last: a place that cannot be written loses nothing that took minutes
+        write_file(Path(options.out), to_json(found.to_dict()))
+
+
+def diagnosis_text(found: "Diagnosis") -> str:
+    """Everything that was measured, and what it means."""
+    prompts = found.prompts
+    blocks = range(max(map(len, prompts.cosines.values()), default=0))
+    parts = [
+        table(["mean length", ""], [[name, length] for name, length in prompts.lengths.items()], places=2)
+    ]
+    if blocks:
+        rows = [[f"means {name}", *cosines] for name, cosines in prompts.cosines.items()]
+        parts.append(
+            table(["cosine among an image's prompts, entering block", *map(str, blocks)], rows, places=3)
+        )
+    parts.append(
+        f"{prompts.components} components, {prompts.prompts} prompts an image; two arbitrary images share "
+        f"{prompts.shared:.1f}\nprompts turn [CLS] by {prompts.prompt_effect:.1e}, their choice by "
+        f"{prompts.choice_effect:.1e} (1 - cosine)"
+    )
+    for answers in found.answers:
+        rows = [["k-means", *map(_mean, answers.kmeans.values()), ""]]
+        for name, mixture in answers.mixtures.items():
+            gain, error = experiments.mean_and_error(answers.ahead(name, "all"))
+            rows.append([f"mixture, {name}", *map(_mean, mixture.values()), f"{gain:+.1f} ± {error:.1f}"])
+        parts.append(table([f"{answers.categories} categories", "All", "Old", "New", "All, ahead"], rows))
+    return "\n\n".join([*parts, "\n".join(found.verdict)])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return experiments.mean_and_error(values)[0]
+
+
+COMMANDS = {"diagnose": _declare_diagnose}

@@ -1,0 +1,421 @@
+"""What prompts of a mixture could do over a backbone, without training: one look before a GPU is kept busy for days.
+
+Images are embedded once. Known categories become the components of a mixture, as at the end of stage 0, whose prompts
+then go through the backbone. And stage by stage, over cuts by the paper's rule, the mixture's answer (the category of
+the likeliest component) is held against the semi-supervised k-means that scores every method.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.clustering import fit_gaussian_mixture
+from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
+from promptccd.data.selection import UNUSED
+from promptccd.data.splits import split_by_category
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.errors import DataError
+from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy, continual_accuracy
+from promptccd.evaluation.accuracy import PARTS
+from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDModel
+from promptccd.models.backbones import blocks_of, entering, patch_count
+from promptccd.models.gaussian_mixture import GaussianMixture
+from promptccd.models.prompt_pools import insert_prompts
+from promptccd.training.features import extract_features
+from promptccd.training.gpus import exact_device
+from promptccd.training.instruments import MOST_IMAGES, measure
+from promptccd.training.progress import progress_bar, readable_time
+
+logger = logging.getLogger(__name__)
+
+LEAST_CATEGORIES = 4  # one labelled, and a new one for each of three later stages
+USUAL = (10, 20, 40)  # numbers of categories
+ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
+LEAST_CHOICE = 2e-3  # 1 - cosine; choices that turned [CLS] by less changed no table
+Covariance = Literal["diag", "spherical", "full"]
+
+
+@dataclass(frozen=True)
+class DiagnosisOptions:
+    """What is compared.
+
+    Attributes:
+        counts: numbers of categories, drawn anew for every seed, besides all of them; none means those of `USUAL` that
+            there are.
+        seeds: of the draws and the cuts.
+        floors: shares of the features' variance that a fit adds (``training.mixture_floor``).
+        covariances: of the components.
+        restarts: of k-means.
+        replayed: features drawn per component for the fit of the next stage.
+        batch_size: images per forward.
+        num_workers: loader processes.
+    """
+
+    counts: Sequence[int] | None = None
+    seeds: Sequence[int] = (1, 2, 3, 4, 5)
+    floors: Sequence[float] = (0.01, 0.1, 0.3, 1.0)
+    covariances: Sequence[Covariance] = ("diag",)
+    restarts: int = 20
+    replayed: int = 100
+    batch_size: int = 64
+    num_workers: int = 0
+
+
+@dataclass(frozen=True)
+class PromptReading:
+    """Prompts of known categories on their way through the backbone.
+
+    Attributes:
+        components: of the mixture.
+        prompts: that an image gets.
+        lengths: of tokens, means over images, by what they are.
+        cosines: among the prompts of one image, entering each block: means as they are (``raw``), and as long as
+            patches (``scaled``); empty where an image gets one prompt.
+        prompt_effect: how far prompts turn [CLS], 1 - cosine.
+        choice_effect: how far the chosen ones turn it against arbitrary ones.
+        shared: how many prompts two arbitrary images have in common.
+    """
+
+    components: int
+    prompts: int
+    lengths: Mapping[str, float]
+    cosines: Mapping[str, Sequence[float]]
+    prompt_effect: float
+    choice_effect: float
+    shared: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How right answers are under one number of categories: percent by part and seed, means over stages.
+
+    Attributes:
+        categories: how many take part.
+        kmeans: All, Old and New of semi-supervised k-means, a value per seed.
+        mixtures: the same of the likeliest component, by covariance and floor, such as ``diag 0.3``.
+    """
+
+    categories: int
+    kmeans: Mapping[str, Sequence[float]]
+    mixtures: Mapping[str, Mapping[str, Sequence[float]]]
+
+    def ahead(self, setting: str, part: str) -> list[float]:
+        """What the mixture has more than k-means, a value per seed."""
+        return [a - b for a, b in zip(self.mixtures[setting][part], self.kmeans[part], strict=True)]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that was measured."""
+
+    images: int
+    prompts: PromptReading
+    answers: Sequence[Answers]
+
+    def ahead(self, setting: str, part: str = "all") -> tuple[float, float]:
+        """Mean over all numbers of categories and seeds, and its standard error over seeds."""
+        by_seed = np.mean([each.ahead(setting, part) for each in self.answers], axis=0)
+        return mean_and_error(by_seed.tolist())
+
+    @property
+    def best(self) -> str:
+        """The setting whose answer is ahead of k-means by the most."""
+        return max(self.answers[0].mixtures, key=lambda setting: self.ahead(setting)[0])
+
+    @property
+    def verdict(self) -> list[str]:
+        """What it means, and what to set, a sentence for each of the three questions."""
+        prompts, (covariance, floor) = self.prompts, self.best.split()
+        last = {way: cosines[-1] for way, cosines in prompts.cosines.items()}
+        if not last:
+            apart = "Each image gets one prompt, so that none can be mistaken for another."
+        elif last["raw"] < ALIKE:
+            apart = f"Prompts stay apart: entering the last block, those of an image have cosine {last['raw']:.2f}."
+        else:
+            apart = (
+                f"Prompts do not stay apart: entering the last block, those of an image have cosine {last['raw']:.3f} "
+                f"(as long as patches, {last['scaled']:.3f})."
+            )
+        if prompts.components <= prompts.prompts:
+            choice = f"The choice cannot act: {prompts.components} components are all of them prompts of every image."
+        else:
+            does = "acts" if prompts.choice_effect >= LEAST_CHOICE else "does not act"
+            choice = (
+                f"Their choice {does}: it turns [CLS] by {prompts.choice_effect:.1e} of {prompts.prompt_effect:.1e} "
+                f"(1 - cosine), and two arbitrary images share {prompts.shared:.1f} of {prompts.prompts}."
+            )
+        if prompts.choice_effect < LEAST_CHOICE and prompts.prompts > 1:
+            choice += " Try --prompts_per_image 1."
+        (gain, error), (old, _) = self.ahead(self.best), self.ahead(self.best, "old")
+        figures = f"{gain:+.1f} ± {error:.1f} points of All, {old:+.1f} of Old, at its best setting"
+        if math.isnan(error):
+            knows = (
+                f"One seed cannot say whether the mixture knows more than k-means ({figures}): give several."
+            )
+        elif gain > error:
+            knows = (
+                f"The mixture knows more than k-means here ({figures}): set --covariance_type {covariance} and "
+                f"--mixture_floor {floor}, and read its own answer."
+            )
+        else:
+            knows = f"The mixture does not know more than k-means here ({figures}): expect no gain of its prompts."
+        return [apart, choice, knows]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {**asdict(self), "best": self.best, "verdict": self.verdict}
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard error; the error of less than two values is NaN."""
+    if len(values) < 2:
+        return float(np.mean(values)), math.nan
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def diagnose(
+    model: CategoryDiscoveryModel,
+    images: StageImages,
+    labels: np.ndarray,
+    view: EvaluationView,
+    options: DiagnosisOptions | None = None,
+) -> Diagnosis:
+    """Measure a backbone on labelled images; nothing is trained.
+
+    Args:
+        model: over a backbone or trained, on its device; its plain features count. One of PromptCCD says how many
+            prompts an image gets.
+        images: all of them, as one stage.
+        labels: their category ids ``(N,)``.
+        view: how they enter the model.
+        options: what is compared.
+
+    Raises:
+        DataError: there are fewer than `LEAST_CATEGORIES`.
+    """
+    options = options or DiagnosisOptions()
+    counts = counts_of(labels, options.counts)
+    features = extract_features(
+        model, images, view, device=model.device, batch_size=options.batch_size, num_workers=options.num_workers,
+        progress=progress_bar, label="features", prompted=False,
+    ).to(exact_device(model.device))  # fmt: skip
+    first = Cut.of(labels, counts[-1], options.seeds[0])
+    prompts = read_prompts(model, images, view, features, first, options)
+    answers: list[Answers] = []
+    rounds, started = len(counts) * len(options.seeds), time.monotonic()
+    for count in counts:
+        found = []
+        for seed in options.seeds:
+            found.append(answers_to(Cut.of(labels, count, seed), features, options))
+            done = len(answers) * len(options.seeds) + len(found)
+            left = (time.monotonic() - started) / done * (rounds - done)
+            logger.info(
+                "%d categories, seed %d: answered, %d of %d; about %s left",
+                count, seed, done, rounds, readable_time(left),
+            )  # fmt: skip
+        kmeans, *mixtures = (
+            {part: [each[name][part] for each in found] for part in PARTS} for name in found[0]
+        )
+        answers.append(Answers(count, kmeans, dict(zip(list(found[0])[1:], mixtures, strict=True))))
+    return Diagnosis(len(images), prompts, answers)
+
+
+def counts_of(labels: np.ndarray, wanted: Sequence[int] | None) -> list[int]:
+    """The wanted numbers of categories that there are, ascending, and all of them."""
+    every = len(np.unique(labels))
+    if every < LEAST_CATEGORIES:
+        raise DataError(
+            f"{every} categories are too few for one labelled and three later stages: give {LEAST_CATEGORIES} or more."
+        )
+    fitting = sorted({each for each in wanted or USUAL if LEAST_CATEGORIES <= each < every})
+    if idle := sorted(set(wanted or ()) - {*fitting, every}):
+        logger.warning(
+            "The data has %d categories: answers are compared for %s, and not for %s.",
+            every, ", ".join(map(str, [*fitting, every])), ", ".join(map(str, idle)),
+        )  # fmt: skip
+    return [*fitting, every]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Some categories, cut into a labelled stage and three later ones.
+
+    Attributes:
+        ids: category of every image ``(N,)``, the known ones first; `UNUSED` for those of other categories.
+        blocks: known categories, then new ones per stage.
+        stages: rows of the images of each stage.
+        seed: of the draw.
+    """
+
+    ids: np.ndarray
+    blocks: tuple[int, ...]
+    stages: Sequence[np.ndarray]
+    seed: int
+
+    @classmethod
+    def of(cls, labels: np.ndarray, count: int, seed: int) -> "Cut":
+        """Draw categories and cut their images as the paper does: a tenth of the categories is new in each stage."""
+        drawn = numpy_generator("diagnosis", seed, count).permutation(np.unique(labels))[:count]
+        places = {category: place for place, category in enumerate(drawn.tolist())}
+        ids = np.array([places.get(label, UNUSED) for label in labels.tolist()])
+        new = max(1, count // 10)
+        blocks = (count - 3 * new, new, new, new)
+        cut = split_by_category(ids, [str(each) for each in drawn], blocks, None, seed, "")
+        return cls(ids, blocks, cut.sample_ids, seed)
+
+    def of_stages(self, features: Tensor) -> list[Tensor]:
+        """The features of each stage."""
+        return [features[torch.from_numpy(rows).to(features.device)] for rows in self.stages]
+
+
+def answers_to(cut: Cut, features: Tensor, options: DiagnosisOptions) -> dict[str, dict[str, float]]:
+    """All, Old and New of k-means and of mixtures, means over the stages of a cut; k-means comes first."""
+    of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
+    found = {
+        "k-means": continual_accuracy(
+            lambda stage: of_stages[: stage + 1],
+            truth,
+            np.cumsum(cut.blocks).tolist(),
+            num_known=cut.blocks[0],
+            restarts=options.restarts,
+            seed=cut.seed,
+        ).average
+    }
+    for covariance in options.covariances:
+        for floor in options.floors:
+            rows = list(_likeliest(cut, of_stages, truth, covariance, floor, options.replayed))
+            found[f"{covariance} {floor:g}"] = ContinualScore("mixture", rows).average
+    return found
+
+
+def _likeliest(
+    cut: Cut,
+    of_stages: Sequence[Tensor],
+    truth: Sequence[np.ndarray],
+    covariance: Covariance,
+    floor: float,
+    replayed: int,
+) -> Iterator[StageScore]:
+    """The score of the likeliest component at every later stage, each mixture fitted to its stage and replay."""
+    mixture = GaussianMixture(0, of_stages[0].shape[1], covariance).to(of_stages[0].device)
+    settled = torch.from_numpy(truth[0])
+    for stage, (features, count) in enumerate(zip(of_stages, np.cumsum(cut.blocks).tolist(), strict=True)):
+        rows = features
+        if stage:
+            replay = mixture.sample(replayed, torch_generator("replay", cut.seed, stage)).to(features)
+            own = torch.arange(mixture.num_components).repeat_interleave(replayed)
+            settled = torch.cat([torch.full((len(features),), -1), own])
+            rows = torch.cat([features, replay])
+        fitted = fit_gaussian_mixture(
+            rows, count, settled=settled, covariance_type=covariance, floor_share=floor,
+            seed=seed_of("mixture", cut.seed, stage),
+        )  # fmt: skip
+        mixture.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
+        if stage:
+            found = mixture.log_joint(features).argmax(1).cpu().numpy()
+            accuracy = clustering_accuracy(truth[stage], found, range(cut.blocks[0]))
+            yield StageScore(stage, *accuracy, len(np.unique(found)), len(found))
+
+
+@torch.no_grad()
+def read_prompts(
+    model: CategoryDiscoveryModel,
+    images: StageImages,
+    view: EvaluationView,
+    features: Tensor,
+    cut: Cut,
+    options: DiagnosisOptions,
+) -> PromptReading:
+    """Follow the prompts of known categories through the backbone, on up to `MOST_IMAGES` images."""
+    prompted = with_mixture(model)
+    known, ids = cut.of_stages(features)[0], torch.from_numpy(cut.ids[cut.stages[0]])
+    fitted = fit_gaussian_mixture(
+        known, cut.blocks[0], settled=ids, covariance_type=prompted.mixture.covariance_type,
+        floor_share=options.floors[0], seed=seed_of("mixture", cut.seed, 0),
+    )  # fmt: skip
+    prompted.load_mixture(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
+    prompted.set_categories(
+        fitted.means, list(range(cut.blocks[0])), [str(each) for each in range(cut.blocks[0])]
+    )
+    effects = measure(prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
+    rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MOST_IMAGES]
+    ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
+    count = min(prompted.config.prompts_per_image, prompted.num_prompts)
+    chosen = ranking.topk(count).indices
+    read: dict[str, list[Tensor]] = {}
+    for part in progress_bar(range(0, len(rows), options.batch_size), len(rows), "prompts"):
+        batch = rows[part : part + options.batch_size]
+        pixels = torch.stack([view(images[int(row)]) for row in batch]).to(prompted.device)
+        found = _on_their_way(
+            prompted, normalise(pixels, view.mean, view.std), chosen[part : part + len(batch)]
+        )
+        for name, values in found.items():
+            read.setdefault(name, []).append(values)
+    means = {name: torch.cat(values).double().mean(0) for name, values in read.items()}
+    return PromptReading(
+        components=prompted.num_prompts,
+        prompts=count,
+        lengths={
+            **{name: float(value) for name, value in means.items() if value.ndim == 0},
+            "means of the mixture": float(prompted.mixture.means.norm(dim=1).mean()),
+        },
+        cosines={name: value.tolist() for name, value in means.items() if value.ndim and count > 1},
+        prompt_effect=float(effects.prompt_effect or 0),
+        choice_effect=float(effects.choice_effect or 0),
+        shared=_shared(chosen, prompted.num_prompts),
+    )
+
+
+def with_mixture(model: CategoryDiscoveryModel) -> PromptCCDModel:
+    """The model itself, or one of PromptCCD over the same backbone."""
+    if isinstance(model, PromptCCDModel):
+        return model
+    config = PromptCCDConfig(
+        vision_config=model.config.vision_config,
+        projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
+    )  # fmt: skip
+    config.precision = model.config.precision
+    prompted = PromptCCDModel(config).to(model.device)
+    prompted.backbone = model.backbone
+    return prompted.eval()
+
+
+def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict[str, Tensor]:
+    """Of each image the lengths of tokens ``(B,)``, and the cosine among its prompts entering each block ``(B, n)``."""
+    tokens, rotation = model.embed(pixels), model.rotation(pixels)
+    patches = tokens[:, -patch_count(model.backbone, tokens) :].norm(dim=-1)
+    plain = entering(model.backbone, tokens, rotation)[-2].norm(dim=-1)
+    found = {
+        "patches entering block 0": patches.mean(1),
+        "[CLS] entering block 0": tokens[:, 0].norm(dim=-1),
+        "tokens entering the last block": plain.mean(1),
+    }
+    means, blocks = model.mixture.means, len(blocks_of(model.backbone))
+    as_patches = patches.mean() / means.norm(dim=1).mean()
+    for name, scale in (("raw", 1.0), ("scaled", as_patches)):
+        placed = insert_prompts(model.backbone, tokens, scale * means[chosen])
+        states = entering(model.backbone, placed, rotation)[:blocks]
+        found[name] = torch.stack([_alike(state[:, 1 : 1 + chosen.shape[1]]) for state in states], dim=1)
+    return found
+
+
+def _alike(prompts: Tensor) -> Tensor:
+    """Mean cosine ``(B,)`` among different ones of ``(B, P, D)`` prompts."""
+    units, count = F.normalize(prompts.float(), dim=-1), prompts.shape[1]
+    return (units.sum(1).square().sum(1) - count) / max(1, count * (count - 1))
+
+
+def _shared(chosen: Tensor, num_prompts: int) -> float:
+    """How many of their ``(N, P)`` prompts two different images have in common, the mean over all pairs."""
+    uses = torch.bincount(chosen.flatten(), minlength=num_prompts).double()
+    images = len(chosen)
+    return float((uses * (uses - 1)).sum() / max(1, images * (images - 1)))

@@ -1,0 +1,241 @@
+"""What is measured of a backbone before anything is trained, and what is said of it."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd import PromptCCDModel
+from promptccd.cli.main import main
+from promptccd.errors import DataError
+from promptccd.experiments import DiagnosisOptions
+from promptccd.experiments.diagnosis import (
+    Answers,
+    Cut,
+    Diagnosis,
+    PromptReading,
+    _alike,
+    _on_their_way,
+    _shared,
+    answers_to,
+    counts_of,
+    mean_and_error,
+    with_mixture,
+)
+from promptccd.models import GCDModel
+from promptccd.models.backbones import class_position
+from tests.conftest import TINY_HEAD
+
+
+def reading(**changes: object) -> PromptReading:
+    usual = {
+        "components": 20, "prompts": 5, "lengths": {}, "cosines": {"raw": [0.5, 0.95], "scaled": [0.5, 0.8]},
+        "prompt_effect": 0.01, "choice_effect": 0.0004, "shared": 4.2,
+    }  # fmt: skip
+    return PromptReading(**{**usual, **changes})  # type: ignore[arg-type]
+
+
+def answers(kmeans: list[float], **mixtures: list[float]) -> Answers:
+    def by_part(values: list[float]) -> dict[str, list[float]]:
+        return {"all": values, "old": [each - 1 for each in values], "new": values}
+
+    return Answers(
+        20, by_part(kmeans), {name.replace("_", " "): by_part(each) for name, each in mixtures.items()}
+    )
+
+
+def world(
+    own_axes: bool, categories: int = 10, images: int = 40, width: int = 24
+) -> tuple[np.ndarray, torch.Tensor]:
+    """Labels, and unit features of categories that are round, or spread along axes of their own."""
+    drawn = np.random.default_rng(5)
+    means = drawn.normal(size=(categories, width)) * (0.35 if own_axes else 2.0)
+    widths = np.exp((1.2 if own_axes else 0.0) * drawn.normal(size=(categories, width)))
+    widths /= np.sqrt((widths**2).mean(1, keepdims=True)) * (1 if own_axes else 2)
+    labels = np.repeat(np.arange(categories), images)
+    points = means[labels] + widths[labels] * drawn.normal(size=(len(labels), width))
+    return labels, F.normalize(torch.from_numpy(points).float())
+
+
+def test_cosines_among_prompts_are_those_of_every_pair() -> None:
+    prompts = torch.randn(3, 4, 6)
+    pairs = list(itertools.combinations(range(4), 2))
+    expected = [np.mean([F.cosine_similarity(each[a], each[b], dim=0) for a, b in pairs]) for each in prompts]
+    assert _alike(prompts).tolist() == pytest.approx(expected, abs=1e-6)
+    assert _alike(prompts[:, :1]).tolist() == pytest.approx([0.0] * 3, abs=1e-6)
+
+
+def test_shared_prompts_are_those_of_every_pair_of_images() -> None:
+    chosen = torch.stack([torch.randperm(7)[:3] for _ in range(6)])
+    pairs = itertools.combinations(chosen.tolist(), 2)
+    assert _shared(chosen, 7) == pytest.approx(np.mean([len(set(a) & set(b)) for a, b in pairs]))
+
+
+def test_categories_are_drawn_anew_and_cut_as_the_paper_does() -> None:
+    labels = np.repeat(np.arange(30), 50)
+    cut = Cut.of(labels, 20, 1)
+    assert cut.blocks == (14, 2, 2, 2)
+    assert (cut.ids >= 0).sum() == 1000
+    seen = [set(cut.ids[rows].tolist()) for rows in cut.stages]
+    assert seen[0] == set(range(14))
+    assert {max(each) for each in seen} == {13, 15, 17, 19}
+    assert len(np.unique(np.concatenate(cut.stages))) == 1000
+    for category in range(20):  # one category of the data each
+        assert len(np.unique(labels[cut.ids == category])) == 1
+    assert not np.array_equal(cut.ids, Cut.of(labels, 20, 2).ids)
+    assert np.array_equal(cut.ids, Cut.of(labels, 20, 1).ids)
+    assert Cut.of(labels, 4, 1).blocks == (1, 1, 1, 1)
+
+
+def test_numbers_of_categories_that_there_are_not_are_named(caplog) -> None:
+    labels = np.repeat([3, 5, 7, 9, 11, 13], 4)
+    assert counts_of(labels, None) == [6]
+    assert counts_of(np.arange(25), None) == [10, 20, 25]
+    assert not caplog.records
+    assert counts_of(labels, [9, 5, 6, 5]) == [5, 6]
+    assert caplog.messages == ["The data has 6 categories: answers are compared for 5, 6, and not for 9."]
+    with pytest.raises(DataError, match="3 categories are too few"):
+        counts_of(labels[:12], None)
+
+
+def test_the_mixture_answers_better_where_categories_have_axes_of_their_own() -> None:
+    options = DiagnosisOptions(floors=(0.01, 0.1), covariances=("diag", "spherical"), restarts=5)
+    labels, features = world(own_axes=True)
+    found = answers_to(Cut.of(labels, 10, 1), features, options)
+    assert list(found) == ["k-means", "diag 0.01", "diag 0.1", "spherical 0.01", "spherical 0.1"]
+    assert found["diag 0.1"]["all"] > found["k-means"]["all"] + 10
+    assert found["diag 0.1"]["all"] > found["spherical 0.1"]["all"] + 5
+    labels, features = world(own_axes=False)
+    found = answers_to(Cut.of(labels, 10, 1), features, options)
+    assert all(each["all"] == 100 for each in found.values())
+
+
+def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
+    plain = GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    model = with_mixture(plain)
+    assert isinstance(model, PromptCCDModel)
+    assert model.backbone is plain.backbone
+    assert with_mixture(model) is model
+    means = F.normalize(torch.randn(6, 32))
+    model.load_mixture(means, torch.ones(6, 32), torch.zeros(6))
+    pixels, chosen = torch.randn(2, 3, 16, 16), torch.tensor([[0, 2, 4], [5, 1, 3]])
+    with torch.no_grad():
+        found = _on_their_way(model, pixels, chosen)
+        tokens = model.embed(pixels)
+        states = plain.backbone(pixels, output_hidden_states=True).hidden_states
+        position = class_position(plain.backbone)
+    assert found["[CLS] entering block 0"].tolist() == pytest.approx(tokens[:, 0].norm(dim=1).tolist())
+    assert found["patches entering block 0"].tolist() == pytest.approx(
+        tokens[:, 1:].norm(dim=2).mean(1).tolist()
+    )
+    assert found["tokens entering the last block"].tolist() == pytest.approx(
+        states[1].norm(dim=2).mean(1).tolist()
+    )
+    length = tokens[:, 1:].norm(dim=2).mean()
+    assert found["raw"].shape == found["scaled"].shape == (2, 2)
+    torch.testing.assert_close(found["raw"][:, 0], _alike(means[chosen] + position))
+    torch.testing.assert_close(found["scaled"][:, 0], _alike(length * means[chosen] + position))
+    with torch.no_grad():
+        placed = torch.cat([tokens[:, :1], means[chosen] + position, tokens[:, 1:]], dim=1)
+        second = plain.backbone.encoder.layer[0](placed)
+    torch.testing.assert_close(found["raw"][:, 1], _alike(second[:, 1:4]), rtol=1e-4, atol=1e-5)
+
+
+def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
+    found = Diagnosis(100, reading(), [answers([50.0, 52.0], diag_0_01=[50.0, 51.0], full_1=[53.0, 56.0])])
+    assert found.best == "full 1"
+    assert found.ahead("full 1") == (3.5, pytest.approx(0.5))
+    apart, choice, knows = found.verdict
+    assert apart.startswith("Prompts do not stay apart")
+    assert "cosine 0.950 (as long as patches, 0.800)" in apart
+    assert choice == (
+        "Their choice does not act: it turns [CLS] by 4.0e-04 of 1.0e-02 (1 - cosine), and two arbitrary images share "
+        "4.2 of 5. Try --prompts_per_image 1."
+    )
+    assert "(+3.5 ± 0.5 points of All, +3.5 of Old, at its best setting)" in knows
+    assert "set --covariance_type full and --mixture_floor 1," in knows
+    assert found.to_dict()["verdict"] == found.verdict
+
+
+def test_the_verdict_on_prompts_that_act_and_a_mixture_that_knows_nothing() -> None:
+    acting = reading(cosines={"raw": [0.1, 0.3], "scaled": [0.1, 0.2]}, choice_effect=0.004)
+    rows = [answers([50.0, 52.0], diag_1=[51.0, 51.0]), answers([50.0, 52.0], diag_1=[49.0, 53.0])]
+    apart, choice, knows = Diagnosis(100, acting, rows).verdict
+    assert apart == "Prompts stay apart: entering the last block, those of an image have cosine 0.30."
+    assert choice.startswith("Their choice acts")
+    assert not choice.endswith("--prompts_per_image 1.")
+    assert knows.startswith("The mixture does not know more than k-means here (+0.0 ± 0.0 points")
+    one = Diagnosis(100, reading(components=5, cosines={}), [answers([50.0], diag_1=[60.0])])
+    assert one.verdict[0].startswith("Each image gets one prompt")
+    assert one.verdict[1].startswith("The choice cannot act: 5 components")
+    assert one.verdict[2].startswith("One seed cannot say")
+
+
+def test_the_error_of_one_value_is_unknown() -> None:
+    assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
+    assert mean_and_error([2.0])[0] == 2.0
+    assert math.isnan(mean_and_error([2.0])[1])
+
+
+def test_the_command_measures_labelled_images(
+    backbone_folder: Path, image_folder: Path, tmp_path: Path, capsys
+) -> None:
+    words = [
+        "diagnose",
+        str(backbone_folder),
+        str(image_folder),
+        "--seeds",
+        "1",
+        "2",
+        "--floors",
+        "0.01",
+        "1",
+    ]
+    words += ["--restarts", "2", "--device", "cpu", "--out", str(tmp_path / "found.json")]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "found.json").read_text())
+    assert found["images"] == 150
+    assert [each["categories"] for each in found["answers"]] == [5]
+    (only,) = found["answers"]
+    assert set(only["mixtures"]) == {"diag 0.01", "diag 1"}
+    assert len(only["kmeans"]["all"]) == 2
+    prompts = found["prompts"]
+    assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
+    assert prompts["choice_effect"] < 1e-12
+    assert prompts["prompt_effect"] > 0
+    assert len(prompts["cosines"]["raw"]) == 2
+    assert set(prompts["lengths"]) == {
+        "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",
+        "means of the mixture",
+    }  # fmt: skip
+    assert len(found["verdict"]) == 3
+
+
+def test_the_command_prints_tables_and_refuses_what_is_no_share(
+    backbone_folder: Path, image_folder: Path, capsys
+) -> None:
+    words = ["diagnose", str(backbone_folder), str(image_folder), "--restarts", "2", "--device", "cpu"]
+    assert main([*words, "--seeds", "1", "--floors", "0.3", "--mixed_precision", "bf16"]) == 0
+    out = capsys.readouterr().out
+    assert "cosine among an image's prompts, entering block" in out
+    assert "mixture, diag 0.3" in out
+    assert "One seed cannot say" in out
+    assert main([*words, "--floors", "2"]) == 2
+    assert "expected a share above 0, at most 1, got '2'" in capsys.readouterr().err
+    assert main([*words, "--covariances", "round"]) == 2
+
+
+def test_what_was_measured_is_printed_where_it_cannot_be_written(
+    backbone_folder: Path, image_folder: Path, tmp_path: Path, capsys
+) -> None:
+    words = ["diagnose", str(backbone_folder), str(image_folder), "--restarts", "1", "--seeds", "1"]
+    assert main([*words, "--device", "cpu", "--floors", "1", "--out", str(tmp_path / "none" / "x.json")]) != 0
+    out, err = capsys.readouterr()
+    assert "mixture, diag 1" in out
+    assert "none" in err

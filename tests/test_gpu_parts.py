@@ -1,0 +1,91 @@
+"""What is measured where a GPU is at hand works without one, and says what did not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bench_gpu, gpu_smoke
+from promptccd.training.own_images import methods
+
+
+def test_every_shipped_method_is_tried_and_named_once() -> None:
+    cases = gpu_smoke.cases()
+    assert set(methods()) < set(cases)
+    assert cases["full-covariance"] == ("promptccd-digits", ["--covariance_type", "full"])
+
+
+def test_a_step_that_raises_is_told_with_its_traceback(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none")
+    found = gpu_smoke.attempt(["evaluate", missing])
+    assert found["error"]["type"] == "RunError"
+    assert missing in found["error"]["message"]
+    assert "Traceback" in found["error"]["traceback"]
+    fine = gpu_smoke.attempt(["recipes", "gcd-cub"])
+    assert fine["error"] is None
+    assert "promptccd-gcd-cub" in fine["printed"]
+
+
+def test_steps_end_with_a_training_that_fails(tmp_path: Path, monkeypatch, capsys) -> None:
+    steps = [("train", ["verify", str(tmp_path)]), ("verify", ["verify", str(tmp_path)])]
+    monkeypatch.setattr(gpu_smoke, "steps_of", lambda name, folder: iter(steps))
+    gpu_smoke.run_case("promptccd", tmp_path)
+    written = json.loads((tmp_path / "promptccd.json").read_text())
+    assert list(written["failed"]) == list(written["seconds"]) == ["train"]
+    assert written["all"] is None
+    monkeypatch.setattr(gpu_smoke, "steps_of", lambda name, folder: iter(reversed(steps)))
+    gpu_smoke.run_case("promptccd", tmp_path)
+    assert list(json.loads((tmp_path / "promptccd.json").read_text())["failed"]) == ["train", "verify"]
+
+
+def test_predictions_are_compared_image_by_image() -> None:
+    def printed(*categories: int) -> str:
+        return json.dumps({"predictions": [{"category": each} for each in categories]})
+
+    assert gpu_smoke.agreement(printed(1, 2, 3, 4), printed(1, 2, 3, 5)) == 0.75
+    assert gpu_smoke.agreement(None, printed(1)) is None
+
+
+def test_a_case_is_read_where_it_is_done_and_ended_where_it_takes_too_long(tmp_path: Path) -> None:
+    (tmp_path / "happy.json").write_text('{"name": "happy", "failed": {}, "seconds": {"train": 2.0}}')
+    found = gpu_smoke.smoke(tmp_path, on_cpu=True, seconds=0.2, names=["happy", "promptccd"])
+    assert found["failed"] == ["promptccd"]
+    assert "not finished after 0 s" in gpu_smoke.text_of(found)
+    assert "happy                        2 s, failed: none" in gpu_smoke.text_of(found)
+    assert not (tmp_path / "promptccd.json").exists()
+
+
+def test_a_part_is_measured_once_and_one_that_raises_stops_no_other(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    calls: list[str] = []
+
+    def fine(options: object, folder: Path) -> dict[str, object]:
+        calls.append(folder.name)
+        return {"figure": 3}
+
+    def broken(options: object, folder: Path) -> dict[str, object]:
+        raise ValueError("out of order")
+
+    monkeypatch.setattr(bench_gpu, "PARTS", {"broken": broken, "fine": fine})
+    words = ["--device", "cpu", "--out", str(tmp_path)]
+    assert bench_gpu.main(words) == 1
+    assert bench_gpu.main(["fine", *words]) == 0
+    assert calls == ["fine"]
+    assert json.loads((tmp_path / "fine.json").read_text())["figure"] == 3
+    assert "ValueError: out of order" in capsys.readouterr().out
+    assert not (tmp_path / "broken.json").exists()
+    with pytest.raises(SystemExit):
+        bench_gpu.main(["other", *words])
+
+
+@pytest.mark.slow
+def test_a_method_goes_through_all_steps(tmp_path: Path, capsys) -> None:
+    words = ["smoke", "--device", "cpu", "--small", "--jobs", "1", "--out", str(tmp_path)]
+    assert bench_gpu.main(words) == 0
+    (case,) = json.loads((tmp_path / "smoke.json").read_text())["cases"]
+    assert case["failed"] == {}
+    assert case["same_as_on_the_cpu"] == 1
+    assert {"train", "verify", "evaluate inductive", "discover --adapt", "train in bf16"} < set(
+        case["seconds"]
+    )
