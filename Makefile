@@ -109,8 +109,9 @@ year: $(VENV)/.dev           ## a folder a week into one project, DATA=train.par
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
 	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)
 
-GPU    ?= smoke
-gpu: $(VENV)/.dev            ## what only a GPU can tell, by parts: does every method run on it; goes on where it stopped
+# GPU='diagnose --data train.parquet --label_column fine_label' takes one part alone.
+GPU    ?=
+gpu: $(VENV)/.dev            ## what only a GPU can tell: does every method run, how fast, what prompts could do; goes on where it stopped
 	$(BIN)/python -m benchmarks.bench_gpu $(GPU) --out $(RUNS)/gpu
 
 page:                        ## build the page of `promptccd open` from frontend/; needs Node 20

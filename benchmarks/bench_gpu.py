@@ -4,7 +4,9 @@ A part that was finished is not run again: its figures lie in ``OUT/<part>.json`
 and stops no other. Nothing is needed but this repository, a GPU, and the packages that it installs; no network.
 
     python -m benchmarks.bench_gpu smoke --jobs 16 --out runs/gpu
-    python -m benchmarks.bench_gpu smoke --device cpu --small
+    python -m benchmarks.bench_gpu steps discover
+    python -m benchmarks.bench_gpu diagnose --data cifar100/train.parquet --epochs 20
+    python -m benchmarks.bench_gpu --device cpu --small
 """
 
 import argparse
@@ -12,14 +14,31 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from sklearn.metrics import adjusted_rand_score
+from transformers import Dinov2Config, Dinov2Model
 
-from benchmarks import gpu_smoke
+from benchmarks import gpu_smoke, gpu_steps
+from benchmarks.bench_discovery import write_images
+from benchmarks.bench_grouping import ours, simulated
+from benchmarks.measuring import timed
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
+from promptccd.data.view_options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor
+from promptccd.discovery.embedding import embed_images, load_embedder, seconds_per_image
+from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.options import BATCH_SIZE
 from promptccd.storage import write_json
 from promptccd.system import available_cores
+from promptccd.training.arguments import PretrainingOptions
+from promptccd.training.gpus import placed
+from promptccd.training.pretraining import pretrain_backbone
+from promptccd.training.progress import progress_bar
 
 SMALL_SMOKE = ("promptccd-gcd",)
 
@@ -32,8 +51,115 @@ def _smoke(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return found
 
 
+def _steps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    sizes = gpu_steps.SMALL if options.small else gpu_steps.Sizes()
+    on_cpu = options.device == "cpu"
+    peak = _kept(folder / "peak.json", lambda: gpu_steps.measure_peak(sizes, on_cpu))
+    print(f"product of matrices in bf16: {peak:.1f} TFLOP/s", flush=True)
+    found, failed = {}, {}
+    for name, precision in gpu_steps.cases():
+        case, place = f"{name} {precision}", folder / f"{name}-{precision}.json"
+        try:
+            found[case] = _kept(place, partial(gpu_steps.measure, name, precision, sizes, on_cpu))
+        except Exception as error:  # one that does not fit says nothing of the others
+            failed[case] = {
+                "message": f"{type(error).__name__}: {error}",
+                "traceback": traceback.format_exc(),
+            }
+            print(f"{case:20} {failed[case]['message']}", flush=True)
+            continue
+        print(
+            f"{case:20} " + ", ".join(f"{key} {value:.4g}" for key, value in found[case].items()), flush=True
+        )
+    shares = gpu_steps.with_shares(found, peak)
+    for case, each in shares.items():
+        print(
+            f"{case:20} {each['share_of_bare']:.2f} of bare, {each['share_of_peak']:.2f} of the peak",
+            flush=True,
+        )
+    return {"peak_teraflops": peak, "cases": shares, "failed": failed}
+
+
+def _kept(place: Path, measure: Callable[[], Any]) -> Any:
+    """A figure that is measured once and then read."""
+    if not place.exists():
+        write_json(place, measure())
+    return json.loads(place.read_text())
+
+
+def _discover(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    features, truth = simulated(*((300, 5) if options.small else (100_000, 100)), seed=1)
+    seconds, groups = timed(partial(ours, features))
+    rand = float(adjusted_rand_score(truth, groups))
+    print(f"{len(features)} features grouped in {seconds:.1f} s, adjusted Rand index {rand:.3f}", flush=True)
+    grouped = {"features": len(features), "seconds": seconds, "groups": int(groups.max()) + 1, "rand": rand}
+    images = folder / "images"
+    if not images.exists():
+        write_images(images, 8 if options.small else 2000)
+    side = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2} if options.small else {}
+    torch.manual_seed(0)
+    Dinov2Model(Dinov2Config(image_size=224, patch_size=14, **side)).save_pretrained(folder / "model")
+    model, view = load_embedder(folder / "model")
+    model = placed(model, view, torch.device(options.device))
+    embedded = {}
+    for precision in ("fp32", "bf16"):
+        bare = seconds_per_image(model, view, BATCH_SIZE, precision)  # also the warm-up
+        intake = read_intake(sorted(images.iterdir()), view=view)
+        work = partial(embed_images, model, view, intake, precision=precision, workers=available_cores())
+        seconds = timed(work)[0] / len(intake.used)
+        intake.close()
+        embedded[precision] = {"images_per_s": 1 / seconds, "bare_images_per_s": 1 / bare}
+        print(f"embedding in {precision}: {1 / seconds:.0f} images/s, bare {1 / bare:.0f}", flush=True)
+    return {"grouped": grouped, "embedded": embedded}
+
+
+def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The whole command on a backbone that is pretrained here, without labels, on the very images."""
+    every = 8 if options.small else options.images_per_class
+    place = _pretrained(options, folder / "backbone", every)
+    words = ["diagnose", str(place), options.data or "promptccd-creatures", "--device", options.device]
+    words += ["--num_workers", str(options.jobs), "--out", str(folder / "diagnosis.json")]
+    words += ["--seeds", "1", "--restarts", "2"] if options.small else []
+    words += [] if every is None else ["--images_per_class", str(every)]
+    words += [] if options.label_column is None else ["--label_column", options.label_column]
+    found = gpu_smoke.attempt(words)
+    print(found["printed"] or found["error"]["traceback"], flush=True)
+    if found["error"]:
+        return {"failed": {"diagnose": found["error"]}}
+    return {"command_seconds": found["seconds"], **json.loads((folder / "diagnosis.json").read_text())}
+
+
+def _pretrained(options: argparse.Namespace, place: Path, images_per_class: int | None) -> Path:
+    """A backbone of the images' own, made by the pretraining of this package; a finished one is taken as it is."""
+    if (place / "preprocessor_config.json").exists():  # which is written last
+        return place
+    view = EvaluationView(build_image_processor(ViewOptions(image_size=32, resize_size=36)))
+    stage = StageStream.from_dataset(
+        options.data or "creatures", class_blocks=[1], split_rule="whole", label_column=options.label_column,
+        images_per_class=images_per_class,
+    ).labelled  # fmt: skip
+    images = StageImages.read(stage, options.jobs, progress_bar)
+    pixels = torch.stack([view(images[row]) for row in range(len(images))])
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
+    full = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "patch_size": 4}
+    config = Dinov2Config(image_size=32, **(small if options.small else full))
+    how = PretrainingOptions(
+        epochs=1 if options.small else options.epochs, batch_size=256, learning_rate=1e-3
+    )
+    spent, backbone = timed(partial(pretrain_backbone, pixels.to(options.device), config, how, seed=1))
+    print(f"pretrained on {len(pixels)} images for {how.epochs} epochs in {spent:.0f} s", flush=True)
+    backbone.save_pretrained(place)
+    view.processor.save_pretrained(place)
+    return place
+
+
 # What each part measures: from the options and a folder of its own to figures; it prints as it goes.
-PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {"smoke": _smoke}
+PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
+    "smoke": _smoke,
+    "steps": _steps,
+    "discover": _discover,
+    "diagnose": _diagnose,
+}
 
 
 def run_part(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -73,6 +199,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=available_cores(), help="processes at once")
     parser.add_argument("--seconds", type=float, default=300, help="the longest that one process may take")
     parser.add_argument("--methods", nargs="+", choices=list(gpu_smoke.cases()), default=[], metavar="NAME")
+    parser.add_argument("--data", help="for diagnose: labelled images, as promptccd train takes them")
+    parser.add_argument("--label_column", help="for diagnose: of the data")
+    parser.add_argument("--images_per_class", type=int, help="for diagnose: of the data")
+    parser.add_argument("--epochs", type=int, default=20, help="for diagnose: of the pretraining")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder for the figures")
     options = parser.parse_args(argv)
     if unknown := set(options.parts) - set(PARTS):

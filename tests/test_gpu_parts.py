@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import bench_gpu, gpu_smoke
+from benchmarks import bench_gpu, gpu_smoke, gpu_steps
 from promptccd.training.own_images import methods
 
 
@@ -77,6 +78,42 @@ def test_a_part_is_measured_once_and_one_that_raises_stops_no_other(
     assert not (tmp_path / "broken.json").exists()
     with pytest.raises(SystemExit):
         bench_gpu.main(["other", *words])
+
+
+def test_a_step_is_that_of_training_and_counts_its_arithmetic() -> None:
+    step, model = gpu_steps.step_of("promptccd", "no", gpu_steps.SMALL, on_cpu=True)
+    learning = [each for each in model.parameters() if each.requires_grad]
+    before = [each.detach().clone() for each in learning]
+    step()
+    assert sum(not torch.equal(*pair) for pair in zip(before, learning, strict=True)) > len(before) / 2
+    found = gpu_steps.measure_step("promptccd-gcd", "no", gpu_steps.SMALL, on_cpu=True)
+    assert found["images_per_s"] > 0
+    assert found["waits_per_step"] == 0  # on a CPU nobody waits for a device
+    share = gpu_steps.with_shares(
+        {
+            "bare no": {"images_per_s": 100.0, "teraflops": 2.0},
+            "x no": {"images_per_s": 25.0, "teraflops": 4.0},
+        },
+        peak=8.0,
+    )["x no"]
+    assert (share["share_of_peak"], share["share_of_bare"]) == (0.5, 0.25)
+
+
+def test_waits_are_counted_by_step() -> None:
+    value = torch.ones(())
+    waits = gpu_steps.waits_of(lambda: value.item() + value.item(), torch.device("cpu"), steps=4)
+    assert waits["aten::_local_scalar_dense"][0] == 2
+
+
+@pytest.mark.slow
+def test_every_part_runs_on_a_cpu(tmp_path: Path, capsys) -> None:
+    words = ["steps", "discover", "diagnose", "--device", "cpu", "--small", "--jobs", "1"]
+    assert bench_gpu.main([*words, "--out", str(tmp_path)]) == 0
+    steps = json.loads((tmp_path / "steps.json").read_text())
+    assert len(steps["cases"]) == 10
+    assert steps["failed"] == {}
+    assert json.loads((tmp_path / "discover.json").read_text())["grouped"]["rand"] > 0.9
+    assert len(json.loads((tmp_path / "diagnose.json").read_text())["verdict"]) == 3
 
 
 @pytest.mark.slow

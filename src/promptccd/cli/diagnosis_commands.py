@@ -1,18 +1,17 @@
 """``promptccd diagnose``."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd import experiments, runs
+from promptccd import evaluation, runs
 from promptccd.cli.parsing import MOST_SEED, add_model_limit, show, to_json, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import table
 from promptccd.storage import write_file
 
 if TYPE_CHECKING:
-    from promptccd.experiments import Diagnosis
+    from promptccd.evaluation import Diagnosis
 
 COVARIANCES = ("diag", "spherical", "full")
 FIELDS = (
@@ -60,7 +59,7 @@ def _declare_diagnose(diagnose: argparse.ArgumentParser) -> None:
     add_model_limit(diagnose)
     add_recipe_options(diagnose, FIELDS)
     diagnose.set_defaults(
-        run=diagnose_command, config=None, method=None, needs=("promptccd.experiments.diagnosis",)
+        run=diagnose_command, config=None, method=None, needs=("promptccd.evaluation.diagnosis",)
     )
 
 
@@ -97,10 +96,10 @@ def diagnose_command(options: argparse.Namespace) -> None:
         "batch_size": training.feature_batch_size,
         "num_workers": training.num_workers,
     }
-    wanted = experiments.DiagnosisOptions(
+    wanted = evaluation.DiagnosisOptions(
         **{name: value for name, value in given.items() if value is not None}
     )
-    found = experiments.diagnose(
+    found = evaluation.diagnose(
         placed(model, view, device), images, stage.labels[images.positions], view, wanted
     )
     show(options, found.to_dict(), lambda: diagnosis_text(found))
@@ -123,19 +122,16 @@ def diagnosis_text(found: "Diagnosis") -> str:
     parts.append(
         f"{prompts.components} components, {prompts.prompts} prompts an image; two arbitrary images share "
         f"{prompts.shared:.1f}\nprompts turn [CLS] by {prompts.prompt_effect:.1e}, their choice by "
-        f"{prompts.choice_effect:.1e} (1 - cosine)"
+        f"{prompts.choice_effect:.1e}, that of one alone by {prompts.choice_alone:.1e} (1 - cosine)"
     )
     for answers in found.answers:
-        rows = [["k-means", *map(_mean, answers.kmeans.values()), ""]]
-        for name, mixture in answers.mixtures.items():
-            gain, error = experiments.mean_and_error(answers.ahead(name, "all"))
-            rows.append([f"mixture, {name}", *map(_mean, mixture.values()), f"{gain:+.1f} ± {error:.1f}"])
+        rows = []
+        for name, found_by in answers.rows.items():
+            figures = [evaluation.mean_and_error(values)[0] for values in found_by.values()]
+            ahead = evaluation.with_error(*evaluation.mean_and_error(answers.ahead(name)))
+            rows.append([f"mixture, {name}", *figures, ahead] if rows else [name, *figures, ""])
         parts.append(table([f"{answers.categories} categories", "All", "Old", "New", "All, ahead"], rows))
     return "\n\n".join([*parts, "\n".join(found.verdict)])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return experiments.mean_and_error(values)[0]
 
 
 COMMANDS = {"diagnose": _declare_diagnose}

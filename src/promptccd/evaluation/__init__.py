@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import max_forgetting as max_forgetting
     from promptccd.evaluation.continual import mean_discovery as mean_discovery
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
+    from promptccd.evaluation.diagnosis import Diagnosis as Diagnosis
+    from promptccd.evaluation.diagnosis import DiagnosisOptions as DiagnosisOptions
+    from promptccd.evaluation.diagnosis import diagnose as diagnose
+    from promptccd.evaluation.diagnosis import mean_and_error as mean_and_error
+    from promptccd.evaluation.diagnosis import with_error as with_error
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
     from promptccd.evaluation.protocols import SessionScore as SessionScore

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from promptccd.experiments.comparison import rounded as rounded
     from promptccd.experiments.comparison import with_own_answers as with_own_answers
     from promptccd.experiments.comparison import write_comparison as write_comparison
-    from promptccd.experiments.diagnosis import Diagnosis as Diagnosis
-    from promptccd.experiments.diagnosis import DiagnosisOptions as DiagnosisOptions
-    from promptccd.experiments.diagnosis import diagnose as diagnose
-    from promptccd.experiments.diagnosis import mean_and_error as mean_and_error
     from promptccd.experiments.map_figure import StageMaps as StageMaps
     from promptccd.experiments.map_figure import stage_maps as stage_maps
     from promptccd.experiments.measures import ABSENT as ABSENT

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.errors import DataError
-from promptccd.experiments import DiagnosisOptions
-from promptccd.experiments.diagnosis import (
+from promptccd.evaluation import DiagnosisOptions
+from promptccd.evaluation.diagnosis import (
     Answers,
     Cut,
     Diagnosis,
@@ -35,7 +35,8 @@ from tests.conftest import TINY_HEAD
 def reading(**changes: object) -> PromptReading:
     usual = {
         "components": 20, "prompts": 5, "lengths": {}, "cosines": {"raw": [0.5, 0.95], "scaled": [0.5, 0.8]},
-        "prompt_effect": 0.01, "choice_effect": 0.0004, "shared": 4.2,
+        "prompt_effect": 0.01, "choice_effect": 0.0004, "choice_alone": 0.003,
+        "shared": 4.2,
     }  # fmt: skip
     return PromptReading(**{**usual, **changes})  # type: ignore[arg-type]
 
@@ -44,9 +45,8 @@ def answers(kmeans: list[float], **mixtures: list[float]) -> Answers:
     def by_part(values: list[float]) -> dict[str, list[float]]:
         return {"all": values, "old": [each - 1 for each in values], "new": values}
 
-    return Answers(
-        20, by_part(kmeans), {name.replace("_", " "): by_part(each) for name, each in mixtures.items()}
-    )
+    rows = {name.replace("_", " "): by_part(each) for name, each in mixtures.items()}
+    return Answers(20, {"k-means": by_part(kmeans), **rows})
 
 
 def world(
@@ -155,8 +155,10 @@ def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
     assert "cosine 0.950 (as long as patches, 0.800)" in apart
     assert choice == (
         "Their choice does not act: it turns [CLS] by 4.0e-04 of 1.0e-02 (1 - cosine), and two arbitrary images share "
-        "4.2 of 5. Try --prompts_per_image 1."
+        "4.2 of 5. That of one alone (3.0e-03) is enough: try --prompts_per_image 1."
     )
+    idle = Diagnosis(100, reading(choice_alone=0.001), found.answers).verdict[1]
+    assert idle.endswith("That of one alone (1.0e-03) does not act either with --prompts_per_image 1.")
     assert "(+3.5 ± 0.5 points of All, +3.5 of Old, at its best setting)" in knows
     assert "set --covariance_type full and --mixture_floor 1," in knows
     assert found.to_dict()["verdict"] == found.verdict
@@ -174,6 +176,7 @@ def test_the_verdict_on_prompts_that_act_and_a_mixture_that_knows_nothing() -> N
     assert one.verdict[0].startswith("Each image gets one prompt")
     assert one.verdict[1].startswith("The choice cannot act: 5 components")
     assert one.verdict[2].startswith("One seed cannot say")
+    assert "(+10.0 points of All" in one.verdict[2]
 
 
 def test_the_error_of_one_value_is_unknown() -> None:
@@ -203,12 +206,13 @@ def test_the_command_measures_labelled_images(
     assert found["images"] == 150
     assert [each["categories"] for each in found["answers"]] == [5]
     (only,) = found["answers"]
-    assert set(only["mixtures"]) == {"diag 0.01", "diag 1"}
-    assert len(only["kmeans"]["all"]) == 2
+    assert list(only["rows"]) == ["k-means", "diag 0.01", "diag 1"]
+    assert len(only["rows"]["k-means"]["all"]) == 2
     prompts = found["prompts"]
     assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
     assert prompts["choice_effect"] < 1e-12
     assert prompts["prompt_effect"] > 0
+    assert prompts["choice_alone"] > 0
     assert len(prompts["cosines"]["raw"]) == 2
     assert set(prompts["lengths"]) == {
         "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,8 +25,8 @@ from promptccd.data.splits import split_by_category
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
-from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy, continual_accuracy
-from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
+from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
 from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDModel
 from promptccd.models.backbones import blocks_of, entering, patch_count
 from promptccd.models.gaussian_mixture import GaussianMixture
@@ -41,6 +42,7 @@ LEAST_CATEGORIES = 4  # one labelled, and a new one for each of three later stag
 USUAL = (10, 20, 40)  # numbers of categories
 ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
 LEAST_CHOICE = 2e-3  # 1 - cosine; choices that turned [CLS] by less changed no table
+KMEANS = "k-means"
 Covariance = Literal["diag", "spherical", "full"]
 
 
@@ -82,6 +84,7 @@ class PromptReading:
             patches (``scaled``); empty where an image gets one prompt.
         prompt_effect: how far prompts turn [CLS], 1 - cosine.
         choice_effect: how far the chosen ones turn it against arbitrary ones.
+        choice_alone: the same where each image gets one prompt.
         shared: how many prompts two arbitrary images have in common.
     """
 
@@ -91,6 +94,7 @@ class PromptReading:
     cosines: Mapping[str, Sequence[float]]
     prompt_effect: float
     choice_effect: float
+    choice_alone: float
     shared: float
 
 
@@ -100,17 +104,17 @@ class Answers:
 
     Attributes:
         categories: how many take part.
-        kmeans: All, Old and New of semi-supervised k-means, a value per seed.
-        mixtures: the same of the likeliest component, by covariance and floor, such as ``diag 0.3``.
+        rows: All, Old and New, a value per seed, of ``k-means``, and then of the likeliest component, by covariance
+            and floor, such as ``diag 0.3``.
     """
 
     categories: int
-    kmeans: Mapping[str, Sequence[float]]
-    mixtures: Mapping[str, Mapping[str, Sequence[float]]]
+    rows: Mapping[str, Mapping[str, Sequence[float]]]
 
-    def ahead(self, setting: str, part: str) -> list[float]:
+    def ahead(self, setting: str, part: str = "all") -> list[float]:
         """What the mixture has more than k-means, a value per seed."""
-        return [a - b for a, b in zip(self.mixtures[setting][part], self.kmeans[part], strict=True)]
+        pairs = zip(self.rows[setting][part], self.rows[KMEANS][part], strict=True)
+        return [mixture - kmeans for mixture, kmeans in pairs]
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Diagnosis:
     @property
     def best(self) -> str:
         """The setting whose answer is ahead of k-means by the most."""
-        return max(self.answers[0].mixtures, key=lambda setting: self.ahead(setting)[0])
+        return max([*self.answers[0].rows][1:], key=lambda setting: self.ahead(setting)[0])
 
     @property
     def verdict(self) -> list[str]:
@@ -154,9 +158,10 @@ class Diagnosis:
                 f"(1 - cosine), and two arbitrary images share {prompts.shared:.1f} of {prompts.prompts}."
             )
         if prompts.choice_effect < LEAST_CHOICE and prompts.prompts > 1:
-            choice += " Try --prompts_per_image 1."
+            would = "is enough: try" if prompts.choice_alone >= LEAST_CHOICE else "does not act either with"
+            choice += f" That of one alone ({prompts.choice_alone:.1e}) {would} --prompts_per_image 1."
         (gain, error), (old, _) = self.ahead(self.best), self.ahead(self.best, "old")
-        figures = f"{gain:+.1f} ± {error:.1f} points of All, {old:+.1f} of Old, at its best setting"
+        figures = f"{with_error(gain, error)} points of All, {old:+.1f} of Old, at its best setting"
         if math.isnan(error):
             knows = (
                 f"One seed cannot say whether the mixture knows more than k-means ({figures}): give several."
@@ -180,6 +185,11 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     if len(values) < 2:
         return float(np.mean(values)), math.nan
     return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def with_error(mean: float, error: float) -> str:
+    """A difference as tables print it; an error that is not known is left out."""
+    return f"{mean:+.1f}" + ("" if math.isnan(error) else f" ± {error:.1f}")
 
 
 def diagnose(
@@ -222,10 +232,13 @@ def diagnose(
                 "%d categories, seed %d: answered, %d of %d; about %s left",
                 count, seed, done, rounds, readable_time(left),
             )  # fmt: skip
-        kmeans, *mixtures = (
-            {part: [each[name][part] for each in found] for part in PARTS} for name in found[0]
+        names = found[0]
+        answers.append(
+            Answers(
+                count,
+                {name: {part: [each[name][part] for each in found] for part in PARTS} for name in names},
+            )
         )
-        answers.append(Answers(count, kmeans, dict(zip(list(found[0])[1:], mixtures, strict=True))))
     return Diagnosis(len(images), prompts, answers)
 
 
@@ -281,7 +294,7 @@ def answers_to(cut: Cut, features: Tensor, options: DiagnosisOptions) -> dict[st
     """All, Old and New of k-means and of mixtures, means over the stages of a cut; k-means comes first."""
     of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
     found = {
-        "k-means": continual_accuracy(
+        KMEANS: continual_accuracy(
             lambda stage: of_stages[: stage + 1],
             truth,
             np.cumsum(cut.blocks).tolist(),
@@ -346,10 +359,14 @@ def read_prompts(
     prompted.set_categories(
         fitted.means, list(range(cut.blocks[0])), [str(each) for each in range(cut.blocks[0])]
     )
-    effects = measure(prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
+    measured = partial(measure, prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
+    effects, usual = measured(), prompted.config.prompts_per_image
+    prompted.config.prompts_per_image = 1
+    alone = measured()
+    prompted.config.prompts_per_image = usual
     rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MOST_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
-    count = min(prompted.config.prompts_per_image, prompted.num_prompts)
+    count = min(usual, prompted.num_prompts)
     chosen = ranking.topk(count).indices
     read: dict[str, list[Tensor]] = {}
     for part in progress_bar(range(0, len(rows), options.batch_size), len(rows), "prompts"):
@@ -371,6 +388,7 @@ def read_prompts(
         cosines={name: value.tolist() for name, value in means.items() if value.ndim and count > 1},
         prompt_effect=float(effects.prompt_effect or 0),
         choice_effect=float(effects.choice_effect or 0),
+        choice_alone=float(alone.choice_effect or 0),
         shared=_shared(chosen, prompted.num_prompts),
     )
 
