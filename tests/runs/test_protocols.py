@@ -16,6 +16,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.splits import split_by_category
 from promptccd.data.stage_images import StageImages
+from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.evaluation import (
     PROTOCOLS,
@@ -26,6 +27,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.accuracy import separate_clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
+from promptccd.runs.stage_checkpoint import load_view
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
 
@@ -115,6 +117,45 @@ def test_v1_of_the_sessions_is_never_below_v2(evaluation: RunEvaluation) -> None
         assert each.all == pytest.approx(share * each.old + (1 - share) * each.new, abs=1e-9)
     again = SessionScore.from_dict(json.loads(json.dumps(score.to_dict())))
     assert again.to_dict() == score.to_dict()
+
+
+def test_a_mixtures_own_answer_is_recorded_as_its_checkpoint_gives_it(
+    data: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """To plain features, though prompts act at test, and in the categories that the stage found."""
+    values = {
+        "data": {"dataset": str(data), "class_blocks": [2, 2, 1]},
+        "views": {"image_size": 16, "resize_size": 18},
+        "model": {
+            "variant": "promptccd",
+            "backbone": str(backbone_folder),
+            "prompts_at_test": True,
+            **TINY_HEAD,
+        },
+        "training": {
+            "output_dir": str(tmp_path),
+            "epochs": 1,
+            "prompt_warmup_epochs": 0,
+            "kmeans_restarts": 3,
+        },
+    }
+    recorded = train_run(Recipe.from_dict(values))
+    evaluation = RunEvaluation(str(tmp_path))
+    assert recorded.native is not None
+    found = evaluation.evaluate("native")
+    expected = pytest.approx([row.all for row in recorded.native.stages], abs=1e-3)
+    assert [row.all for row in found.stages] == expected
+    for stage in (1, 2):
+        model = evaluation.load_stage(stage)
+        images, view = evaluation.images[stage], load_view(tmp_path / f"stage{stage}")
+        pixels = normalise(
+            torch.stack([view(images[each]) for each in range(len(images))]), view.mean, view.std
+        )
+        plain = model.features_of(pixels, prompted=False)
+        likeliest = model.answer_mixture.log_joint(plain).argmax(1)
+        answers = np.array(model.config.answer_categories)[likeliest.numpy()]
+        assert evaluation.run.assignments(stage)["class_ids"] == answers.tolist()
+        assert sorted(model.config.answer_categories) == model.config.category_ids
 
 
 @pytest.mark.slow

@@ -505,23 +505,24 @@ class _Run:
         images, settled = self.images[stage.index], self._settled(stage.index)
         features = self._features(model, settled)
         protocol = self._protocol(settled)
-        own: Tensor | None = None  # the method's own answers; stage 0 has labels
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
             count = count or same_on_all(self._counts.estimate(stage.index, features, protocol.assigned))
             found = protocol.discover(features, count.count)
-            own = model.assign_natively(
-                features[stage.index]
-                if model.answers_prompted is None
-                else self._features_of(model, images, model.answers_prompted)
-            )
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
             settled, found, images.sample_ids, self.stages.labelled.category_names
         )
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
+        own: Tensor | None = None  # the method's own answers, in categories that are set; stage 0 has labels
+        if stage.index:
+            own = model.assign_natively(
+                features[stage.index]
+                if model.answers_prompted is None
+                else self._features_of(model, images, model.answers_prompted)
+            )
         self._measure_spread(model, features, [*settled.assigned, found.category_ids])
         self.state.draw_groups = group_picture(
             images, features[stage.index], found, model.config.names_by_id, self.stages.num_known
