@@ -58,7 +58,7 @@ def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOut
     )
     with torch.no_grad():
         routing, features, _ = _whole_forward(model, pixels, teacher.pools, teacher)
-        output.teacher_bottleneck = teacher.head(features)
+        output.teacher_features, output.teacher_bottleneck = features, teacher.head(features)
         output.teacher_log_shares = log_shares(routing.logits)
     return output
 

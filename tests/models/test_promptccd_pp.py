@@ -224,12 +224,26 @@ def test_losses_of_later_stages(later: PromptCCDPlusPlusModel) -> None:
     assert (losses["distill"] > 0).all()
 
 
+def test_the_feature_itself_is_held_on_request(later: PromptCCDPlusPlusModel) -> None:
+    """And the head, which learns too, takes no part."""
+    later.config.anchor_on = "cls"
+    output, losses = losses_of(later, torch.randn(PIXELS))
+    cosines = F.cosine_similarity(output.features, output.teacher_features)
+    torch.testing.assert_close(losses["distill"], 0.2 * (2 - 2 * cosines), rtol=1e-4, atol=1e-6)
+    assert (losses["distill"] > 1e-4).all()
+    learns = reached(gradients(later, losses["distill"]))
+    assert learns and not any(name.startswith("head.") for name in learns)
+    later.config.anchor_on = "projection"
+    assert not torch.allclose(later.auxiliary_losses(output)["distill"], losses["distill"])
+
+
 def test_the_teacher_is_the_model_of_stage_0(
     first: PromptCCDPlusPlusModel, later: PromptCCDPlusPlusModel
 ) -> None:
     pixels = torch.randn(PIXELS)
     wanted = first.eval()(pixels, project=True)
     output, _ = losses_of(later, pixels)
+    torch.testing.assert_close(output.teacher_features, wanted.features, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(output.teacher_bottleneck, wanted.bottleneck, rtol=1e-5, atol=1e-6)
     shares = wanted.part_logits.softmax(-1).mean(1)
     torch.testing.assert_close(output.teacher_log_shares.exp(), shares, rtol=1e-5, atol=1e-6)

@@ -44,6 +44,10 @@ class Networks:
         x = F.gelu(linear(w, "head.mlp.2", F.gelu(linear(w, "head.mlp.0", x))))
         return unit(unit(linear(w, "head.mlp.4", x)) @ unit(w["head.last_weight"]).T)
 
+    def held(self, w: Weights, x: Tensor) -> Tensor:
+        """What the teacher holds: phi(x), or x as a unit vector."""
+        return unit(x) if self.model.anchor_on == "cls" else self.project(w, x)
+
     def run(
         self,
         w: Weights,
@@ -180,7 +184,7 @@ class Networks:
             route = F.cross_entropy(logits.flatten(0, 1), self.part_labels(tokens).flatten())
             return features, cos + self.model.route_weight * route
         theirs, their_logits, _ = self.modulated(self.teacher, tokens)
-        distill = (self.project(w, features) - self.project(self.teacher, theirs)).square().sum(1)
+        distill = (self.held(w, features) - self.held(self.teacher, theirs)).square().sum(1)
         anchor = (share(logits) * (share(logits) / share(their_logits)).log()).sum(1)
         return features, cos + self.model.distill_weight * (distill + anchor).mean()
 

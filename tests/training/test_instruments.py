@@ -26,6 +26,7 @@ from promptccd.models import (
     PromptCCDModel,
     PromptCCDPlusPlusModel,
 )
+from promptccd.models.backbones import blocks_of
 from promptccd.runs import train_run
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.training.features import extract_features, routing_agreement
@@ -260,6 +261,29 @@ def test_movement_is_from_the_first_values(backbone_folder: Path, images: StageI
     model.config.prompt_reach = model.pools.reach = 0.0  # they begin at nothing, and this one stays there
     model.pools.values.zero_()
     assert measured(model, images).prompt_movement == 0
+
+
+@torch.no_grad()
+def test_how_far_part_shares_have_drifted_is_what_the_anchor_would_hold(
+    backbone_folder: Path, images: StageImages
+) -> None:
+    """Per image, whatever the weight; without a teacher there is nothing to drift from."""
+    first, model = (
+        with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8, distill_weight=0.5)
+        for _ in range(2)
+    )
+    assert measured(model, images).part_drift is None
+    model.config.stage = 0
+    blocks_of(model.backbone)[-1].attention.q_proj.weight.mul_(30)
+    model.router.attention_projection[1].weight.mul_(30)
+    model.begin_discovery(lambda: first)
+    logits = model(pixels_of(images), prompted=True).part_logits
+    alpha = first.attention_row(pixels_of(images))
+    theirs = model.router(first.embed(pixels_of(images))[:, -alpha.shape[1] :], alpha).logits
+    shares, before = (each.softmax(-1).mean(1) for each in (logits, theirs))
+    divergence = (shares * (shares / before).log()).sum(1).mean()
+    assert float(divergence) > 1e-6
+    assert measured(model, images).part_drift == pytest.approx(float(divergence), rel=1e-2)
 
 
 @torch.no_grad()

@@ -100,6 +100,7 @@ PARTS: Values = {
     "cos_weight": 0.5,
     "route_weight": 0.3,
     "distill_weight": 0.4,
+    "anchor_on": "projection",
 }
 COUNTED: Values = {"category_count": "split_merge", "init_components": 2}
 # Steps of 8: two images are left over at stage 0, too few for a mean answer, and four at stage 1, which are enough.
@@ -196,6 +197,7 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "full": ("gaussians", {**MIXTURE, "covariance_type": "full"}, {}),
     "unknown count": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, COUNTED),
     "parts": ("parts", {"variant": "promptccd-pp", **PARTS}, {}),
+    "parts, [CLS] held": ("parts", {"variant": "promptccd-pp", **PARTS, "anchor_on": "cls"}, {}),
     "simgcd": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED),
     "happy": ("plain", {"variant": "happy", "options": ANSWERS | HAPPY}, CLASSIFIED),
     "gcd-replay": ("plain", {"variant": "promptccd-gcd"}, REPLAY),

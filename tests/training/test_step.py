@@ -33,6 +33,7 @@ PARTS = {
     "cos_weight": 0.7,
     "route_weight": 0.6,
     "distill_weight": 0.4,
+    "anchor_on": "projection",
 }
 MOVED = {
     "prompts_per_image": 1,
@@ -49,6 +50,7 @@ METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "full covariance": ("gaussians", "promptccd", {"prompts_per_image": 2, "covariance_type": "full"}),
     "moved prompts": ("moved_gaussians", "promptccd", MOVED),
     "parts": ("parts", "promptccd-pp", PARTS),
+    "parts, [CLS] held": ("parts", "promptccd-pp", {**PARTS, "anchor_on": "cls"}),
 }
 
 
@@ -119,13 +121,13 @@ def terms_of(
 ) -> dict[str, Tensor]:
     """Every term by name, weighted as it enters the loss."""
     nets.model, options = copy.copy(nets.model), vars(nets.model)
-    if method == "parts":
+    if METHODS[method][0] == "parts":
         tokens = nets.embed(pixels)
         features, logits, distances = nets.modulated(w, tokens)
         added = {"cos": options["cos_weight"] * distances.mean()}
         if nets.teacher:
             theirs, their_logits, _ = nets.modulated(nets.teacher, tokens)
-            ours, theirs = nets.project(w, features), nets.project(nets.teacher, theirs)
+            ours, theirs = nets.held(w, features), nets.held(nets.teacher, theirs)
             share, their_share = (each.softmax(-1).mean(1) for each in (logits, their_logits))
             added["distill"] = options["distill_weight"] * (ours - theirs).square().sum(1).mean()
             divergence = (share * (share.log() - their_share.log())).sum(1)  # of ours from theirs

@@ -271,6 +271,7 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         route_reaches_backbone: whether the part labels also train the backbone's last block, through the attention
             that the router reads; otherwise only the router.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
+        anchor_on: what is held near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit feature.
     """
 
     model_type = "promptccd-pp"
@@ -289,6 +290,7 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     route_weight: float = 0.1
     route_reaches_backbone: bool = False
     distill_weight: float = 0.2
+    anchor_on: Literal["projection", "cls"] = "projection"
 
     def validate_parts(self) -> None:
         """Refuse more prompts per patch than the pool of a part has."""

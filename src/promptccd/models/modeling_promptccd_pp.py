@@ -33,14 +33,29 @@ class PartPromptOutput(CategoryDiscoveryOutput):
     Attributes:
         part_logits: ``(B, L, P)``, routing logits of every patch.
         part_labels: ``(B, L)``, pseudo part labels of the same view; only while the router learns.
-        teacher_bottleneck: ``(B, d)``, the teacher's; only at unlabelled stages of training.
+        teacher_features: ``(B, D)``, the teacher's; only at unlabelled stages of training.
+        teacher_bottleneck: ``(B, d)``, likewise.
         teacher_log_shares: ``(B, P)``, log of the teacher's mean routing probabilities; likewise.
     """
 
     part_logits: Tensor | None = None
     part_labels: Tensor | None = None
+    teacher_features: Tensor | None = None
     teacher_bottleneck: Tensor | None = None
     teacher_log_shares: Tensor | None = None
+
+
+def projections(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
+    """The wide outputs of a head: what the paper compares."""
+    return head.outputs(bottleneck)
+
+
+def unit_features(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
+    """[CLS] itself: a head that learns too takes no part of the distance."""
+    return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
+
+
+HELD = {"projection": projections, "cls": unit_features}
 
 
 @dataclass(frozen=True)
@@ -134,8 +149,8 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         """What part prompts add to the loss of every view (paper, Eqs. 8 and 14 to 16).
 
         ``cos``: sum over a patch's prompts of 1 - cosine, mean over patches. ``route``: cross-entropy with the part
-        labels, at stage 0. ``distill`` and ``anchor``: squared distance to the teacher's embedding, and divergence
-        from its shares of parts, at later stages.
+        labels, at stage 0. ``distill`` and ``anchor``: squared distance to the teacher's projection, or to its [CLS],
+        and divergence from its shares of parts, at later stages.
         """
         if not isinstance(output, PartPromptOutput):
             return {}
@@ -147,11 +162,14 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             losses["route"] = self.config.route_weight * route.mean(dim=-1)
         if output.teacher_bottleneck is not None:
             assert self._teacher is not None
+            assert output.features is not None
             assert output.bottleneck is not None
+            assert output.teacher_features is not None
             assert output.teacher_log_shares is not None
-            ours = self.head.outputs(output.bottleneck)
+            held = HELD[self.config.anchor_on]
+            ours = held(output.features, output.bottleneck, self.head)
             with torch.no_grad():
-                theirs = self._teacher.head.outputs(output.teacher_bottleneck)
+                theirs = held(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
             shares = log_shares(output.part_logits)
             divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
             # mutant without -: logits of the head are (B, d): their last dimension is 1
@@ -195,9 +213,8 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             routing = self.router(tokens[:, -patches:], attention)
             prompted, _ = self._prompted(tokens, routing, teacher.pools)
             entering = run_prefix(self.backbone, prompted, rotation)
-            output.teacher_bottleneck = teacher.head(
-                class_row(self.backbone, entering, teacher.last_block, rotation)
-            )
+            output.teacher_features = class_row(self.backbone, entering, teacher.last_block, rotation)
+            output.teacher_bottleneck = teacher.head(output.teacher_features)
             output.teacher_log_shares = log_shares(routing.logits)
         elif self.training and self.config.distill_weight > 0:
             raise ValueError(

@@ -217,6 +217,7 @@ class ModelArguments:
         route_weight: lambda_route, weight of the part labels at stage 0.
         route_reaches_backbone: whether the part labels also move the backbone's last block.
         distill_weight: lambda_dist, weight of the distillation at later stages.
+        anchor_on: what distillation holds near the teacher's: the ``projection``, as in the paper, or ``cls``.
         router_fusion: whether the router sees [CLS] attention and contextualises patches.
         router_queries: whether part queries add to its logits.
         router_hidden_size: hidden width of the router's MLP.
@@ -250,6 +251,7 @@ class ModelArguments:
     route_weight: float | None = number(None, 0)
     route_reaches_backbone: bool | None = None
     distill_weight: float | None = number(None, 0)
+    anchor_on: Literal["projection", "cls"] | None = None
     router_fusion: bool | None = None
     router_queries: bool | None = None
     router_hidden_size: int | None = number(None, *WHOLE["router_hidden_size"])

@@ -50,6 +50,9 @@ class Instruments:
     parts_used: float | None = _measured("share of parts that get some patch")
     router_entropy: float | None = _measured("entropy of the router, against that of guessing")
     router_accuracy: float | None = _measured("patches routed to the part they are labelled with")
+    part_drift: float | None = _measured(
+        "divergence of part shares from stage 0's, which the anchor holds down"
+    )
     replay_cosine: float | None = _measured("cosine of replay to the mean of its category's images")
     components_per_category: float | None = _measured("mixture components per category")
     categories_sharing: float | None = _measured(
@@ -181,6 +184,8 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
         values["router_accuracy"] = (logits.argmax(-1) == labels).float().mean(1)
         entropy = torch.distributions.Categorical(logits=logits).entropy().mean(1)
         values["router_entropy"] = entropy / math.log(logits.shape[-1])
+    if getattr(output, "teacher_log_shares", None) is not None:
+        values["part_drift"] = model.auxiliary_losses(output)["anchor"] / usual.distill_weight
     return values
 
 
