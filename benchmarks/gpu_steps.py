@@ -84,7 +84,7 @@ def step_of(name: str, precision: str, sizes: Sizes, on_cpu: bool) -> tuple[Call
     """One step as `StageTrainer` takes it, and the model."""
     AcceleratorState._reset_state(reset_partial_state=True)  # one precision after the other
     arguments = TrainingArguments(mixed_precision=precision, prompt_warmup_epochs=0)  # type: ignore[arg-type]
-    accelerator = accelerator_for(arguments, on_cpu=on_cpu)
+    accelerator = accelerator_for(arguments, torch.device("cpu" if on_cpu else "cuda"))
     model = model_of(name, sizes).to(accelerator.device)
     context = StageContext(images=cast(Any, None))  # no objective of these reads images in a step
     objective = method_named(name).objective(model, context, arguments, accelerator, cast(Any, None))
