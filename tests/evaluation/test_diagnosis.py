@@ -1,7 +1,6 @@
 """What is measured of a backbone before anything is trained, and what is said of it."""
 
 import itertools
-import json
 import math
 from pathlib import Path
 
@@ -11,7 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel
-from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.stage_images import StageImages
+from promptccd.data.view_options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
 from promptccd.evaluation import DiagnosisOptions
 from promptccd.evaluation.diagnosis import (
@@ -24,12 +26,14 @@ from promptccd.evaluation.diagnosis import (
     _shared,
     answers_to,
     counts_of,
+    diagnose,
     mean_and_error,
     with_mixture,
 )
 from promptccd.models import GCDModel
 from promptccd.models.backbones import class_position
-from tests.conftest import TINY_HEAD
+from promptccd.training.progress import progress_bar
+from tests.conftest import TINY_HEAD, coloured_images
 
 
 def reading(**changes: object) -> PromptReading:
@@ -185,61 +189,65 @@ def test_the_error_of_one_value_is_unknown() -> None:
     assert math.isnan(mean_and_error([2.0])[1])
 
 
-def test_the_command_measures_labelled_images(
-    backbone_folder: Path, image_folder: Path, tmp_path: Path, capsys
+@pytest.fixture(scope="module")
+def pictures() -> tuple[StageImages, np.ndarray]:
+    """Eight categories of 20 images that differ in colour, all labelled."""
+    stage = StageStream.from_dataset(coloured_images(8, 20), class_blocks=[1], split_rule="whole").labelled
+    return StageImages.read(stage, 0, progress_bar), stage.labels
+
+
+def test_a_backbone_is_diagnosed_and_left_as_it_was(
+    backbone_folder: Path, pictures: tuple[StageImages, np.ndarray], caplog
 ) -> None:
-    words = [
-        "diagnose",
-        str(backbone_folder),
-        str(image_folder),
-        "--seeds",
-        "1",
-        "2",
-        "--floors",
-        "0.01",
-        "1",
-    ]
-    words += ["--restarts", "2", "--device", "cpu", "--out", str(tmp_path / "found.json")]
-    assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads((tmp_path / "found.json").read_text())
-    assert found["images"] == 150
-    assert [each["categories"] for each in found["answers"]] == [5]
-    (only,) = found["answers"]
-    assert list(only["rows"]) == ["k-means", "diag 0.01", "diag 1"]
-    assert len(only["rows"]["k-means"]["all"]) == 2
-    prompts = found["prompts"]
-    assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
-    assert prompts["choice_effect"] < 1e-12
-    assert prompts["prompt_effect"] > 0
-    assert prompts["choice_alone"] > 0
-    assert len(prompts["cosines"]["raw"]) == 2
-    assert set(prompts["lengths"]) == {
-        "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",
-        "means of the mixture",
-    }  # fmt: skip
-    assert len(found["verdict"]) == 3
+    images, labels = pictures
+    model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD).eval()
+    model.config.prompts_per_image = 3
+    view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
+    options = DiagnosisOptions(seeds=(4, 9), floors=(0.05, 0.5), restarts=2, batch_size=50, categories=(6,))
+    caplog.set_level("INFO", "promptccd")
+    found = diagnose(model, images, labels, view, options)
+    assert found.images == 160
+    assert [each.categories for each in found.answers] == [6, 8]
+    assert all(list(each.rows) == ["k-means", "diag 0.05", "diag 0.5"] for each in found.answers)
+    assert all(
+        len(values) == 2 for each in found.answers for row in each.rows.values() for values in row.values()
+    )
+    answered = [each for each in caplog.messages if "answered" in each]
+    assert [each.split(";")[0] for each in answered] == [
+        "6 categories, seed 4: answered, 1 of 4", "6 categories, seed 9: answered, 2 of 4",
+        "8 categories, seed 4: answered, 3 of 4", "8 categories, seed 9: answered, 4 of 4",
+    ]  # fmt: skip
+    assert answered[-1].endswith("about 0 s left")
+    read = found.prompts
+    assert (read.components, read.prompts, model.config.prompts_per_image) == (5, 3, 3)
+    assert all(len(each) == 2 for each in read.cosines.values())
+    known = Cut.of(labels, 8, 4)
+    with torch.no_grad():
+        pixels = torch.stack([view(images[row]) for row in range(len(images))])
+        features = model.features_of(normalise(pixels, view.mean, view.std), prompted=False)
+    own = torch.from_numpy(known.ids)
+    stage = torch.zeros(len(images), dtype=torch.bool)
+    stage[torch.from_numpy(known.stages[0])] = True
+    means = torch.stack([features[stage & (own == each)].mean(0) for each in range(5)])
+    torch.testing.assert_close(model.mixture.means, means, rtol=1e-4, atol=1e-5)
+    assert read.lengths["means of the mixture"] == pytest.approx(float(means.norm(dim=1).mean()), rel=1e-4)
+    chosen = model.mixture.log_joint(features).topk(3).indices
+    assert read.shared == pytest.approx(_shared(chosen, 5), rel=1e-6)
+    assert 0 < read.choice_effect < read.prompt_effect
+    assert read.choice_alone > 0
+    scored = answers_to(Cut.of(labels, 6, 9), features, options)
+    for name, row in found.answers[0].rows.items():
+        assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
 
 
-def test_the_command_prints_tables_and_refuses_what_is_no_share(
-    backbone_folder: Path, image_folder: Path, capsys
+def test_an_image_that_gets_one_prompt_has_no_cosines(
+    backbone_folder: Path, pictures: tuple[StageImages, np.ndarray]
 ) -> None:
-    words = ["diagnose", str(backbone_folder), str(image_folder), "--restarts", "2", "--device", "cpu"]
-    assert main([*words, "--seeds", "1", "--floors", "0.3", "--mixed_precision", "bf16"]) == 0
-    out = capsys.readouterr().out
-    assert "cosine among an image's prompts, entering block" in out
-    assert "mixture, diag 0.3" in out
-    assert "One seed cannot say" in out
-    assert main([*words, "--floors", "2"]) == 2
-    assert "expected a share above 0, at most 1, got '2'" in capsys.readouterr().err
-    assert main([*words, "--covariances", "round"]) == 2
-
-
-def test_what_was_measured_is_printed_where_it_cannot_be_written(
-    backbone_folder: Path, image_folder: Path, tmp_path: Path, capsys
-) -> None:
-    words = ["diagnose", str(backbone_folder), str(image_folder), "--restarts", "1", "--seeds", "1"]
-    assert main([*words, "--device", "cpu", "--floors", "1", "--out", str(tmp_path / "none" / "x.json")]) != 0
-    out, err = capsys.readouterr()
-    assert "mixture, diag 1" in out
-    assert "none" in err
+    images, labels = pictures
+    model = PromptCCDModel.from_pretrained(backbone_folder, prompts_per_image=1, **TINY_HEAD).eval()
+    view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
+    options = DiagnosisOptions(seeds=(1,), floors=(1.0,), restarts=1)
+    found = diagnose(model, images, labels, view, options)
+    assert found.prompts.cosines == {}
+    assert found.prompts.choice_alone == found.prompts.choice_effect > 0
+    assert found.verdict[0].startswith("Each image gets one prompt")

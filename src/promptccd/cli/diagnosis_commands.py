@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, runs
 from promptccd.cli.parsing import MOST_SEED, add_model_limit, show, to_json, whole_number
@@ -33,25 +33,15 @@ def _declare_diagnose(diagnose: argparse.ArgumentParser) -> None:
         help="labelled images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a data "
         "set of the Hub; or a recipe, whose data is taken",
     )
+    several: dict[str, tuple[Any, str, str]] = {
+        "categories": (whole_number(4), "N", "numbers of categories to compare at, besides all (10 20 40)"),
+        "seeds": (whole_number(0, MOST_SEED), "N", "of the cuts (1 2 3 4 5)"),
+        "floors": (_share, "SHARE", "of the mixture (0.01 0.1 0.3 1)"),
+    }
+    for name, (kind, metavar, text) in several.items():
+        diagnose.add_argument(f"--{name}", nargs="+", type=kind, metavar=metavar, help=text)
     diagnose.add_argument(
-        "--categories",
-        nargs="+",
-        type=whole_number(4),
-        metavar="N",
-        help="numbers of categories to compare answers at, besides all of them (10 20 40)",
-    )
-    diagnose.add_argument(
-        "--seeds", nargs="+", type=whole_number(0, MOST_SEED), metavar="N", help="of the cuts (1 2 3 4 5)"
-    )
-    diagnose.add_argument(
-        "--floors", nargs="+", type=_share, metavar="SHARE", help="of the mixture (0.01 0.1 0.3 1)"
-    )
-    diagnose.add_argument(
-        "--covariances",
-        nargs="+",
-        choices=COVARIANCES,
-        metavar="TYPE",
-        help=f"of {', '.join(COVARIANCES)} (diag)",
+        "--covariances", nargs="+", choices=COVARIANCES, metavar="TYPE", help="diag, spherical, full (diag)"
     )
     diagnose.add_argument("--restarts", type=whole_number(1), metavar="N", help="of k-means (20)")
     diagnose.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
@@ -87,18 +77,13 @@ def diagnose_command(options: argparse.Namespace) -> None:
         model.config.precision = "bfloat16"
     stage = runs.stage_stream(recipe.data, training.seed, split_rule="whole").labelled
     images = StageImages.read(stage, training.num_workers, progress_bar, conflicting=recipe.data.conflicts)
-    given = {
-        "counts": options.categories,
-        "seeds": options.seeds,
-        "floors": options.floors,
-        "covariances": options.covariances,
-        "restarts": options.restarts,
-        "batch_size": training.feature_batch_size,
-        "num_workers": training.num_workers,
+    asked = {
+        name: getattr(options, name) for name in ("categories", "seeds", "floors", "covariances", "restarts")
     }
     wanted = evaluation.DiagnosisOptions(
-        **{name: value for name, value in given.items() if value is not None}
-    )
+        batch_size=training.feature_batch_size, num_workers=training.num_workers,
+        **{name: value for name, value in asked.items() if value is not None},
+    )  # fmt: skip
     found = evaluation.diagnose(
         placed(model, view, device), images, stage.labels[images.positions], view, wanted
     )
@@ -111,14 +96,11 @@ def diagnosis_text(found: "Diagnosis") -> str:
     """Everything that was measured, and what it means."""
     prompts = found.prompts
     blocks = range(max(map(len, prompts.cosines.values()), default=0))
-    parts = [
-        table(["mean length", ""], [[name, length] for name, length in prompts.lengths.items()], places=2)
-    ]
+    parts = [table(["mean length", ""], [*map(list, prompts.lengths.items())], places=2)]
     if blocks:
         rows = [[f"means {name}", *cosines] for name, cosines in prompts.cosines.items()]
-        parts.append(
-            table(["cosine among an image's prompts, entering block", *map(str, blocks)], rows, places=3)
-        )
+        header = ["cosine among an image's prompts, entering block", *map(str, blocks)]
+        parts.append(table(header, rows, places=3))
     parts.append(
         f"{prompts.components} components, {prompts.prompts} prompts an image; two arbitrary images share "
         f"{prompts.shared:.1f}\nprompts turn [CLS] by {prompts.prompt_effect:.1e}, their choice by "

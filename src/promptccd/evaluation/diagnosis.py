@@ -42,6 +42,7 @@ LEAST_CATEGORIES = 4  # one labelled, and a new one for each of three later stag
 USUAL = (10, 20, 40)  # numbers of categories
 ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
 LEAST_CHOICE = 2e-3  # 1 - cosine; choices that turned [CLS] by less changed no table
+AT_ONCE = 64  # images whose tokens of every block are held together # mutant: memory alone
 KMEANS = "k-means"
 Covariance = Literal["diag", "spherical", "full"]
 
@@ -51,7 +52,7 @@ class DiagnosisOptions:
     """What is compared.
 
     Attributes:
-        counts: numbers of categories, drawn anew for every seed, besides all of them; none means those of `USUAL` that
+        categories: how many, drawn anew for every seed, besides all of them; none means those of `USUAL` that
             there are.
         seeds: of the draws and the cuts.
         floors: shares of the features' variance that a fit adds (``training.mixture_floor``).
@@ -62,7 +63,7 @@ class DiagnosisOptions:
         num_workers: loader processes.
     """
 
-    counts: Sequence[int] | None = None
+    categories: Sequence[int] | None = None
     seeds: Sequence[int] = (1, 2, 3, 4, 5)
     floors: Sequence[float] = (0.01, 0.1, 0.3, 1.0)
     covariances: Sequence[Covariance] = ("diag",)
@@ -213,7 +214,7 @@ def diagnose(
         DataError: there are fewer than `LEAST_CATEGORIES`.
     """
     options = options or DiagnosisOptions()
-    counts = counts_of(labels, options.counts)
+    counts = counts_of(labels, options.categories)
     features = extract_features(
         model, images, view, device=model.device, batch_size=options.batch_size, num_workers=options.num_workers,
         progress=progress_bar, label="features", prompted=False,
@@ -232,13 +233,8 @@ def diagnose(
                 "%d categories, seed %d: answered, %d of %d; about %s left",
                 count, seed, done, rounds, readable_time(left),
             )  # fmt: skip
-        names = found[0]
-        answers.append(
-            Answers(
-                count,
-                {name: {part: [each[name][part] for each in found] for part in PARTS} for name in names},
-            )
-        )
+        rows = {name: {part: [each[name][part] for each in found] for part in PARTS} for name in found[0]}
+        answers.append(Answers(count, rows))
     return Diagnosis(len(images), prompts, answers)
 
 
@@ -369,12 +365,10 @@ def read_prompts(
     count = min(usual, prompted.num_prompts)
     chosen = ranking.topk(count).indices
     read: dict[str, list[Tensor]] = {}
-    for part in progress_bar(range(0, len(rows), options.batch_size), len(rows), "prompts"):
-        batch = rows[part : part + options.batch_size]
-        pixels = torch.stack([view(images[int(row)]) for row in batch]).to(prompted.device)
-        found = _on_their_way(
-            prompted, normalise(pixels, view.mean, view.std), chosen[part : part + len(batch)]
-        )
+    batches = torch.arange(len(rows)).split(min(options.batch_size, AT_ONCE))
+    for batch in progress_bar(batches, len(batches), "prompts"):
+        pixels = torch.stack([view(images[int(row)]) for row in rows[batch]]).to(prompted.device)
+        found = _on_their_way(prompted, normalise(pixels, view.mean, view.std), chosen[batch])
         for name, values in found.items():
             read.setdefault(name, []).append(values)
     means = {name: torch.cat(values).double().mean(0) for name, values in read.items()}
