@@ -76,7 +76,7 @@ MUST_BE_ABOVE_ZERO = {
     "data": ["category_ratio", "sample_ratio"],
     "training": [
         "prompt_clip", "key_clip", "router_clip", "temperature_unsupervised", "temperature_supervised",
-        "mixture_floor",
+        "mixture_floor", "answer_floor",
     ],
 }  # fmt: skip
 LEAST = {
@@ -89,6 +89,7 @@ LEAST = {
 GREATEST = {
     ("data", "held_out"): 1.0, ("data", "discovery_stages"): 2, ("training", "final_learning_rate_factor"): 1.0,
     ("training", "momentum"): 1.0, ("training", "supervised_weight"): 1.0, ("training", "mixture_floor"): 1.0,
+    ("training", "answer_floor"): 10.0,
     ("training", "epochs"): 999_999,  # states have six digits for it
     ("training", "discovery_epochs"): 999_999, ("training", "fall_factor"): 1.0,
     ("data", "category_ratio"): 1.0, ("data", "sample_ratio"): 1.0, ("training", "seed"): 10**18 - 1,
@@ -139,7 +140,7 @@ DEFAULTS = {
         "momentum": 0.9, "weight_decay": 5e-5, "temperature_unsupervised": 1.0, "temperature_supervised": 0.07,
         "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
         "exemplars_per_class": 0, "exemplar_share": 0.2,
-        "mixture_floor": 0.01, "kmeans_restarts": 100, "init_components": 0, "num_workers": 0,
+        "mixture_floor": 0.01, "answer_floor": 1.0, "kmeans_restarts": 100, "init_components": 0, "num_workers": 0,
         "feature_batch_size": 256, "save_steps": 200,
     },
 }  # fmt: skip
