@@ -70,7 +70,7 @@ class DiagnosisOptions:
     restarts: int = 20
     replayed: int = 100
     batch_size: int = 64
-    num_workers: int = 0
+    num_workers: int | None = None
 
 
 @dataclass(frozen=True)
