@@ -39,7 +39,7 @@ from tests.conftest import TINY_HEAD, coloured_images
 def reading(**changes: object) -> PromptReading:
     usual = {
         "components": 20, "prompts": 5, "lengths": {}, "cosines": {"raw": [0.5, 0.95], "scaled": [0.5, 0.8]},
-        "prompt_effect": 0.01, "choice_effect": 0.0004, "choice_alone": 0.003,
+        "prompt_effect": 0.01, "choice_effect": 0.0004, "alone": (0.01, 0.003),
         "shared": 4.2,
     }  # fmt: skip
     return PromptReading(**{**usual, **changes})  # type: ignore[arg-type]
@@ -159,10 +159,12 @@ def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
     assert "cosine 0.950 (as long as patches, 0.800)" in apart
     assert choice == (
         "Their choice does not act: it turns [CLS] by 4.0e-04 of 1.0e-02 (1 - cosine), and two arbitrary images share "
-        "4.2 of 5. That of one alone (3.0e-03) is enough: try --prompts_per_image 1."
+        "4.2 of 5. That of one alone (3.0e-03 of 1.0e-02) acts: try --prompts_per_image 1."
     )
-    idle = Diagnosis(100, reading(choice_alone=0.001), found.answers).verdict[1]
-    assert idle.endswith("That of one alone (1.0e-03) does not act either with --prompts_per_image 1.")
+    idle = Diagnosis(100, reading(alone=(0.02, 0.001)), found.answers).verdict[1]
+    assert idle.endswith(
+        "That of one alone (1.0e-03 of 2.0e-02) does not act either, with --prompts_per_image 1."
+    )
     assert "(+3.5 ± 0.5 points of All, +3.5 of Old, at its best setting)" in knows
     assert "set --covariance_type full and --mixture_floor 1," in knows
     assert found.to_dict()["verdict"] == found.verdict
@@ -234,7 +236,8 @@ def test_a_backbone_is_diagnosed_and_left_as_it_was(
     chosen = model.mixture.log_joint(features).topk(3).indices
     assert read.shared == pytest.approx(_shared(chosen, 5), rel=1e-6)
     assert 0 < read.choice_effect < read.prompt_effect
-    assert read.choice_alone > 0
+    assert all(effect > 0 for effect in read.alone)
+    assert read.alone[0] != read.prompt_effect
     scored = answers_to(Cut.of(labels, 6, 9), features, options)
     for name, row in found.answers[0].rows.items():
         assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
@@ -249,5 +252,5 @@ def test_an_image_that_gets_one_prompt_has_no_cosines(
     options = DiagnosisOptions(seeds=(1,), floors=(1.0,), restarts=1)
     found = diagnose(model, images, labels, view, options)
     assert found.prompts.cosines == {}
-    assert found.prompts.choice_alone == found.prompts.choice_effect > 0
+    assert found.prompts.alone == (found.prompts.prompt_effect, found.prompts.choice_effect)
     assert found.verdict[0].startswith("Each image gets one prompt")
