@@ -15,13 +15,14 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
-from promptccd.evaluation import DiagnosisOptions
+from promptccd.evaluation import DiagnosisOptions, continual_accuracy
 from promptccd.evaluation.diagnosis import (
     Answers,
     Cut,
     Diagnosis,
     PromptReading,
     _alike,
+    _likeliest,
     _on_their_way,
     _shared,
     answers_to,
@@ -99,6 +100,7 @@ def test_categories_are_drawn_anew_and_cut_as_the_paper_does() -> None:
 def test_numbers_of_categories_that_there_are_not_are_named(caplog) -> None:
     labels = np.repeat([3, 5, 7, 9, 11, 13], 4)
     assert counts_of(labels, None) == [6]
+    assert counts_of(labels, [4]) == [4, 6]
     assert counts_of(np.arange(25), None) == [10, 20, 25]
     assert not caplog.records
     assert counts_of(labels, [9, 5, 6, 5]) == [5, 6]
@@ -117,6 +119,38 @@ def test_the_mixture_answers_better_where_categories_have_axes_of_their_own() ->
     labels, features = world(own_axes=False)
     found = answers_to(Cut.of(labels, 10, 1), features, options)
     assert all(each["all"] == 100 for each in found.values())
+
+
+def test_answers_are_scored_as_those_of_the_product() -> None:
+    labels, features = world(own_axes=True)
+    cut = Cut.of(labels, 10, 5)
+    options = DiagnosisOptions(floors=(1.0,), covariances=("spherical",), restarts=1)
+    of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
+    expected = continual_accuracy(
+        lambda stage: of_stages[: stage + 1], truth, [7, 8, 9, 10], num_known=7, restarts=1, seed=5
+    ).average
+    found = answers_to(cut, features, options)
+    assert found["k-means"] == expected
+    rows = list(_likeliest(cut, of_stages, truth, "spherical", 1.0, 100))
+    assert [row.stage for row in rows] == [1, 2, 3]
+    assert found["spherical 1"]["old"] == pytest.approx(np.mean([row.old for row in rows]))
+    assert any(abs(row.old - row.new) > 5 for row in rows)
+    for row, true_ids in zip(rows, truth[1:], strict=True):
+        known = (true_ids < 7).mean()
+        assert row.all == pytest.approx(known * row.old + (1 - known) * row.new)
+        assert row.num_images == len(true_ids)
+
+
+def test_what_is_replayed_holds_the_known_categories() -> None:
+    """A later stage shows two images of a known category, and an arbitrary component would answer for it."""
+    labels, features = world(own_axes=True)
+    cut = Cut.of(labels, 10, 1)
+    of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
+    old = {
+        count: np.mean([row.old for row in _likeliest(cut, of_stages, truth, "diag", 0.1, count)])
+        for count in (1, 100)
+    }
+    assert old[100] > old[1] + 5
 
 
 def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:

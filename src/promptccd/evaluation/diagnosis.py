@@ -317,6 +317,7 @@ def _likeliest(
     replayed: int,
 ) -> Iterator[StageScore]:
     """The score of the likeliest component at every later stage, each mixture fitted to its stage and replay."""
+    # mutant 0 to 1: the first fit replaces all of it
     mixture = GaussianMixture(0, of_stages[0].shape[1], covariance).to(of_stages[0].device)
     settled = torch.from_numpy(truth[0])
     for stage, (features, count) in enumerate(zip(of_stages, np.cumsum(cut.blocks).tolist(), strict=True)):
@@ -358,9 +359,9 @@ def read_prompts(
         fitted.means, list(range(cut.blocks[0])), [str(each) for each in range(cut.blocks[0])]
     )
     measured = partial(measure, prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
-    effects, usual = measured(), prompted.config.prompts_per_image
+    effects, usual = measured().to_dict(), prompted.config.prompts_per_image
     prompted.config.prompts_per_image = 1
-    alone = measured()
+    alone = measured().to_dict()
     prompted.config.prompts_per_image = usual
     rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MOST_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
@@ -382,9 +383,9 @@ def read_prompts(
             "means of the mixture": float(prompted.mixture.means.norm(dim=1).mean()),
         },
         cosines={name: value.tolist() for name, value in means.items() if value.ndim and count > 1},
-        prompt_effect=float(effects.prompt_effect or 0),
-        choice_effect=float(effects.choice_effect or 0),
-        alone=(float(alone.prompt_effect or 0), float(alone.choice_effect or 0)),
+        prompt_effect=effects["prompt_effect"],
+        choice_effect=effects["choice_effect"],
+        alone=(alone["prompt_effect"], alone["choice_effect"]),
         shared=_shared(chosen, prompted.num_prompts),
     )
 
