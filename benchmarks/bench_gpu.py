@@ -30,7 +30,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor
-from promptccd.discovery.embedding import embed_images, load_embedder, seconds_per_image
+from promptccd.discovery.embedding import Precision, embed_images, load_embedder, seconds_per_image
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.options import BATCH_SIZE
 from promptccd.storage import write_json
@@ -101,16 +101,23 @@ def _discover(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     Dinov2Model(Dinov2Config(image_size=224, patch_size=14, **side)).save_pretrained(folder / "model")
     model, view = load_embedder(folder / "model")
     model = placed(model, view, torch.device(options.device))
-    embedded = {}
-    for precision in ("fp32", "bf16"):
-        bare = seconds_per_image(model, view, BATCH_SIZE, precision)  # also the warm-up
-        intake = read_intake(sorted(images.iterdir()), view=view)
-        work = partial(embed_images, model, view, intake, precision=precision, workers=available_cores())
-        seconds = timed(work)[0] / len(intake.used)
-        intake.close()
-        embedded[precision] = {"images_per_s": 1 / seconds, "bare_images_per_s": 1 / bare}
-        print(f"embedding in {precision}: {1 / seconds:.0f} images/s, bare {1 / bare:.0f}", flush=True)
-    return {"grouped": grouped, "embedded": embedded}
+    files, found = sorted(images.iterdir()), {}
+
+    def embedded(precision: Precision) -> int:
+        """Files to features, decoding included, as `discover` does it."""
+        intake = read_intake(files, view=view, workers=available_cores())
+        try:
+            return len(embed_images(model, view, intake, precision=precision, workers=available_cores()))
+        finally:
+            intake.close()
+
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    for precision in precisions:
+        bare = 1 / seconds_per_image(model, view, BATCH_SIZE, precision)  # also the warm-up
+        seconds, count = timed(partial(embedded, precision))
+        found[precision] = {"images_per_s": count / seconds, "bare_images_per_s": bare}
+        print(f"{precision}: {count / seconds:.0f} files/s to features, bare {bare:.0f} images/s", flush=True)
+    return {"grouped": grouped, "embedded": found}
 
 
 def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

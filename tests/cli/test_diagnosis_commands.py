@@ -17,7 +17,7 @@ def test_the_tables_show_what_was_measured() -> None:
         {"raw": [0.25, 0.9751], "scaled": [0.2, 0.5]},
         0.012,
         4e-4,
-        0.003,
+        (0.02, 0.003),
         4.2,
     )
     rows = {
@@ -68,7 +68,7 @@ def test_the_command_measures_labelled_images(
     assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
     assert prompts["choice_effect"] < 1e-12
     assert prompts["prompt_effect"] > 0
-    assert prompts["choice_alone"] > 0
+    assert prompts["alone"][1] > 0
     assert len(prompts["cosines"]["raw"]) == 2
     assert set(prompts["lengths"]) == {
         "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",

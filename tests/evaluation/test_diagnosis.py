@@ -15,13 +15,14 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
-from promptccd.evaluation import DiagnosisOptions
+from promptccd.evaluation import DiagnosisOptions, continual_accuracy
 from promptccd.evaluation.diagnosis import (
     Answers,
     Cut,
     Diagnosis,
     PromptReading,
     _alike,
+    _likeliest,
     _on_their_way,
     _shared,
     answers_to,
@@ -39,7 +40,7 @@ from tests.conftest import TINY_HEAD, coloured_images
 def reading(**changes: object) -> PromptReading:
     usual = {
         "components": 20, "prompts": 5, "lengths": {}, "cosines": {"raw": [0.5, 0.95], "scaled": [0.5, 0.8]},
-        "prompt_effect": 0.01, "choice_effect": 0.0004, "choice_alone": 0.003,
+        "prompt_effect": 0.01, "choice_effect": 0.0004, "alone": (0.01, 0.003),
         "shared": 4.2,
     }  # fmt: skip
     return PromptReading(**{**usual, **changes})  # type: ignore[arg-type]
@@ -99,6 +100,7 @@ def test_categories_are_drawn_anew_and_cut_as_the_paper_does() -> None:
 def test_numbers_of_categories_that_there_are_not_are_named(caplog) -> None:
     labels = np.repeat([3, 5, 7, 9, 11, 13], 4)
     assert counts_of(labels, None) == [6]
+    assert counts_of(labels, [4]) == [4, 6]
     assert counts_of(np.arange(25), None) == [10, 20, 25]
     assert not caplog.records
     assert counts_of(labels, [9, 5, 6, 5]) == [5, 6]
@@ -117,6 +119,38 @@ def test_the_mixture_answers_better_where_categories_have_axes_of_their_own() ->
     labels, features = world(own_axes=False)
     found = answers_to(Cut.of(labels, 10, 1), features, options)
     assert all(each["all"] == 100 for each in found.values())
+
+
+def test_answers_are_scored_as_those_of_the_product() -> None:
+    labels, features = world(own_axes=True)
+    cut = Cut.of(labels, 10, 5)
+    options = DiagnosisOptions(floors=(1.0,), covariances=("spherical",), restarts=1)
+    of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
+    expected = continual_accuracy(
+        lambda stage: of_stages[: stage + 1], truth, [7, 8, 9, 10], num_known=7, restarts=1, seed=5
+    ).average
+    found = answers_to(cut, features, options)
+    assert found["k-means"] == expected
+    rows = list(_likeliest(cut, of_stages, truth, "spherical", 1.0, 100))
+    assert [row.stage for row in rows] == [1, 2, 3]
+    assert found["spherical 1"]["old"] == pytest.approx(np.mean([row.old for row in rows]))
+    assert any(abs(row.old - row.new) > 5 for row in rows)
+    for row, true_ids in zip(rows, truth[1:], strict=True):
+        known = (true_ids < 7).mean()
+        assert row.all == pytest.approx(known * row.old + (1 - known) * row.new)
+        assert row.num_images == len(true_ids)
+
+
+def test_what_is_replayed_holds_the_known_categories() -> None:
+    """A later stage shows two images of a known category, and an arbitrary component would answer for it."""
+    labels, features = world(own_axes=True)
+    cut = Cut.of(labels, 10, 1)
+    of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
+    old = {
+        count: np.mean([row.old for row in _likeliest(cut, of_stages, truth, "diag", 0.1, count)])
+        for count in (1, 100)
+    }
+    assert old[100] > old[1] + 5
 
 
 def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
@@ -159,10 +193,12 @@ def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
     assert "cosine 0.950 (as long as patches, 0.800)" in apart
     assert choice == (
         "Their choice does not act: it turns [CLS] by 4.0e-04 of 1.0e-02 (1 - cosine), and two arbitrary images share "
-        "4.2 of 5. That of one alone (3.0e-03) is enough: try --prompts_per_image 1."
+        "4.2 of 5. That of one alone (3.0e-03 of 1.0e-02) acts: try --prompts_per_image 1."
     )
-    idle = Diagnosis(100, reading(choice_alone=0.001), found.answers).verdict[1]
-    assert idle.endswith("That of one alone (1.0e-03) does not act either with --prompts_per_image 1.")
+    idle = Diagnosis(100, reading(alone=(0.02, 0.001)), found.answers).verdict[1]
+    assert idle.endswith(
+        "That of one alone (1.0e-03 of 2.0e-02) does not act either, with --prompts_per_image 1."
+    )
     assert "(+3.5 ± 0.5 points of All, +3.5 of Old, at its best setting)" in knows
     assert "set --covariance_type full and --mixture_floor 1," in knows
     assert found.to_dict()["verdict"] == found.verdict
@@ -234,7 +270,8 @@ def test_a_backbone_is_diagnosed_and_left_as_it_was(
     chosen = model.mixture.log_joint(features).topk(3).indices
     assert read.shared == pytest.approx(_shared(chosen, 5), rel=1e-6)
     assert 0 < read.choice_effect < read.prompt_effect
-    assert read.choice_alone > 0
+    assert all(effect > 0 for effect in read.alone)
+    assert read.alone[0] != read.prompt_effect
     scored = answers_to(Cut.of(labels, 6, 9), features, options)
     for name, row in found.answers[0].rows.items():
         assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
@@ -249,5 +286,5 @@ def test_an_image_that_gets_one_prompt_has_no_cosines(
     options = DiagnosisOptions(seeds=(1,), floors=(1.0,), restarts=1)
     found = diagnose(model, images, labels, view, options)
     assert found.prompts.cosines == {}
-    assert found.prompts.choice_alone == found.prompts.choice_effect > 0
+    assert found.prompts.alone == (found.prompts.prompt_effect, found.prompts.choice_effect)
     assert found.verdict[0].startswith("Each image gets one prompt")

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 LEAST_CATEGORIES = 4  # one labelled, and a new one for each of three later stages
 USUAL = (10, 20, 40)  # numbers of categories
 ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
-LEAST_CHOICE = 2e-3  # 1 - cosine; choices that turned [CLS] by less changed no table
+LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were those of arbitrary prompts
 AT_ONCE = 64  # images whose tokens of every block are held together # mutant: memory alone
 KMEANS = "k-means"
 Covariance = Literal["diag", "spherical", "full"]
@@ -85,7 +85,7 @@ class PromptReading:
             patches (``scaled``); empty where an image gets one prompt.
         prompt_effect: how far prompts turn [CLS], 1 - cosine.
         choice_effect: how far the chosen ones turn it against arbitrary ones.
-        choice_alone: the same where each image gets one prompt.
+        alone: both effects where each image gets one prompt.
         shared: how many prompts two arbitrary images have in common.
     """
 
@@ -95,7 +95,7 @@ class PromptReading:
     cosines: Mapping[str, Sequence[float]]
     prompt_effect: float
     choice_effect: float
-    choice_alone: float
+    alone: tuple[float, float]
     shared: float
 
 
@@ -150,17 +150,19 @@ class Diagnosis:
                 f"Prompts do not stay apart: entering the last block, those of an image have cosine {last['raw']:.3f} "
                 f"(as long as patches, {last['scaled']:.3f})."
             )
+        acts = prompts.choice_effect >= LEAST_CHOICE * prompts.prompt_effect
         if prompts.components <= prompts.prompts:
             choice = f"The choice cannot act: {prompts.components} components are all of them prompts of every image."
         else:
-            does = "acts" if prompts.choice_effect >= LEAST_CHOICE else "does not act"
             choice = (
-                f"Their choice {does}: it turns [CLS] by {prompts.choice_effect:.1e} of {prompts.prompt_effect:.1e} "
-                f"(1 - cosine), and two arbitrary images share {prompts.shared:.1f} of {prompts.prompts}."
+                f"Their choice {'acts' if acts else 'does not act'}: it turns [CLS] by {prompts.choice_effect:.1e} of "
+                f"{prompts.prompt_effect:.1e} (1 - cosine), and two arbitrary images share {prompts.shared:.1f} of "
+                f"{prompts.prompts}."
             )
-        if prompts.choice_effect < LEAST_CHOICE and prompts.prompts > 1:
-            would = "is enough: try" if prompts.choice_alone >= LEAST_CHOICE else "does not act either with"
-            choice += f" That of one alone ({prompts.choice_alone:.1e}) {would} --prompts_per_image 1."
+        if not acts and prompts.prompts > 1:
+            effect, of_one = prompts.alone
+            would = "acts: try" if of_one >= LEAST_CHOICE * effect else "does not act either, with"
+            choice += f" That of one alone ({of_one:.1e} of {effect:.1e}) {would} --prompts_per_image 1."
         (gain, error), (old, _) = self.ahead(self.best), self.ahead(self.best, "old")
         figures = f"{with_error(gain, error)} points of All, {old:+.1f} of Old, at its best setting"
         if math.isnan(error):
@@ -315,6 +317,7 @@ def _likeliest(
     replayed: int,
 ) -> Iterator[StageScore]:
     """The score of the likeliest component at every later stage, each mixture fitted to its stage and replay."""
+    # mutant 0 to 1: the first fit replaces all of it
     mixture = GaussianMixture(0, of_stages[0].shape[1], covariance).to(of_stages[0].device)
     settled = torch.from_numpy(truth[0])
     for stage, (features, count) in enumerate(zip(of_stages, np.cumsum(cut.blocks).tolist(), strict=True)):
@@ -356,9 +359,9 @@ def read_prompts(
         fitted.means, list(range(cut.blocks[0])), [str(each) for each in range(cut.blocks[0])]
     )
     measured = partial(measure, prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
-    effects, usual = measured(), prompted.config.prompts_per_image
+    effects, usual = measured().to_dict(), prompted.config.prompts_per_image
     prompted.config.prompts_per_image = 1
-    alone = measured()
+    alone = measured().to_dict()
     prompted.config.prompts_per_image = usual
     rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MOST_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
@@ -380,9 +383,9 @@ def read_prompts(
             "means of the mixture": float(prompted.mixture.means.norm(dim=1).mean()),
         },
         cosines={name: value.tolist() for name, value in means.items() if value.ndim and count > 1},
-        prompt_effect=float(effects.prompt_effect or 0),
-        choice_effect=float(effects.choice_effect or 0),
-        choice_alone=float(alone.choice_effect or 0),
+        prompt_effect=effects["prompt_effect"],
+        choice_effect=effects["choice_effect"],
+        alone=(alone["prompt_effect"], alone["choice_effect"]),
         shared=_shared(chosen, prompted.num_prompts),
     )
 
