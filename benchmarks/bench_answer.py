@@ -153,7 +153,7 @@ def answers(
         owners = torch.arange(training.num_components).repeat_interleave(REPLAY)
         rows = torch.cat([stages[stage], replay])
         settled = torch.cat([torch.full((len(stages[stage]),), -1), owners])
-        for covariance in covariances:
+        for covariance in dict.fromkeys(("diag", *covariances)):  # replay is always of the diagonal one
             fits = fitted_over_floors(rows, settled, counts[stage], covariance, stage)
             for floor, fit in fits.items():
                 own = fit.log_joint(stages[stage]).argmax(1).numpy()
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[5, 20, 100], help="of each category")
     parser.add_argument("--first", type=int, default=1000, help="categories of the data that are embedded")
     parser.add_argument("--most", type=int, default=100, help="images of each category that are embedded")
-    parser.add_argument("--covariances", nargs="+", default=["diag"])
+    parser.add_argument("--covariances", nargs="*", default=[], help="beside diag: spherical, full")
     parser.add_argument("--seeds", type=int, nargs="+", default=[21, 22, 23, 24, 25])
     parser.add_argument("--restarts", type=int, default=100, help="of k-means")
     parser.add_argument("--out", type=Path, default=Path("answers"))
