@@ -8,6 +8,9 @@ the nearest mean of their category's features, where guessing gives 10 %.
 Every rival is trained twice: at the paper's one rate, and with a rate of the prompts' own. A part prompt acts as one of
 20 vectors that are averaged, and its gradient is as much smaller.
 
+Mixture prompts and the teacher are held against doing without in whole runs of four stages, as `promptccd train` makes
+them. For mixture prompts the last block is as good as frozen, at a rate of 1e-9.
+
 Replay and counting are held against doing without on simulated features, as `bench_mixture_stages` and `bench_count`
 draw them.
 
@@ -18,7 +21,8 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -35,20 +39,46 @@ from promptccd.clustering import fit_part_labels
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
-from promptccd.data.views import normalise
-from promptccd.models import CategoryDiscoveryModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel
+from promptccd.data.view_options import ViewOptions
+from promptccd.data.views import build_image_processor, normalise
+from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
+from promptccd.models import (
+    CategoryDiscoveryModel,
+    GCDModel,
+    PromptCCDBModel,
+    PromptCCDModel,
+    PromptCCDPlusPlusModel,
+)
 from promptccd.models.backbones import blocks_of
+from promptccd.runs import RunDirectory, RunEvaluation, train_run
+from promptccd.runs.models import ensure_backbone
+from promptccd.runs.train_run import stage_stream
+from promptccd.trainer import CategoryDiscoveryTrainer
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext, method_named
-from promptccd.training.progress import StopRequest
+from promptccd.training.progress import StopRequest, progress_bar
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer
 
 CATEGORIES, KNOWN = 10, 7
 IMAGES = 150  # of each category: to learn from and take means of, and again to score
 GRID, PATCH, WIDTH, CODE = 4, 4, 24, 8
+FULL = 3 * PATCH * PATCH  # values of a patch
 OBJECT_PATCHES = 4
 SPREAD = 1 / 8  # of pixels in 0..1, for a value of 1
+WIDE = 1 / 32  # the same where some values are large
+STREAMED = 80  # images of each category in worlds of four stages
+SMALL_HEAD: dict[str, Any] = {
+    "projection_hidden_size": 256,
+    "projection_bottleneck_size": 64,
+    "projection_output_size": 1024,
+}
 LEARNING: dict[str, Any] = {"epochs": 24, "batch_size": 64, "learning_rate": 0.1}  # the paper's rate
+# One epoch moves nothing at this rate, and fits the mixture once.
+STILL: dict[str, Any] = {
+    "epochs": 1, "prompt_warmup_epochs": 0, "batch_size": 64, "learning_rate": 1e-9, "mixed_precision": "no",
+    "num_workers": 0, "kmeans_restarts": 20,
+}  # fmt: skip
 RATES: dict[str, dict[str, Any]] = {
     "one rate": {},
     "its own rate": {"prompt_learning_rate": 10.0, "prompt_clip": 1.0},
@@ -88,12 +118,12 @@ class World:
         return patches + 0.05 * generator.normal(size=patches.shape), labels
 
 
-def picture(patches: np.ndarray) -> np.ndarray:
-    """Patches ``(16, 24)`` as pixels ``(16, 16, 3)`` uint8."""
-    values = np.zeros((GRID**2, 3 * PATCH * PATCH))
-    values[:, :WIDTH] = patches
+def picture(patches: np.ndarray, spread: float = SPREAD) -> np.ndarray:
+    """Patches ``(16, 24)``, or wider, as pixels ``(16, 16, 3)`` uint8."""
+    values = np.zeros((GRID**2, FULL))
+    values[:, : patches.shape[1]] = patches
     tiles = values.reshape(GRID, GRID, 3, PATCH, PATCH).transpose(0, 3, 1, 4, 2)
-    pixels = tiles.reshape(GRID * PATCH, GRID * PATCH, 3) * SPREAD + 0.5
+    pixels = tiles.reshape(GRID * PATCH, GRID * PATCH, 3) * spread + 0.5
     return np.clip(np.rint(255 * pixels), 0, 255).astype(np.uint8)
 
 
@@ -136,7 +166,8 @@ def see_patches(model: CategoryDiscoveryModel) -> None:
     for parameter in backbone.parameters():
         parameter.zero_()
     weights = backbone.embeddings.patch_embeddings.projection.weight
-    weights.view(WIDTH, -1)[:, :WIDTH] = torch.eye(WIDTH)
+    width = len(weights)
+    weights.view(width, -1)[:, :width] = torch.eye(width)
     block: Any
     for number, block in enumerate(blocks_of(backbone)):
         generator = torch_generator("mechanisms", number)
@@ -144,13 +175,37 @@ def see_patches(model: CategoryDiscoveryModel) -> None:
             norm.weight.fill_(1)
         for name, parameter in block.named_parameters():
             if name.endswith(("v_proj.weight", "o_proj.weight")):
-                parameter.copy_(torch.eye(WIDTH))
+                parameter.copy_(torch.eye(width))
             elif name.endswith(("q_proj.weight", "k_proj.weight", "fc1.weight", "fc2.weight")):
                 parameter.normal_(0, 0.02, generator=generator)
             elif name.endswith("lambda1"):
                 parameter.fill_(1)
     backbone.layernorm.weight.fill_(1)
     model.adopt_backbone()
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """Pictures whose patches all show one draw of their category, 48 values wide, and noise of half its spread.
+
+    Attributes:
+        own_axes: whether every category spreads far along some of the 48 axes and little along others, or all alike.
+    """
+
+    own_axes: bool
+
+    def draw(self, seed: int) -> tuple[list[Pillow.Image], list[int]]:
+        """`STREAMED` pictures of each of 20 categories, and their categories."""
+        generator = numpy_generator("spreads", seed)
+        means, spreads = generator.normal(size=(20, FULL)), np.ones((20, FULL))
+        means *= 0.3
+        if self.own_axes:
+            spreads = np.exp(0.8 * generator.normal(size=(20, FULL)))
+            spreads /= np.sqrt(np.square(spreads).mean(1, keepdims=True))
+        labels = np.repeat(np.arange(20), STREAMED)
+        shown = means[labels] + spreads[labels] * generator.normal(size=(len(labels), FULL))
+        patches = shown[:, None] + 0.5 * generator.normal(size=(len(labels), GRID**2, FULL))
+        return [Pillow.fromarray(picture(each, WIDE)) for each in patches], labels.tolist()
 
 
 Rival = Callable[[int], tuple[float, float]]
@@ -169,18 +224,22 @@ class Idea:
     rivals: dict[str, Rival]
 
 
+def seeing(kind: type[CategoryDiscoveryModel], width: int, **options: Any) -> CategoryDiscoveryModel:
+    """A model whose backbone hands on so many values of every patch."""
+    vision = Dinov2Config(
+        image_size=GRID * PATCH, patch_size=PATCH, hidden_size=width, num_hidden_layers=2, num_attention_heads=2,
+        mlp_ratio=2, layerscale_value=1.0,
+    )  # fmt: skip
+    model = kind(kind.config_class(vision_config=vision.to_dict(), **SMALL_HEAD, **options))
+    see_patches(model)
+    return model
+
+
 def trained(
     kind: type[CategoryDiscoveryModel], world: World, rates: dict[str, Any], seed: int, **options: Any
 ) -> tuple[float, float]:
     """Accuracy in percent of known and of other categories, after training on the known ones."""
-    vision = Dinov2Config(
-        image_size=GRID * PATCH, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2,
-        mlp_ratio=2, layerscale_value=1.0,
-    )  # fmt: skip
-    sizes = {"projection_hidden_size": 256, "projection_bottleneck_size": 64, "projection_output_size": 1024}
-    config = kind.config_class(vision_config=vision.to_dict(), **sizes, **options)
-    model: CategoryDiscoveryModel = kind(config)
-    see_patches(model)
+    model = seeing(kind, WIDTH, **options)
     model.freeze()
     model.head.reset_parameters(torch_generator("head", seed), 0.15)
     model.reset_prompts(torch_generator("prompts", seed))
@@ -203,7 +262,7 @@ def trained(
     StageTrainer(
         model,
         StageContext(images, known),
-        method_named(config.model_type).objective,
+        method_named(model.config.model_type).objective,
         arguments=TrainingArguments(seed=seed, **LEARNING, **rates),
         views=cast(Any, ShuffledViews()),
         evaluation_view=cast(Any, WholeView()),
@@ -228,6 +287,82 @@ def features_of(model: CategoryDiscoveryModel, patches: np.ndarray) -> Tensor:
     return torch.cat(
         [model.features_of(normalise(part, WholeView.mean, WholeView.std)) for part in pixels.split(256)]
     )
+
+
+def streamed(
+    kind: type[CategoryDiscoveryModel], world: Spreads, seed: int, *, by_mixture: bool = False, **options: Any
+) -> tuple[float, float]:
+    """Continual accuracy of all images and of those of known categories, of a run through four stages.
+
+    Args:
+        kind: the model.
+        world: what it sees.
+        seed: of world and run.
+        by_mixture: score the likeliest component of plain features instead of semi-supervised k-means.
+        options: of the model.
+    """
+    pictures, labels = world.draw(seed)
+    names = ClassLabel(names=[str(category) for category in range(20)])
+    table = Dataset.from_dict(
+        {"image": pictures, "label": labels}, features=Features({"image": Image(), "label": names})
+    )
+    stages = StageStream.from_dataset(table, class_blocks=[14, 2, 2, 2], seed=seed)
+    views = ViewOptions(image_size=GRID * PATCH, resize_size=GRID * PATCH, horizontal_flip=0.0)
+    with TemporaryDirectory() as folder:
+        seeing(GCDModel, FULL).backbone.save_pretrained(f"{folder}/backbone")
+        build_image_processor(views, (0.5,) * 3, (WIDE,) * 3).save_pretrained(f"{folder}/backbone")
+        model = kind.from_pretrained(f"{folder}/backbone", **SMALL_HEAD, **options)
+        arguments = TrainingArguments(output_dir=f"{folder}/run", seed=seed, **STILL)
+        score = CategoryDiscoveryTrainer(model, arguments, stages, views=views).train()
+        if by_mixture:
+            score = likeliest(RunEvaluation(f"{folder}/run", stages=stages))
+    return score.average["all"], score.average["old"]
+
+
+def likeliest(run: RunEvaluation) -> ContinualScore:
+    """The same of the likeliest components, which the run must have been scored without prompts for."""
+    rows = []
+    for images in run.images[1:]:
+        stage, truth = images.stage.index, run.true_ids(images)
+        mixture = run.load_stage(stage).mixture
+        assert mixture is not None
+        components = mixture.log_joint(run.features(stage, [images])[0]).argmax(1).numpy()
+        accuracy = clustering_accuracy(truth, components, range(run.stages.num_known))
+        rows.append(
+            StageScore(stage, *accuracy, num_categories=mixture.num_components, num_images=len(truth))
+        )
+    return ContinualScore("mixture", rows)
+
+
+@cache
+def digits_backbone() -> TemporaryDirectory[str]:
+    """A run's folder with a backbone alone, pretrained without labels on the labelled digits of seed 1."""
+    recipe, folder = Recipe.from_yaml("promptccd-pp-digits"), TemporaryDirectory()
+    images = StageImages.read(stage_stream(recipe.data, recipe.training.seed)[0], 0, progress_bar)
+    ensure_backbone(recipe, RunDirectory(folder.name), images, torch.device("cpu"), progress_bar)
+    return folder
+
+
+def taught(distill_weight: float, seed: int, anchor_on: str = "projection") -> tuple[float, float]:
+    """Per cent of unseen images of the labelled digits that are right by means kept from stage 0; cACC over all.
+
+    Of a run of PromptCCD++ that forgets: unlabelled stages have 200 times the rate of its recipe.
+    """
+    backbone = f"{digits_backbone().name}/backbone"
+    values = Recipe.from_yaml("promptccd-pp-digits").to_dict()
+    values["data"] |= {"images_per_class": 120, "held_out": 0.25}
+    values["model"] |= {**SMALL_HEAD, "distill_weight": distill_weight, "anchor_on": anchor_on}
+    values["model"] |= {"backbone": backbone, "backbone_config": {}}
+    with TemporaryDirectory() as folder:
+        values["training"] |= {"discovery_learning_rate": 0.2, "seed": seed, "output_dir": f"{folder}/run"}
+        score = train_run(Recipe.from_dict(values))
+        run = RunEvaluation(f"{folder}/run")
+        unseen = run.test_images()
+        features = run.features(run.num_stages - 1, unseen.images)[0].cpu()
+        means = run.load_stage(0).prototypes
+    labels = unseen.labels[0]
+    right = torch.cdist(features, means).argmin(1).numpy() == labels
+    return 100 * float(right[labels < len(means)].mean()), score.average["all"]
 
 
 def remembered(replay: int, seed: int) -> tuple[float, float]:
@@ -257,6 +392,8 @@ PARTS = partial(trained, PromptCCDPlusPlusModel, num_parts=2)
 L2P = partial(trained, PromptCCDBModel, pool="l2p")
 DUALPROMPT = partial(trained, PromptCCDBModel, pool="dualprompt")
 DISTRACTED, TWO_CODES = World(codes_in_use=1), World(codes_in_use=2)
+MIXED = partial(streamed, PromptCCDModel)
+LIKELIEST: dict[str, Any] = {"prompts_at_test": True, "prompts_per_image": 1}
 ACCURACY = "accuracy of known / other categories"
 IDEAS: dict[str, Idea] = {
     "part prompts: categories lie in few patches among strong distractors": Idea(
@@ -280,6 +417,27 @@ IDEAS: dict[str, Idea] = {
             **at_both_rates("L2P", L2P, DISTRACTED),
             **at_both_rates("DualPrompt", DUALPROMPT, DISTRACTED),
             "without prompts (GCD)": partial(WITHOUT, DISTRACTED, {}),
+        },
+    ),
+    **{
+        f"mixture prompts: categories spread {how}": Idea(
+            "cACC of all images / of known categories",
+            {
+                "the likeliest in five copies": partial(MIXED, world, **LIKELIEST, prompt_copies=5),
+                "the likeliest": partial(MIXED, world, **LIKELIEST),
+                "five, as in the paper": partial(MIXED, world, prompts_at_test=True),
+                "the mixture's own answer": partial(MIXED, world, by_mixture=True),
+                "without prompts (GCD)": partial(streamed, GCDModel, world),
+            },
+        )
+        for how, world in (("along axes of their own", Spreads(True)), ("alike (control)", Spreads(False)))
+    },
+    "teacher: digits, at a rate that forgets": Idea(
+        "unseen known digits by means kept from stage 0 / cACC of all images",
+        {
+            "PromptCCD++": partial(taught, 0.2),
+            "with [CLS] held": partial(taught, 0.2, anchor_on="cls"),
+            "without a teacher": partial(taught, 0.0),
         },
     ),
     "replay: three stages later, features 768 wide that drift": Idea(

@@ -140,7 +140,7 @@ DEFAULTS = {
         "momentum": 0.9, "weight_decay": 5e-5, "temperature_unsupervised": 1.0, "temperature_supervised": 0.07,
         "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
         "exemplars_per_class": 0, "exemplar_share": 0.2,
-        "mixture_floor": 0.01, "answer_floor": 1.0, "kmeans_restarts": 100, "init_components": 0, "num_workers": 0,
+        "mixture_floor": 0.01, "answer_floor": 1.0, "kmeans_restarts": 100, "init_components": 0,
         "feature_batch_size": 256, "save_steps": 200,
     },
 }  # fmt: skip
@@ -160,7 +160,7 @@ def test_numbers_that_nobody_gives_are_the_papers() -> None:
 def test_types_are_said_as_a_person_would() -> None:
     said = {(section, name): describe_type(hint) for section, name, hint in FIELDS}
     assert said["training", "epochs"] == "int"
-    assert said["training", "mixed_precision"] == "no | bf16"
+    assert said["training", "mixed_precision"] == "auto | no | bf16"
     assert said["training", "prompt_clip"] == "float or none"
     assert said["data", "cuts"] == "list[list[float]] or none"
     assert said["model", "covariance_type"] == "diag | spherical | full or none"

@@ -182,10 +182,7 @@ def test_prompts_that_all_images_get_are_said_with_what_tells_them_apart(
     assert (found.prompts_shared, found.choice_effect) == (1, pytest.approx(0, abs=1e-9))
     (warning,) = found.warnings("no")
     assert warning.startswith("all images get the same prompts")
-    remedy = {
-        "prompts_per_image": 1, "prompt_copies": 5, "prompt_place": "last", "prompt_scale": "tokens",
-        "prompt_centred": True,
-    }  # fmt: skip
+    remedy = {"prompts_per_image": 1, "prompt_copies": 5, "prompt_scale": "tokens", "prompt_centred": True}
     for name, value in remedy.items():
         assert f"{name} {str(value).lower()}" in warning
         setattr(model.config, name, value)

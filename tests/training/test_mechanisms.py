@@ -28,3 +28,17 @@ def test_replay_keeps_what_is_forgotten_without_it() -> None:
     rivals = rivals_of("replay")
     kept, lost = (rivals[name](1) for name in ("100 features replayed", "none"))
     assert all(with_it > without + 10 for with_it, without in zip(kept, lost, strict=True))
+
+
+@pytest.mark.slow
+def test_the_likeliest_component_reaches_what_plain_features_cannot() -> None:
+    rivals = rivals_of("mixture prompts: categories spread along axes of their own")
+    ours, plain = (rivals[name](1) for name in ("the likeliest in five copies", "without prompts (GCD)"))
+    assert all(prompted > without + 15 for prompted, without in zip(ours, plain, strict=True))
+
+
+@pytest.mark.slow
+def test_a_teacher_keeps_what_is_forgotten_without_it() -> None:
+    rivals = rivals_of("teacher")
+    kept, lost = (rivals[name](1) for name in ("PromptCCD++", "without a teacher"))
+    assert kept[0] > lost[0] + 8

@@ -80,8 +80,8 @@ class Instruments:
         elif (reason := self._no_choice(least)) is not None:
             found.append(
                 f"{reason}: which ones an image gets makes no difference. Give model.prompts_per_image 1, "
-                "prompt_copies 5, prompt_place last, prompt_scale tokens and prompt_centred true, in a new "
-                "--output_dir; where they are so already, raise training.learning_rate."
+                "prompt_copies 5, prompt_scale tokens and prompt_centred true, in a new --output_dir; where that is so "
+                "already, more prompt_copies."
             )
         if (self.categories_sharing or 0) > MOST_SHARING:
             found.append(
