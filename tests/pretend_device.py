@@ -438,6 +438,8 @@ def _patches(num_devices: int) -> list[tuple[Any, dict[str, Any]]]:
     )
 
     def exchange(index: Any) -> int:
+        if not isinstance(index, int) and torch.device(index).index is None:
+            raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{index}")
         before, LOG.current = LOG.current, before_or(index)
         return before
 

@@ -248,7 +248,9 @@ def check_cards(path: Path) -> None:
         card = card_of(recipe, stage)
         header = check_metadata(card)
         assert recipe.model.variant in header["tags"]
-        base = None if recipe.model.backbone == "photographs" else recipe.model.backbone  # it is not on the Hub
+        base = (
+            None if recipe.model.backbone == "photographs" else recipe.model.backbone
+        )  # it is not on the Hub
         assert header.get("base_model") == base
         assert header.get("base_model_relation") == (base and "finetune")
         assert header.get("datasets") == (None if facts.dataset in BUILT_IN else [facts.dataset])

@@ -68,7 +68,10 @@ def test_a_training_that_began_so_is_not_asked_again(
                 odd(recipe_values)
                 | {
                     "data": {"dataset": "./nowhere", "class_blocks": [2, 1]},
-                    "training": {**recipe_values["training"], "mixed_precision": "no"},  # else the run is asked
+                    "training": {
+                        **recipe_values["training"],
+                        "mixed_precision": "no",
+                    },  # else the run is asked
                 }
             )
         )

@@ -211,6 +211,10 @@ def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
             if launcher:
                 monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
             assert accelerator_for(TrainingArguments(mixed_precision=recipe)).mixed_precision == precision
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert (
+            accelerator_for(TrainingArguments(), torch.device("cuda")).device.type == "cuda"
+        )  # whichever it is
         monkeypatch.setattr(
             torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, runs
-from promptccd.cli.parsing import MOST_SEED, add_model_limit, show, to_json, whole_number
+from promptccd.cli.parsing import MOST_SEED, add_device, add_model_limit, show, to_json, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import table
 from promptccd.storage import write_file
@@ -44,7 +44,7 @@ def _declare_diagnose(diagnose: argparse.ArgumentParser) -> None:
         "--covariances", nargs="+", choices=COVARIANCES, metavar="TYPE", help="diag, spherical, full (diag)"
     )
     diagnose.add_argument("--restarts", type=whole_number(1), metavar="N", help="of k-means (20)")
-    diagnose.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    add_device(diagnose)
     diagnose.add_argument("--out", metavar="FILE", help="write everything that was measured there, as JSON")
     add_model_limit(diagnose)
     add_recipe_options(diagnose, FIELDS)

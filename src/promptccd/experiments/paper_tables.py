@@ -185,7 +185,7 @@ def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) 
         "data": {"num_classes": SMALL_CLASSES, "images_per_class": 100, "class_blocks": blocks},
         "views": {"image_size": 32, "resize_size": 36},
         "model": {**model, "backbone_config": {**model["backbone_config"], "image_size": 32}},
-        "training": training,
+        "training": {**training, "mixed_precision": "auto"},
         "pretraining": dict(digits.get("pretraining", {})),
     }
 

@@ -197,10 +197,8 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
                 ours,
                 remedy,
             )
-    if device is not None and device.type == "cuda":
-        torch.cuda.set_device(
-            device
-        )  # Accelerate takes the current GPU, which is the first one until it is told
+    if device is not None and device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Accelerate takes the current GPU, which is the first until it is told
     return Accelerator(
         # without it, processes of torchrun on CPUs do not find each other
         cpu=not torch.cuda.is_available() if device is None else device.type == "cpu",
@@ -246,7 +244,7 @@ def train_run(
     """
     require_callbacks(callbacks)
     own_processes, run = accelerator is None, RunDirectory(recipe.training.output_dir)
-    if run.begun:
+    if run.begun and recipe.training.mixed_precision == "auto":
         recipe = _in_precision(recipe, run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(recipe.training)
     recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
