@@ -101,6 +101,7 @@ def test_numbers_of_categories_that_there_are_not_are_named(caplog) -> None:
     labels = np.repeat([3, 5, 7, 9, 11, 13], 4)
     assert counts_of(labels, None) == [6]
     assert counts_of(labels, [4]) == [4, 6]
+    assert counts_of(labels[:16], None) == [4]
     assert counts_of(np.arange(25), None) == [10, 20, 25]
     assert not caplog.records
     assert counts_of(labels, [9, 5, 6, 5]) == [5, 6]
@@ -124,13 +125,14 @@ def test_the_mixture_answers_better_where_categories_have_axes_of_their_own() ->
 def test_answers_are_scored_as_those_of_the_product() -> None:
     labels, features = world(own_axes=True)
     cut = Cut.of(labels, 10, 5)
-    options = DiagnosisOptions(floors=(1.0,), covariances=("spherical",), restarts=1)
+    options = DiagnosisOptions(floors=(1.0, 0.001), covariances=("diag", "spherical"), restarts=1)
     of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
     expected = continual_accuracy(
         lambda stage: of_stages[: stage + 1], truth, [7, 8, 9, 10], num_known=7, restarts=1, seed=5
     ).average
     found = answers_to(cut, features, options)
     assert found["k-means"] == expected
+    assert found["diag 1"] != found["diag 0.001"]
     rows = list(_likeliest(cut, of_stages, truth, "spherical", 1.0, 100))
     assert [row.stage for row in rows] == [1, 2, 3]
     assert found["spherical 1"]["old"] == pytest.approx(np.mean([row.old for row in rows]))
@@ -281,10 +283,13 @@ def test_an_image_that_gets_one_prompt_has_no_cosines(
     backbone_folder: Path, pictures: tuple[StageImages, np.ndarray]
 ) -> None:
     images, labels = pictures
-    model = PromptCCDModel.from_pretrained(backbone_folder, prompts_per_image=1, **TINY_HEAD).eval()
+    model = PromptCCDModel.from_pretrained(
+        backbone_folder, prompts_per_image=1, covariance_type="spherical", **TINY_HEAD
+    ).eval()
     view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
     options = DiagnosisOptions(seeds=(1,), floors=(1.0,), restarts=1)
     found = diagnose(model, images, labels, view, options)
     assert found.prompts.cosines == {}
+    assert model.mixture.variances.shape == (5, 1)
     assert found.prompts.alone == (found.prompts.prompt_effect, found.prompts.choice_effect)
     assert found.verdict[0].startswith("Each image gets one prompt")

@@ -333,6 +333,7 @@ def _likeliest(
         )  # fmt: skip
         mixture.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
         if stage:
+            # mutant without .numpy(): NumPy reads a tensor as it reads an array
             found = mixture.log_joint(features).argmax(1).cpu().numpy()
             accuracy = clustering_accuracy(truth[stage], found, range(cut.blocks[0]))
             yield StageScore(stage, *accuracy, len(np.unique(found)), len(found))
@@ -426,6 +427,7 @@ def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict
 def _alike(prompts: Tensor) -> Tensor:
     """Mean cosine ``(B,)`` among different ones of ``(B, P, D)`` prompts."""
     units, count = F.normalize(prompts.float(), dim=-1), prompts.shape[1]
+    # mutant 1 to 2 #3: of one prompt alone, 0 / 1 is 0 / 2
     return (units.sum(1).square().sum(1) - count) / max(1, count * (count - 1))
 
 
