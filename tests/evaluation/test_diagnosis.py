@@ -21,10 +21,8 @@ from promptccd.evaluation.diagnosis import (
     Cut,
     Diagnosis,
     PromptReading,
-    _alike,
     _likeliest,
     _on_their_way,
-    _shared,
     answers_to,
     counts_of,
     diagnose,
@@ -33,6 +31,7 @@ from promptccd.evaluation.diagnosis import (
 )
 from promptccd.models import GCDModel
 from promptccd.models.backbones import class_position
+from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
 from tests.conftest import TINY_HEAD, coloured_images
 
@@ -40,7 +39,7 @@ from tests.conftest import TINY_HEAD, coloured_images
 def reading(**changes: object) -> PromptReading:
     usual = {
         "components": 20, "prompts": 5, "lengths": {}, "cosines": {"raw": [0.5, 0.95], "scaled": [0.5, 0.8]},
-        "prompt_effect": 0.01, "choice_effect": 0.0004, "alone": (0.01, 0.003),
+        "prompt_effect": 0.01, "choice_effect": 0.0004, "told_apart": (0.01, 0.003),
         "shared": 4.2,
     }  # fmt: skip
     return PromptReading(**{**usual, **changes})  # type: ignore[arg-type]
@@ -65,20 +64,6 @@ def world(
     labels = np.repeat(np.arange(categories), images)
     points = means[labels] + widths[labels] * drawn.normal(size=(len(labels), width))
     return labels, F.normalize(torch.from_numpy(points).float())
-
-
-def test_cosines_among_prompts_are_those_of_every_pair() -> None:
-    prompts = torch.randn(3, 4, 6)
-    pairs = list(itertools.combinations(range(4), 2))
-    expected = [np.mean([F.cosine_similarity(each[a], each[b], dim=0) for a, b in pairs]) for each in prompts]
-    assert _alike(prompts).tolist() == pytest.approx(expected, abs=1e-6)
-    assert _alike(prompts[:, :1]).tolist() == pytest.approx([0.0] * 3, abs=1e-6)
-
-
-def test_shared_prompts_are_those_of_every_pair_of_images() -> None:
-    chosen = torch.stack([torch.randperm(7)[:3] for _ in range(6)])
-    pairs = itertools.combinations(chosen.tolist(), 2)
-    assert _shared(chosen, 7) == pytest.approx(np.mean([len(set(a) & set(b)) for a, b in pairs]))
 
 
 def test_categories_are_drawn_anew_and_cut_as_the_paper_does() -> None:
@@ -133,7 +118,7 @@ def test_answers_are_scored_as_those_of_the_product() -> None:
     found = answers_to(cut, features, options)
     assert found["k-means"] == expected
     assert found["diag 1"] != found["diag 0.001"]
-    rows = list(_likeliest(cut, of_stages, truth, "spherical", 1.0, 100))
+    rows = _likeliest(cut, of_stages, truth, "spherical", options)["spherical 1"]
     assert [row.stage for row in rows] == [1, 2, 3]
     assert found["spherical 1"]["old"] == pytest.approx(np.mean([row.old for row in rows]))
     assert any(abs(row.old - row.new) > 5 for row in rows)
@@ -148,10 +133,12 @@ def test_what_is_replayed_holds_the_known_categories() -> None:
     labels, features = world(own_axes=True)
     cut = Cut.of(labels, 10, 1)
     of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
-    old = {
-        count: np.mean([row.old for row in _likeliest(cut, of_stages, truth, "diag", 0.1, count)])
-        for count in (1, 100)
-    }
+    old = {}
+    for count in (1, 100):
+        options = DiagnosisOptions(floors=(0.1,), replayed=count)
+        old[count] = np.mean(
+            [row.old for row in _likeliest(cut, of_stages, truth, "diag", options)["diag 0.1"]]
+        )
     assert old[100] > old[1] + 5
 
 
@@ -178,12 +165,12 @@ def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
     )
     length = tokens[:, 1:].norm(dim=2).mean()
     assert found["raw"].shape == found["scaled"].shape == (2, 2)
-    torch.testing.assert_close(found["raw"][:, 0], _alike(means[chosen] + position))
-    torch.testing.assert_close(found["scaled"][:, 0], _alike(length * means[chosen] + position))
+    torch.testing.assert_close(found["raw"][:, 0], mean_cosine(means[chosen] + position))
+    torch.testing.assert_close(found["scaled"][:, 0], mean_cosine(length * means[chosen] + position))
     with torch.no_grad():
         placed = torch.cat([tokens[:, :1], means[chosen] + position, tokens[:, 1:]], dim=1)
         second = plain.backbone.encoder.layer[0](placed)
-    torch.testing.assert_close(found["raw"][:, 1], _alike(second[:, 1:4]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found["raw"][:, 1], mean_cosine(second[:, 1:4]), rtol=1e-4, atol=1e-5)
 
 
 def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
@@ -195,14 +182,13 @@ def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
     assert "cosine 0.950 (as long as patches, 0.800)" in apart
     assert choice == (
         "Their choice does not act: it turns [CLS] by 4.0e-04 of 1.0e-02 (1 - cosine), and two arbitrary images share "
-        "4.2 of 5. That of one alone (3.0e-03 of 1.0e-02) acts: try --prompts_per_image 1."
+        "4.2 of 5. With --prompts_per_image 1 --prompt_copies 5 --prompt_scale tokens --prompt_centred true it acts "
+        "(3.0e-03 of 1.0e-02)."
     )
-    idle = Diagnosis(100, reading(alone=(0.02, 0.001)), found.answers).verdict[1]
-    assert idle.endswith(
-        "That of one alone (1.0e-03 of 2.0e-02) does not act either, with --prompts_per_image 1."
-    )
+    idle = Diagnosis(100, reading(told_apart=(0.02, 0.001)), found.answers).verdict[1]
+    assert idle.endswith("--prompt_centred true it does not act either (1.0e-03 of 2.0e-02).")
     assert "(+3.5 ± 0.5 points of All, +3.5 of Old, at its best setting)" in knows
-    assert "set --covariance_type full and --mixture_floor 1," in knows
+    assert "set --covariance_type full and --answer_floor 1," in knows
     assert found.to_dict()["verdict"] == found.verdict
 
 
@@ -212,7 +198,7 @@ def test_the_verdict_on_prompts_that_act_and_a_mixture_that_knows_nothing() -> N
     apart, choice, knows = Diagnosis(100, acting, rows).verdict
     assert apart == "Prompts stay apart: entering the last block, those of an image have cosine 0.30."
     assert choice.startswith("Their choice acts")
-    assert not choice.endswith("--prompts_per_image 1.")
+    assert "--prompts_per_image 1" not in choice
     assert knows.startswith("The mixture does not know more than k-means here (+0.0 ± 0.0 points")
     one = Diagnosis(100, reading(components=5, cosines={}), [answers([50.0], diag_1=[60.0])])
     assert one.verdict[0].startswith("Each image gets one prompt")
@@ -270,10 +256,11 @@ def test_a_backbone_is_diagnosed_and_left_as_it_was(
     torch.testing.assert_close(model.mixture.means, means, rtol=1e-4, atol=1e-5)
     assert read.lengths["means of the mixture"] == pytest.approx(float(means.norm(dim=1).mean()), rel=1e-4)
     chosen = model.mixture.log_joint(features).topk(3).indices
-    assert read.shared == pytest.approx(_shared(chosen, 5), rel=1e-6)
+    pairs = itertools.combinations(chosen.tolist(), 2)
+    assert read.shared == pytest.approx(np.mean([len(set(a) & set(b)) for a, b in pairs]))
     assert 0 < read.choice_effect < read.prompt_effect
-    assert all(effect > 0 for effect in read.alone)
-    assert read.alone[0] != read.prompt_effect
+    assert all(effect > 0 for effect in read.told_apart)
+    assert read.told_apart[0] != read.prompt_effect
     scored = answers_to(Cut.of(labels, 6, 9), features, options)
     for name, row in found.answers[0].rows.items():
         assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
@@ -291,5 +278,5 @@ def test_an_image_that_gets_one_prompt_has_no_cosines(
     found = diagnose(model, images, labels, view, options)
     assert found.prompts.cosines == {}
     assert model.mixture.variances.shape == (5, 1)
-    assert found.prompts.alone == (found.prompts.prompt_effect, found.prompts.choice_effect)
+    assert found.prompts.shared < 1
     assert found.verdict[0].startswith("Each image gets one prompt")

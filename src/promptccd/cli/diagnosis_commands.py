@@ -104,7 +104,7 @@ def diagnosis_text(found: "Diagnosis") -> str:
     parts.append(
         f"{prompts.components} components, {prompts.prompts} prompts an image; two arbitrary images share "
         f"{prompts.shared:.1f}\nprompts turn [CLS] by {prompts.prompt_effect:.1e}, their choice by "
-        f"{prompts.choice_effect:.1e}, that of one alone by {prompts.alone[1]:.1e} (1 - cosine)"
+        f"{prompts.choice_effect:.1e}, told apart by {prompts.told_apart[1]:.1e} (1 - cosine)"
     )
     for answers in found.answers:
         rows = []

@@ -5,20 +5,20 @@ then go through the backbone. And stage by stage, over cuts by the paper's rule,
 the likeliest component) is held against the semi-supervised k-means that scores every method.
 """
 
+import copy
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering import fit_gaussian_mixture
+from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.selection import UNUSED
 from promptccd.data.splits import split_by_category
@@ -31,9 +31,17 @@ from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDM
 from promptccd.models.backbones import blocks_of, entering, patch_count
 from promptccd.models.gaussian_mixture import GaussianMixture
 from promptccd.models.prompt_pools import insert_prompts
+from promptccd.training.arguments import TrainingArguments
 from promptccd.training.features import extract_features
 from promptccd.training.gpus import exact_device
-from promptccd.training.instruments import MOST_IMAGES, measure
+from promptccd.training.instruments import (
+    LEAST_CHOICE,
+    MOST_IMAGES,
+    TOLD_APART,
+    mean_cosine,
+    measure,
+    told_apart,
+)
 from promptccd.training.progress import progress_bar, readable_time
 
 logger = logging.getLogger(__name__)
@@ -41,7 +49,6 @@ logger = logging.getLogger(__name__)
 LEAST_CATEGORIES = 4  # one labelled, and a new one for each of three later stages
 USUAL = (10, 20, 40)  # numbers of categories
 ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
-LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were those of arbitrary prompts
 AT_ONCE = 64  # images whose tokens of every block are held together # mutant: memory alone
 KMEANS = "k-means"
 Covariance = Literal["diag", "spherical", "full"]
@@ -55,7 +62,7 @@ class DiagnosisOptions:
         categories: how many, drawn anew for every seed, besides all of them; none means those of `USUAL` that
             there are.
         seeds: of the draws and the cuts.
-        floors: shares of the features' variance that a fit adds (``training.mixture_floor``).
+        floors: shares of the features' variance that a fit adds (``training.answer_floor``).
         covariances: of the components.
         restarts: of k-means.
         replayed: features drawn per component for the fit of the next stage.
@@ -85,7 +92,7 @@ class PromptReading:
             patches (``scaled``); empty where an image gets one prompt.
         prompt_effect: how far prompts turn [CLS], 1 - cosine.
         choice_effect: how far the chosen ones turn it against arbitrary ones.
-        alone: both effects where each image gets one prompt.
+        told_apart: both effects with `TOLD_APART`.
         shared: how many prompts two arbitrary images have in common.
     """
 
@@ -95,7 +102,7 @@ class PromptReading:
     cosines: Mapping[str, Sequence[float]]
     prompt_effect: float
     choice_effect: float
-    alone: tuple[float, float]
+    told_apart: tuple[float, float]
     shared: float
 
 
@@ -159,10 +166,10 @@ class Diagnosis:
                 f"{prompts.prompt_effect:.1e} (1 - cosine), and two arbitrary images share {prompts.shared:.1f} of "
                 f"{prompts.prompts}."
             )
-        if not acts and prompts.prompts > 1:
-            effect, of_one = prompts.alone
-            would = "acts: try" if of_one >= LEAST_CHOICE * effect else "does not act either, with"
-            choice += f" That of one alone ({of_one:.1e} of {effect:.1e}) {would} --prompts_per_image 1."
+        if not acts:
+            effect, apart_by = prompts.told_apart
+            would = "acts" if apart_by >= LEAST_CHOICE * effect else "does not act either"
+            choice += f" With {told_apart()} it {would} ({apart_by:.1e} of {effect:.1e})."
         (gain, error), (old, _) = self.ahead(self.best), self.ahead(self.best, "old")
         figures = f"{with_error(gain, error)} points of All, {old:+.1f} of Old, at its best setting"
         if math.isnan(error):
@@ -172,7 +179,7 @@ class Diagnosis:
         elif gain > error:
             knows = (
                 f"The mixture knows more than k-means here ({figures}): set --covariance_type {covariance} and "
-                f"--mixture_floor {floor}, and read its own answer."
+                f"--answer_floor {floor}, and read its own answer."
             )
         else:
             knows = f"The mixture does not know more than k-means here ({figures}): expect no gain of its prompts."
@@ -302,9 +309,8 @@ def answers_to(cut: Cut, features: Tensor, options: DiagnosisOptions) -> dict[st
         ).average
     }
     for covariance in options.covariances:
-        for floor in options.floors:
-            rows = list(_likeliest(cut, of_stages, truth, covariance, floor, options.replayed))
-            found[f"{covariance} {floor:g}"] = ContinualScore("mixture", rows).average
+        for name, rows in _likeliest(cut, of_stages, truth, covariance, options).items():
+            found[name] = ContinualScore("mixture", rows).average
     return found
 
 
@@ -313,30 +319,40 @@ def _likeliest(
     of_stages: Sequence[Tensor],
     truth: Sequence[np.ndarray],
     covariance: Covariance,
-    floor: float,
-    replayed: int,
-) -> Iterator[StageScore]:
-    """The score of the likeliest component at every later stage, each mixture fitted to its stage and replay."""
-    # mutant 0 to 1: the first fit replaces all of it
-    mixture = GaussianMixture(0, of_stages[0].shape[1], covariance).to(of_stages[0].device)
+    options: DiagnosisOptions,
+) -> dict[str, list[StageScore]]:
+    """The scores of the likeliest component at every later stage, by covariance and floor.
+
+    As in training, one mixture replays, with the usual floor, and another one answers.
+    """
+    width, device = of_stages[0].shape[1], of_stages[0].device
+    replaying, answering = (GaussianMixture(0, width, covariance).to(device) for _ in range(2))
+    found: dict[str, list[StageScore]] = {f"{covariance} {floor:g}": [] for floor in options.floors}
     settled = torch.from_numpy(truth[0])
     for stage, (features, count) in enumerate(zip(of_stages, np.cumsum(cut.blocks).tolist(), strict=True)):
         rows = features
         if stage:
-            replay = mixture.sample(replayed, torch_generator("replay", cut.seed, stage)).to(features)
-            own = torch.arange(mixture.num_components).repeat_interleave(replayed)
+            generator = torch_generator("replay", cut.seed, stage)
+            replay = replaying.sample(options.replayed, generator).to(features)
+            own = torch.arange(replaying.num_components).repeat_interleave(options.replayed)
             settled = torch.cat([torch.full((len(features),), -1), own])
             rows = torch.cat([features, replay])
-        fitted = fit_gaussian_mixture(
-            rows, count, settled=settled, covariance_type=covariance, floor_share=floor,
+        fit = partial(
+            fit_gaussian_mixture, rows, count, settled=settled, covariance_type=covariance,
             seed=seed_of("mixture", cut.seed, stage),
         )  # fmt: skip
-        mixture.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
-        if stage:
+        for name, floor in zip(found, options.floors if stage else (), strict=False):
+            _load(answering, fit(floor_share=floor))
             # mutant without .numpy(): NumPy reads a tensor as it reads an array
-            found = mixture.log_joint(features).argmax(1).cpu().numpy()
-            accuracy = clustering_accuracy(truth[stage], found, range(cut.blocks[0]))
-            yield StageScore(stage, *accuracy, len(np.unique(found)), len(found))
+            answers = answering.log_joint(features).argmax(1).cpu().numpy()
+            accuracy = clustering_accuracy(truth[stage], answers, range(cut.blocks[0]))
+            found[name].append(StageScore(stage, *accuracy, len(np.unique(answers)), len(answers)))
+        _load(replaying, fit(floor_share=TrainingArguments.mixture_floor))
+    return found
+
+
+def _load(mixture: GaussianMixture, fitted: MixtureParameters) -> None:
+    mixture.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
 
 
 @torch.no_grad()
@@ -353,20 +369,22 @@ def read_prompts(
     known, ids = cut.of_stages(features)[0], torch.from_numpy(cut.ids[cut.stages[0]])
     fitted = fit_gaussian_mixture(
         known, cut.blocks[0], settled=ids, covariance_type=prompted.mixture.covariance_type,
-        floor_share=options.floors[0], seed=seed_of("mixture", cut.seed, 0),
+        floor_share=TrainingArguments.mixture_floor, seed=seed_of("mixture", cut.seed, 0),
     )  # fmt: skip
     prompted.load_mixture(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
     prompted.set_categories(
         fitted.means, list(range(cut.blocks[0])), [str(each) for each in range(cut.blocks[0])]
     )
     measured = partial(measure, prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
-    effects, usual = measured().to_dict(), prompted.config.prompts_per_image
-    prompted.config.prompts_per_image = 1
-    alone = measured().to_dict()
-    prompted.config.prompts_per_image = usual
+    effects, usual = measured().to_dict(), prompted.config
+    prompted.config = copy.copy(usual)
+    for name, value in TOLD_APART.items():
+        setattr(prompted.config, name, value)
+    told = measured().to_dict()
+    prompted.config = usual
     rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MOST_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
-    count = min(usual, prompted.num_prompts)
+    count = min(usual.prompts_per_image, prompted.num_prompts)
     chosen = ranking.topk(count).indices
     read: dict[str, list[Tensor]] = {}
     batches = torch.arange(len(rows)).split(min(options.batch_size, AT_ONCE))
@@ -386,8 +404,8 @@ def read_prompts(
         cosines={name: value.tolist() for name, value in means.items() if value.ndim and count > 1},
         prompt_effect=effects["prompt_effect"],
         choice_effect=effects["choice_effect"],
-        alone=(alone["prompt_effect"], alone["choice_effect"]),
-        shared=_shared(chosen, prompted.num_prompts),
+        told_apart=(told["prompt_effect"], told["choice_effect"]),
+        shared=count * effects.get("prompts_shared", 1.0),
     )
 
 
@@ -420,19 +438,5 @@ def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict
     for name, scale in (("raw", 1.0), ("scaled", as_patches)):
         placed = insert_prompts(model.backbone, tokens, scale * means[chosen])
         states = entering(model.backbone, placed, rotation)[:blocks]
-        found[name] = torch.stack([_alike(state[:, 1 : 1 + chosen.shape[1]]) for state in states], dim=1)
+        found[name] = torch.stack([mean_cosine(state[:, 1 : 1 + chosen.shape[1]]) for state in states], dim=1)
     return found
-
-
-def _alike(prompts: Tensor) -> Tensor:
-    """Mean cosine ``(B,)`` among different ones of ``(B, P, D)`` prompts."""
-    units, count = F.normalize(prompts.float(), dim=-1), prompts.shape[1]
-    # mutant 1 to 2 #3: of one prompt alone, 0 / 1 is 0 / 2
-    return (units.sum(1).square().sum(1) - count) / max(1, count * (count - 1))
-
-
-def _shared(chosen: Tensor, num_prompts: int) -> float:
-    """How many of their ``(N, P)`` prompts two different images have in common, the mean over all pairs."""
-    uses = torch.bincount(chosen.flatten(), minlength=num_prompts).double()
-    images = len(chosen)
-    return float((uses * (uses - 1)).sum() / max(1, images * (images - 1)))

@@ -20,6 +20,10 @@ from promptccd.training.devices import in_smaller_batches
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component # mutant: a mean over one feature more or less
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
+# What lets the choice of prompts act where it does not: the likeliest component alone, long enough to be seen.
+TOLD_APART: dict[str, Any] = {
+    "prompts_per_image": 1, "prompt_copies": 5, "prompt_scale": "tokens", "prompt_centred": True,
+}  # fmt: skip
 LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were those of arbitrary prompts
 MOST_SHARING = 0.05  # share of the known categories; two alike ones of 140 need no new run
 
@@ -79,9 +83,8 @@ class Instruments:
             )
         elif (reason := self._no_choice(least)) is not None:
             found.append(
-                f"{reason}: which ones an image gets makes no difference. Give model.prompts_per_image 1, "
-                "prompt_copies 5, prompt_scale tokens and prompt_centred true, in a new --output_dir; where that is so "
-                "already, more prompt_copies."
+                f"{reason}: which ones an image gets makes no difference. Give {told_apart()}, in a new --output_dir; "
+                "where that is so already, more copies."
             )
         if (self.categories_sharing or 0) > MOST_SHARING:
             found.append(
@@ -114,6 +117,11 @@ class Instruments:
 
 
 TITLES: dict[str, str] = {each.name: each.metadata["title"] for each in fields(Instruments)}
+
+
+def told_apart() -> str:
+    """The options of `TOLD_APART`, as a person types them."""
+    return " ".join(f"--{name} {str(value).lower()}" for name, value in TOLD_APART.items())
 
 
 @torch.no_grad()
@@ -167,7 +175,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     if output.components is not None:
         values["chosen"] = output.components
     if output.prompts is not None and output.prompts.shape[1] > 1:
-        values["prompt_cosine"] = _mean_cosine(output.prompts)
+        values["prompt_cosine"] = mean_cosine(output.prompts)
     usual: Any = model.config
     # A lone prompt leaves no choice, and arbitrary ones would be held against themselves.
     if not getattr(usual, "random_prompts", True) and model.num_prompts != 1:
@@ -195,7 +203,7 @@ def _turned(features: Tensor, others: Tensor) -> Tensor:
     return next(units).sub(next(units)).square().sum(1) / 2
 
 
-def _mean_cosine(prompts: Tensor) -> Tensor:
+def mean_cosine(prompts: Tensor) -> Tensor:
     """Mean cosine ``(B,)`` between two of the prompts ``(B, P, D)`` of an image."""
     total = F.normalize(prompts.double(), dim=-1).sum(1).square().sum(-1)
     count = prompts.shape[1]
