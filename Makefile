@@ -11,47 +11,35 @@ export NO_MKDOCS_2_WARNING = 1  # of the theme, about a later MkDocs that is not
 SEEDS    ?= 1 7 10
 JOBS     ?= 1
 MUTANTS  ?= --count 200
-VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u promptccd-pp
-CIFAR100 ?= uoft-cs/cifar100
-
-# CIFAR-100 for two CPU cores: the first 100 images of the first 20 classes, and a backbone pretrained on stage 0.
-SMALL := --backbone none --num_classes 20 --images_per_class 100 --image_size 32 --resize_size 36 \
-	--backbone_config '{image_size: 32, patch_size: 8, hidden_size: 96, num_hidden_layers: 3, num_attention_heads: 6}' \
-	--projection_hidden_size 1024 --projection_output_size 4096 --epochs 16 --batch_size 64 --learning_rate 0.01 \
-	--discovery_learning_rate 0.001 --refit_every 4 --prompt_warmup_epochs 4 --mixed_precision no --num_workers 0
+METHODS  ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u promptccd-pp simgcd simgcd-replay \
+	gcd-replay happy orca pa-cgcd metagcd rankstats frost grow-merge
+CIFAR100   ?= uoft-cs/cifar100
+CALTECH101 ?= flwrlabs/caltech101
 
 # Rows of Happy's ablation: without any part that is its own; answers kept even and new rows started at clusters;
 # rehearsal too; all of it.
 ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0, drift_weight: 0},{replay_weight: 0, drift_weight: 0},{drift_weight: 0},{drift_weight: 1}
+# Its setting: 80 % of a category when it appears, the later stages share the rest equally.
+CUTS    := '[[.8, .2, .25, 0.3333333333333333, .5, 1], [.8, .25, 0.3333333333333333, .5, 1], [.8, 0.3333333333333333, .5, 1], [.8, .5, 1], [.8, 1], [1]]'
 
-# Cells of one seed share a backbone; what is finished is not trained again. JOBS cells are trained at once.
-define sweep_variants
-$(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(variant)-$(1).yaml) --seeds $(SEEDS) \
-	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
-endef
-
-.PHONY: versions release-check hashes demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench year clean
+.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench year clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
 	$(BIN)/promptccd evaluate $(RUNS)/promptccd-digits --baselines --next-steps
 
-demo-seeds:                  ## the same for seeds 1, 7 and 10, and their mean
-	$(MAKE) variants VARIANTS=promptccd
+# Cells of one seed share a backbone; what is finished is not trained again. JOBS cells are trained at once.
+tables: table-digits table-cifar100-small table-caltech101-small  ## every method's answers on three data sets
 
-variants: $(VENV)/.run       ## every variant on digits, three seeds: mean and deviation beside the frozen backbone
-	$(call sweep_variants,digits,)
-
-variants-cifar100: $(VENV)/.run  ## the same on 20 classes of CIFAR-100; CIFAR100=folder for a local copy
-	$(call sweep_variants,cifar100,--dataset $(CIFAR100) --class_blocks 14 2 2 2 $(SMALL))
-
-baselines: $(VENV)/.run      ## the other methods of the paper's tables on digits, three seeds
-	$(MAKE) variants VARIANTS="simgcd simgcd-replay gcd-replay happy orca pa-cgcd metagcd rankstats frost grow-merge"
+table-cifar100-small: PLACE = --dataset $(CIFAR100)
+table-caltech101-small: PLACE = --dataset $(CALTECH101)
+table-%: $(VENV)/.run        ## one of them, METHODS="happy orca" SEEDS="1 7 10"; CIFAR100=folder for a local copy
+	$(BIN)/promptccd sweep --config $(METHODS:%=hub_configs/%-$*.yaml) --seeds $(SEEDS) --baselines --jobs $(JOBS) \
+		--out $(RUNS)/$* $(PLACE)
 
 ablation: $(VENV)/.run       ## Happy's ablation: its own setting on 20 classes of CIFAR-100, and digits
-	$(BIN)/promptccd sweep --config hub_configs/happy-cifar100-happy.yaml --seeds $(SEEDS) --set 'options=$(ABLATED)' \
-		--dataset $(CIFAR100) --class_blocks 10 2 2 2 2 2 $(SMALL) --discovery_epochs none --jobs $(JOBS) \
-		--out $(RUNS)/ablation-cifar100
+	$(BIN)/promptccd sweep --config hub_configs/happy-cifar100-small.yaml --seeds $(SEEDS) --set 'options=$(ABLATED)' \
+		--dataset $(CIFAR100) --class_blocks 10 2 2 2 2 2 --cuts $(CUTS) --jobs $(JOBS) --out $(RUNS)/ablation-cifar100
 	$(BIN)/promptccd sweep --config hub_configs/happy-digits.yaml --seeds $(SEEDS) --set 'options=$(ABLATED)' \
 		--jobs $(JOBS) --out $(RUNS)/ablation-digits
 

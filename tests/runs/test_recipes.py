@@ -1,5 +1,6 @@
 """The recipes that come along: every one is whole, and its name says what it trains."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import ConfigurationError
+from promptccd.experiments.paper_tables import TablePlan
+from promptccd.experiments.sweep_cells import Settings
 from promptccd.runs import load_model, train_run
 from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
@@ -87,9 +90,10 @@ SETTINGS = {
 
 
 def recipe_files(in_a_setting: bool = False) -> list[Path]:
-    """All recipes by name: those of the paper's stages, or those of other settings."""
+    """All recipes by name but the small ones: those of the paper's stages, or those of other settings."""
     endings = tuple(f"-{setting}" for setting in SETTINGS)
-    return [path for path in recipes_in(HUB_CONFIGS) if path.stem.endswith(endings) == in_a_setting]
+    of_the_paper = [path for path in recipes_in(HUB_CONFIGS) if not path.stem.endswith("-small")]
+    return [path for path in of_the_paper if path.stem.endswith(endings) == in_a_setting]
 
 
 def test_every_method_has_a_recipe_for_every_data_set() -> None:
@@ -215,6 +219,34 @@ def test_a_setting_changes_the_stages_alone() -> None:
             "training": usual["training"] | {"output_dir": f"runs/{path.stem}"},
         }
         assert Recipe.from_yaml(path).to_dict() == expected, path.stem
+
+
+PHOTOGRAPHS: dict[str, Settings] = {  # what the small recipe of Caltech-101 has beside the trial's values
+    "views": {"image_size": 64, "resize_size": 72},
+    "model": {"backbone": "photographs", "backbone_config": {}},
+}
+
+
+@pytest.mark.parametrize("half", ["dino", "dinov2"])
+@pytest.mark.parametrize(("benchmark", "own"), [("cifar100", {}), ("caltech101", PHOTOGRAPHS)])
+def test_a_small_recipe_trains_as_the_trial_of_a_table_does(
+    half: str, benchmark: str, own: Mapping[str, Settings], tmp_path: Path
+) -> None:
+    plan = TablePlan(
+        recipes=HUB_CONFIGS, seeds=[1], out=tmp_path, backbone=half, places={benchmark: None},
+        small=True, look=False, overrides=own,
+    )  # fmt: skip
+    trials = [cell for entry in plan.entries("main") for cell in entry.cells]
+    assert len(trials) > 5
+    for trial in trials:
+        recipe = Recipe.from_yaml(HUB_CONFIGS / f"{Path(trial.config).stem}-small.yaml").to_dict()
+        expected = trial.recipe.to_dict()
+        # methods without a mixture read neither
+        own_clock = {name: expected["training"][name] for name in ("refit_every", "prompt_warmup_epochs")}
+        if expected["model"]["variant"] != "promptccd":
+            recipe["training"] |= own_clock
+        recipe["training"] |= {name: expected["training"][name] for name in ("output_dir", "seed")}
+        assert recipe == expected, trial.name
 
 
 def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
