@@ -351,7 +351,7 @@ def taught(distill_weight: float, seed: int, anchor_on: str = "projection") -> t
     backbone = f"{digits_backbone().name}/backbone"
     values = Recipe.from_yaml("promptccd-pp-digits").to_dict()
     values["data"] |= {"images_per_class": 120, "held_out": 0.25}
-    values["model"] |= {**SMALL_HEAD, "distill_weight": distill_weight, "anchor_on": anchor_on}
+    values["model"] |= {"distill_weight": distill_weight, "anchor_on": anchor_on}
     values["model"] |= {"backbone": backbone, "backbone_config": {}}
     with TemporaryDirectory() as folder:
         values["training"] |= {"discovery_learning_rate": 0.2, "seed": seed, "output_dir": f"{folder}/run"}
