@@ -41,4 +41,4 @@ def test_the_likeliest_component_reaches_what_plain_features_cannot() -> None:
 def test_a_teacher_keeps_what_is_forgotten_without_it() -> None:
     rivals = rivals_of("teacher")
     kept, lost = (rivals[name](1) for name in ("PromptCCD++", "without a teacher"))
-    assert kept[0] > lost[0] + 8
+    assert kept[0] > lost[0] + 5
