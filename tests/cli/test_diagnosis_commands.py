@@ -30,7 +30,7 @@ def test_the_tables_show_what_was_measured() -> None:
     assert ["means", "raw", "0.250", "0.975"] in cells
     assert "20 components, 5 prompts an image; two arbitrary images share 4.2" in lines
     assert (
-        "prompts turn [CLS] by 1.2e-02, their choice by 4.0e-04, that of one alone by 3.0e-03 (1 - cosine)"
+        "prompts turn [CLS] by 1.2e-02, their choice by 4.0e-04, told apart by 3.0e-03 (1 - cosine)"
         in lines
     )
     assert ["30", "categories", "All", "Old", "New", "All,", "ahead"] in cells
@@ -68,7 +68,7 @@ def test_the_command_measures_labelled_images(
     assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
     assert prompts["choice_effect"] < 1e-12
     assert prompts["prompt_effect"] > 0
-    assert prompts["alone"][1] > 0
+    assert prompts["told_apart"][1] > 0
     assert len(prompts["cosines"]["raw"]) == 2
     assert set(prompts["lengths"]) == {
         "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",

@@ -156,7 +156,7 @@ def test_a_choice_is_measured_where_there_is_one(backbone_folder: Path, images: 
     model.set_categories(model.mixture.means, [0], ["a"])
     only = measured(model, images)
     assert only.prompts_shared is None and only.choice_effect is None and only.prompts_used == 1
-    assert not any("makes no difference" in warning for warning in only.warnings("no"))
+    assert not any("makes no difference" in warning for warning in only.warnings("no").values())
 
 
 class _First(StageImages):
@@ -180,7 +180,7 @@ def test_prompts_that_all_images_get_are_said_with_what_tells_them_apart(
     assert len(features) <= model.config.prompts_per_image
     found = measured(model, images)
     assert (found.prompts_shared, found.choice_effect) == (1, pytest.approx(0, abs=1e-9))
-    (warning,) = found.warnings("no")
+    (warning,) = found.warnings("no").values()
     assert warning.startswith("all images get the same prompts")
     remedy = {"prompts_per_image": 1, "prompt_copies": 5, "prompt_scale": "tokens", "prompt_centred": True}
     for name, value in remedy.items():
@@ -202,13 +202,13 @@ def test_a_choice_that_does_not_act_is_said_once() -> None:
     ):  # fmt: skip
         warnings = Instruments(prompt_effect=effect, choice_effect=choice, **acts).warnings(precision)
         assert len(warnings) == (said is not None)
-        assert said is None or said in warnings[0]
+        assert said is None or said in "".join(warnings.values())
         learnt = Instruments(prompt_effect=effect, choice_effect=choice, prompts_shared=1.0)
         assert len(learnt.warnings(precision)) == (effect < 1e-5)  # they may learn to be of use to all
     alone = Instruments(
         prompt_effect=1.0, choice_effect=0.0, components_per_category=1.0
     )  # one prompt per image
-    (warning,) = alone.warnings("no")
+    (warning,) = alone.warnings("no").values()
     assert "(cosine" not in warning
 
 
@@ -291,7 +291,7 @@ def test_a_router_that_knows_one_part(backbone_folder: Path, images: StageImages
     assert lone.parts_used == pytest.approx(1 / 3)
     assert lone.router_entropy == pytest.approx(0, abs=1e-6)
     assert lone.router_accuracy == 0  # before a fit, all labels are part 0
-    assert any("33% of the parts get a patch" in warning for warning in lone.warnings("no"))
+    assert any("33% of the parts get a patch" in warning for warning in lone.warnings("no").values())
     for layer in (model.router.mlp[-1], model.router.part_queries):
         for value in layer.parameters() if hasattr(layer, "parameters") else [layer]:
             value.zero_()
@@ -335,7 +335,7 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, image
     model.config.num_known = 3
     whole = measured(model, images)
     assert (whole.categories_sharing, whole.components_per_category) == (0, 1)
-    assert not any("share a mixture component" in warning for warning in whole.warnings("no"))
+    assert not any("share a mixture component" in warning for warning in whole.warnings("no").values())
     samples = model.replay(2000, torch_generator("samples"))
     expected = F.cosine_similarity(samples.features, means[samples.categories]).mean()
     assert whole.replay_cosine == pytest.approx(float(expected), abs=0.02)
@@ -344,7 +344,7 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, image
     assert shared.categories_sharing == pytest.approx(2 / 3)
     model.config.num_known = 2  # both of them share; of the third nobody asks
     assert measured(model, images).categories_sharing == 1
-    assert any("share a mixture component" in warning for warning in shared.warnings("no"))
+    assert any("share a mixture component" in warning for warning in shared.warnings("no").values())
 
 
 def test_an_effect_is_held_against_the_precision_in_use() -> None:
@@ -352,7 +352,7 @@ def test_an_effect_is_held_against_the_precision_in_use() -> None:
         (1e-5, "no", 0), (9e-6, "no", 1), (7e-5, "bf16", 0), (3e-5, "bf16", 1), (3e-5, "no", 0),
     ):  # fmt: skip
         assert len(Instruments(prompt_effect=effect).warnings(precision)) == said
-    assert Instruments(parts_used=1.0, categories_sharing=0.0).warnings("no") == []
+    assert Instruments(parts_used=1.0, categories_sharing=0.0).warnings("no") == {}
 
 
 @pytest.mark.parametrize(("sharing", "said"), [(2 / 140, 0), (7 / 140, 0), (8 / 140, 1)])
@@ -437,6 +437,18 @@ def test_a_run_says_which_components_it_knows_before_it_names_the_others(
         assert later[:-1] == sorted({*earlier, *later} - {-1})
         assert later[-1] == -1
     assert len(said) == 4
+
+
+def test_a_run_says_a_defect_of_its_prompts_when_it_begins(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, caplog
+) -> None:
+    """And cards say it of every stage."""
+    train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
+    told = [each for each in caplog.messages if "makes no difference" in each]
+    assert [each.split(":")[0] for each in told] == ["stage 0"]
+    for stage in range(4):
+        card = (tmp_path / "run" / f"stage{stage}" / "README.md").read_text(encoding="utf-8")
+        assert "which ones an image gets makes no difference" in card
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
@@ -21,7 +22,7 @@ from promptccd.data.stage_images import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.models.weights import CheckpointError
 from promptccd.runs import train_run
-from promptccd.runs.train_run import accelerator_for
+from promptccd.runs.train_run import _tell_of_device, accelerator_for
 from promptccd.training import trainer
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import METHODS
@@ -133,7 +134,7 @@ def run_commands(*commands: list[str]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["promptccd", "promptccd-pp"])
 def test_commands_answer_on_a_gpu_as_on_the_cpu(
-    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
+    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog
 ) -> None:
     run, photos = tmp_path / "run", write_pictures(tmp_path / "photos", [0, 1, 2, 5])
     trained(name, image_folder, tiny_backbone, run)
@@ -150,6 +151,9 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
 
     with pretend_gpu() as log:
         there = run_commands(*commands(tmp_path / "there"))
+        caplog.set_level("INFO", "promptccd")
+        _tell_of_device(Accelerator(), None)
+        assert "Training on cuda (pretend GPU) in float32; images are loaded by" in caplog.text
         assert log.kernels > 1000
         assert not log.hazards
     here = run_commands(*commands(tmp_path / "here"))

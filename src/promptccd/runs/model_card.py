@@ -359,7 +359,7 @@ def _prompts(recipe: Recipe, instruments: Instruments | None) -> str:
     text = "Measured at the end of this stage on its own images."
     lines = ["## What the prompts do", "", text, "", "| | |", "|---|---|"]
     lines += [f"| {title} | {values[name]:.3g} |" for name, title in TITLES.items() if name in values]
-    if warnings := instruments.warnings(recipe.training.mixed_precision):
+    if warnings := instruments.warnings(recipe.training.mixed_precision).values():
         lines += ["", *(f"- {warning[0].upper()}{warning[1:]}" for warning in warnings)]
     return "\n".join(lines)
 

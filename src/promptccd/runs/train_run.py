@@ -290,15 +290,16 @@ def _in_precision(recipe: Recipe, precision: MixedPrecision) -> Recipe:
 
 
 def _tell_of_device(accelerator: Accelerator, num_workers: int | None) -> None:
-    if accelerator.device.type == "cpu":
+    device, precision = accelerator.device, accelerator.mixed_precision
+    if device.type == "cpu":
         logger.info(why_on_the_cpu(reported_gpu()))
         return
     logger.info(
-        "Training on %s (%s) in %s; images are loaded by %d processes.",
-        accelerator.device, torch.cuda.get_device_name(accelerator.device),
-        "bf16" if accelerator.mixed_precision == "bf16" else accelerator.mixed_precision.replace("no", "float32"),
+        "Training on %s in %s; images are loaded by %d processes.",
+        f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device,
+        "float32" if precision == "no" else precision,
         workers_for(num_workers),
-    )  # fmt: skip
+    )
 
 
 def _with_streams(recipe: Recipe, stages: StageStream, tell: bool) -> Recipe:
@@ -604,8 +605,11 @@ class _Run:
             batch_size=training.feature_batch_size,
         )
         stage = images.stage.index
-        for warning in instruments.warnings(training.mixed_precision):
-            logger.warning("stage %d: %s", stage, warning)
+        before = self.run.manifest.get("instruments", {}).get(f"stage{stage - 1}", {})
+        told = Instruments(**before).warnings(training.mixed_precision)
+        for kind, warning in instruments.warnings(training.mixed_precision).items():
+            if kind not in told:  # cards say it of every stage
+                logger.warning("stage %d: %s", stage, warning)
         self.run.update_manifest({"instruments": {f"stage{stage}": instruments.to_dict()}})
         return instruments
 

@@ -67,33 +67,33 @@ class Instruments:
         """The measured values, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def warnings(self, precision: str) -> list[str]:
-        """Defects that make this numerically another method, each with a remedy.
+    def warnings(self, precision: str) -> dict[str, str]:
+        """Defects that make this numerically another method, each with a remedy, by the instrument that shows it.
 
         Args:
             precision: of training, ``no`` for float32 or ``bf16``.
         """
         # Rounding turns a feature by about half its squared step.
         least = max(SMALLEST_EFFECT, torch.finfo(torch.bfloat16).eps ** 2 if precision == "bf16" else 0.0)
-        found = []
+        found = {}
         if self.prompt_effect is not None and self.prompt_effect < least:
-            found.append(
+            found["prompt_effect"] = (
                 f"prompts move [CLS] by {self.prompt_effect:.1e} (1 - cosine), below {least:.0e}: this is the method "
                 "without prompts. Raise model.prompt_reach or training.prompt_learning_rate, in a new --output_dir."
             )
         elif (reason := self._no_choice(least)) is not None:
-            found.append(
+            found["choice_effect"] = (
                 f"{reason}: which ones an image gets makes no difference. Give {told_apart()}, in a new --output_dir; "
                 "where that is so already, more copies."
             )
         if (self.categories_sharing or 0) > MOST_SHARING:
-            found.append(
+            found["categories_sharing"] = (
                 f"{self.categories_sharing:.0%} of the known categories share a mixture component with another one: "
                 "replay will mix them up. Raise training.mixture_floor, or lower training.discovery_learning_rate, by "
                 "which features leave their replay behind, in a new --output_dir."
             )
         if self.parts_used is not None and self.parts_used < 1:
-            found.append(
+            found["parts_used"] = (
                 f"only {self.parts_used:.0%} of the parts get a patch, and the prompts of the others learn nothing: "
                 "lower model.num_parts, in a new --output_dir."
             )
