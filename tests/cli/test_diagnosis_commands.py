@@ -30,8 +30,7 @@ def test_the_tables_show_what_was_measured() -> None:
     assert ["means", "raw", "0.250", "0.975"] in cells
     assert "20 components, 5 prompts an image; two arbitrary images share 4.2" in lines
     assert (
-        "prompts turn [CLS] by 1.2e-02, their choice by 4.0e-04, told apart by 3.0e-03 (1 - cosine)"
-        in lines
+        "prompts turn [CLS] by 1.2e-02, their choice by 4.0e-04, told apart by 3.0e-03 (1 - cosine)" in lines
     )
     assert ["30", "categories", "All", "Old", "New", "All,", "ahead"] in cells
     assert ["k-means", "51.0", "61.0", "41.5"] in cells

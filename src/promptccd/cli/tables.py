@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptccd import experiments
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.protocol_terms import OWN_ANSWER
 
 if TYPE_CHECKING:
     from promptccd.data import StageCount
@@ -45,7 +46,7 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     average = score.average
     means = [experiments.Spread.of(values).mean for values in columns.values()]
     rows.append(["average", "", "", average["all"], average["old"], average["new"], *means])
-    names = [name.replace("_", " ") for name in columns]
+    names = [name.replace("native", OWN_ANSWER).replace("_", " ") for name in columns]
     below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
     return "\n".join([table(["", "images", counted, "All", "Old", "New", *names], rows), below]).rstrip()
 

@@ -15,8 +15,6 @@ from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
 
-OWN_ANSWER = "own answer"  # in tables: of a method's classifier or mixture, beside that of k-means
-
 # Estimates the number of categories from a stage t, the features of stages 0 to t and the ids of earlier stages.
 CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]
 

@@ -10,6 +10,7 @@ from typing import Literal
 from promptccd.errors import ConfigurationError
 
 EstimatorName = Literal["split_merge", "kmeans"]
+OWN_ANSWER = "own answer"  # in tables: of a method's classifier or mixture, beside that of k-means
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 
 

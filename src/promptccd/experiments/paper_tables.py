@@ -13,7 +13,7 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import MARKS, mark_of
-from promptccd.evaluation.continual import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import OWN_ANSWER
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
 from promptccd.experiments.comparison import BACKBONES, Scores, differences, rounded, stage_charts

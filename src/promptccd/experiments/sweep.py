@@ -11,7 +11,7 @@ from typing import Any
 
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.continual import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import OWN_ANSWER
 from promptccd.experiments.sweep_cells import (
     BASELINES,
     LOG,
