@@ -15,6 +15,8 @@ def main(argv: list[str] | None = None) -> int:
     # Python restores the system's signal handlers before it exits, and a signal would then kill an ended command.
     atexit.register(_ignore_signals)  # the first to be registered is the last to be called
     _leave_at_once()
+    # Read when torch is loaded: threads that spin while they wait slow tiny models down tenfold beside other work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from promptccd.errors import UnsupportedSystemError
 
     try:

@@ -36,6 +36,23 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     )
 
 
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_of_torch_sleep_while_they_wait_unless_told(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which they are told before it is loaded."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    code = (
+        "import os, sys, promptccd_command\n"
+        "try: promptccd_command.main(['--version'])\n"
+        "except SystemExit: pass\n"
+        "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    assert python(code).splitlines()[-1] == f"{given or 'PASSIVE'} False"
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["audit", "--benchmark", "cub"], ["recipes"]], ids="-".join
 )
