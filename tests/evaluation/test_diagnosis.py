@@ -148,6 +148,7 @@ def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
     assert isinstance(model, PromptCCDModel)
     assert model.backbone is plain.backbone
     assert with_mixture(model) is model
+    assert model.config.vision_config == plain.config.vision_config
     means = F.normalize(torch.randn(6, 32))
     model.load_mixture(means, torch.ones(6, 32), torch.zeros(6))
     pixels, chosen = torch.randn(2, 3, 16, 16), torch.tensor([[0, 2, 4], [5, 1, 3]])

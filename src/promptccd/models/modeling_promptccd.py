@@ -155,8 +155,6 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     def _existing(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
         """Categories of components, with the nearest one in place of each that does not exist."""
-        if not categories:
-            return []
         ids = self.config.category_ids
         nearest = torch.tensor(ids)[self._distances(mixture).argmin(1)].tolist()
         return [
