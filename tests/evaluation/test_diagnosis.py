@@ -3,6 +3,7 @@
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
-from promptccd.evaluation import DiagnosisOptions, continual_accuracy
+from promptccd.evaluation import DiagnosisOptions, continual_accuracy, diagnosis
 from promptccd.evaluation.diagnosis import (
     Answers,
     Cut,
@@ -126,6 +127,21 @@ def test_answers_are_scored_as_those_of_the_product() -> None:
         known = (true_ids < 7).mean()
         assert row.all == pytest.approx(known * row.old + (1 - known) * row.new)
         assert row.num_images == len(true_ids)
+
+
+def test_replay_is_of_a_mixture_as_training_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever floor answers."""
+    labels, features = world(own_axes=True)
+    cut, fit, floors = Cut.of(labels, 10, 1), diagnosis.fit_gaussian_mixture, []
+
+    def noted(*arguments: Any, floor_share: float, **more: Any) -> Any:
+        floors.append(floor_share)
+        return fit(*arguments, floor_share=floor_share, **more)
+
+    monkeypatch.setattr(diagnosis, "fit_gaussian_mixture", noted)
+    truth = [cut.ids[rows] for rows in cut.stages]
+    _likeliest(cut, cut.of_stages(features), truth, "diag", DiagnosisOptions(floors=(0.3, 1.0)))
+    assert floors == [0.01, *[0.3, 1.0, 0.01] * 3]
 
 
 def test_what_is_replayed_holds_the_known_categories() -> None:

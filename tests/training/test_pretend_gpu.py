@@ -4,9 +4,11 @@ About 4 s per method.
 """
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from promptccd.runs import train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for
 from promptccd.training import trainer
 from promptccd.training.arguments import TrainingArguments
+from promptccd.training.devices import _off_device
 from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -224,3 +227,21 @@ def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         AcceleratorState._reset_state(reset_partial_state=True)
         assert accelerator_for(TrainingArguments()).mixed_precision == "no"  # it would be emulated
+
+
+@dataclass(frozen=True)
+class Several:
+    name: str
+    values: torch.Tensor
+
+
+def test_what_processes_tell_each_other_leaves_the_gpu() -> None:
+    """A pickled tensor would be unpacked on the GPU of the process that it comes from."""
+    with pretend_gpu() as log:
+        there = torch.randn(3).cuda()
+        told = _off_device([Several("a", there), (there, 2), "words"])
+        again = pickle.loads(pickle.dumps(told))
+        assert not log.hazards
+        assert [each.device.type for each in (told[0].values, told[1][0])] == ["cpu", "cpu"]
+    assert again[0].name == "a" and again[1][1:] == (2,) and again[2] == "words"
+    assert torch.equal(again[0].values, again[1][0])
