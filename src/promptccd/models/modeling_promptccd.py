@@ -108,7 +108,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
         Its first components are the known categories, and `set_categories` names the others.
         """
-        self.answer_mixture = self._mixture_of(0).to(self.mixture.means)
+        self.answer_mixture = self._mixture_of(0).to(self.mixture.means.device)
         self.answer_mixture.load(*fitted)
         unnamed = self.answer_mixture.num_components - len(known)
         self.config.answer_categories = [*known, *[-1] * unnamed]
