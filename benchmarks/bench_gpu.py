@@ -128,6 +128,7 @@ def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     words += ["--num_workers", str(options.jobs), "--out", str(folder / "diagnosis.json")]
     words += ["--seeds", "1", "--restarts", "2"] if options.small else []
     words += [] if every is None else ["--images_per_class", str(every)]
+    words += ["--split", options.split]
     words += [] if options.label_column is None else ["--label_column", options.label_column]
     found = gpu_smoke.attempt(words)
     print(found["printed"] or found["error"]["traceback"], flush=True)
@@ -143,7 +144,7 @@ def _pretrained(options: argparse.Namespace, place: Path, images_per_class: int 
     view = EvaluationView(build_image_processor(ViewOptions(image_size=32, resize_size=36)))
     stage = StageStream.from_dataset(
         options.data or "creatures", class_blocks=[1], split_rule="whole", label_column=options.label_column,
-        images_per_class=images_per_class,
+        images_per_class=images_per_class, split=options.split,
     ).labelled  # fmt: skip
     images = StageImages.read(stage, options.jobs, progress_bar)
     pixels = torch.stack([view(images[row]) for row in range(len(images))])
@@ -208,6 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", choices=list(gpu_smoke.cases()), default=[], metavar="NAME")
     parser.add_argument("--data", help="for diagnose: labelled images, as promptccd train takes them")
     parser.add_argument("--label_column", help="for diagnose: of the data")
+    parser.add_argument("--split", default="train", help="for diagnose: of the data")
     parser.add_argument("--images_per_class", type=int, help="for diagnose: of the data")
     parser.add_argument("--epochs", type=int, default=20, help="for diagnose: of the pretraining")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder for the figures")
