@@ -29,7 +29,7 @@ from promptccd.evaluation.accuracy import separate_clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, coloured_images
+from tests.conftest import TINY_HEAD, by_kmeans, coloured_images
 
 GROUPING = [name for name in PROTOCOLS if name not in ("part-routing", "native")]
 BLOCKS = [2, 1, 1, 1]
@@ -385,7 +385,7 @@ def test_a_run_in_sessions_is_trained_and_scored_like_any_other(
     score = train_run(Recipe.from_dict(recipe_values))
     evaluation = RunEvaluation(folder)
     assert evaluation.stages.split.rule == "sessions"
-    assert evaluation.evaluate().to_dict()["stages"] == score.to_dict()["stages"]
+    assert evaluation.evaluate().to_dict()["stages"] == by_kmeans(score.to_dict())["stages"]
     test = evaluation.test_images()  # novel categories come in another order than in the data
     names = load_from_disk(recipe_values["data"]["dataset"]).select(test.images[0].sample_ids)["label"]
     assert [evaluation.stages.categories[item] for item in test.labels[0]] == [

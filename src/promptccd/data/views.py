@@ -229,4 +229,4 @@ def normalise(
 @cache
 def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
     """One value per channel, ``(3, 1, 1)``, on a device: to copy it for every batch would wait for the device."""
-    return torch.tensor(values, dtype=torch.float32, device=device).view(3, 1, 1)
+    return torch.tensor(values, dtype=torch.float32).view(3, 1, 1).to(device)
