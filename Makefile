@@ -35,7 +35,7 @@ table-cifar100-small: PLACE = --dataset $(CIFAR100)
 table-caltech101-small: PLACE = --dataset $(CALTECH101)
 table-%: $(VENV)/.run        ## one of them, METHODS="happy orca" SEEDS="1 7 10"; CIFAR100=folder for a local copy
 	$(BIN)/promptccd sweep --config $(METHODS:%=hub_configs/%-$*.yaml) --seeds $(SEEDS) --baselines --jobs $(JOBS) \
-		--out $(RUNS)/$* $(PLACE)
+		--mixed_precision no --out $(RUNS)/$* $(PLACE)
 
 ablation: $(VENV)/.run       ## Happy's ablation: its own setting on 20 classes of CIFAR-100, and digits
 	$(BIN)/promptccd sweep --config hub_configs/happy-cifar100-small.yaml --seeds $(SEEDS) --set 'options=$(ABLATED)' \

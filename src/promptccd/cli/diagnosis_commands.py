@@ -67,13 +67,14 @@ def diagnose_command(options: argparse.Namespace) -> None:
     """``promptccd diagnose``."""
     from promptccd.data.stage_images import StageImages
     from promptccd.discovery.embedding import load_embedder
-    from promptccd.training.gpus import device_named, placed
+    from promptccd.training.gpus import device_named, placed, usual_precision
     from promptccd.training.progress import progress_bar
 
     recipe, device = recipe_from(options, needs_images=True), device_named(options.device)
     training = recipe.training
     model, view = load_embedder(runs.stage_of(options.model), options.max_model_bytes)
-    if training.mixed_precision == "bf16":
+    precision = training.mixed_precision
+    if (usual_precision(device.type == "cpu") if precision == "auto" else precision) == "bf16":
         model.config.precision = "bfloat16"
     stage = runs.stage_stream(recipe.data, training.seed, split_rule="whole").labelled
     images = StageImages.read(stage, training.num_workers, progress_bar, conflicting=recipe.data.conflicts)

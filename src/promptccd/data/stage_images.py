@@ -42,9 +42,8 @@ def usual_workers() -> int:
     """Loader processes unless told: beside a GPU its share of the cores, up to `MOST_USUAL`."""
     if not torch.cuda.is_available():
         return 0
-    processes = int(
-        os.environ.get("LOCAL_WORLD_SIZE", "1")
-    )  # of this training on this machine, as launchers say it
+    # Of this training on this machine, as launchers say it.
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return min(MOST_USUAL, system.available_cores() // processes)
 
 

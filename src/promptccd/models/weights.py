@@ -106,15 +106,17 @@ def on_one_device(device_map: Any) -> Any:
     Raises:
         CheckpointError: the map names several devices.
     """
+    # mutant without check_available=: a build for a GPU that is not there, which no machine of the tests has
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    kind = "cpu" if accelerator is None else accelerator.type
+    here = kind if accelerator is None else f"{kind}:{torch.accelerator.current_device_index()}"
     if isinstance(device_map, str) and device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
-        # mutant without check_available=: a build for a GPU that is not there, which no machine of the tests has
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return {
-            "": "cpu"
-            if accelerator is None
-            else f"{accelerator.type}:{torch.accelerator.current_device_index()}"
-        }
-    if isinstance(device_map, dict) and len(devices := {str(each) for each in device_map.values()}) > 1:
+        return {"": here}
+
+    def named(device: Any) -> str:  # 0, "cuda" and "cuda:0" are one
+        return f"{kind}:{device}" if isinstance(device, int) else here if str(device) == kind else str(device)
+
+    if isinstance(device_map, dict) and len(devices := {*map(named, device_map.values())}) > 1:
         raise CheckpointError(
             f"Expected a device_map of one device, got {', '.join(sorted(devices))}: its blocks run in pieces, "
             'which cannot be spread. Give device_map="auto", or one device.'

@@ -179,10 +179,11 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
     steps are the recipe's. Where that says ``auto``, the launcher may say bf16; its ``no`` is what it says unasked.
     """
+    on_cpu = not torch.cuda.is_available() if device is None else device.type == "cpu"
     precision: str = arguments.mixed_precision
     if precision == "auto":
         asked_for = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-        precision = "bf16" if asked_for == "bf16" else usual_precision()
+        precision = "bf16" if asked_for == "bf16" else usual_precision(on_cpu)
     asked = {"GRADIENT_ACCUMULATION_STEPS": "1"}
     if arguments.mixed_precision != "auto":
         asked["MIXED_PRECISION"] = precision
@@ -201,7 +202,7 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
         torch.cuda.set_device(device)  # Accelerate takes the current GPU, which is the first until it is told
     return Accelerator(
         # without it, processes of torchrun on CPUs do not find each other
-        cpu=not torch.cuda.is_available() if device is None else device.type == "cpu",
+        cpu=on_cpu,
         mixed_precision=precision,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,

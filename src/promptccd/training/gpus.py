@@ -41,10 +41,10 @@ def exact_device(device: torch.device) -> torch.device:
     return device if device.type in _EXACT else torch.device("cpu")
 
 
-def usual_precision() -> str:
-    """What a training computes in unless told: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
+def usual_precision(on_cpu: bool) -> str:
+    """What is computed in unless told: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
     fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if fast else "no"
+    return "bf16" if fast and not on_cpu else "no"
 
 
 def why_on_the_cpu(gpu: str) -> str:

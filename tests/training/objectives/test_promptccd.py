@@ -1,5 +1,6 @@
 """PromptCCD's objective, beyond what the reference trainer holds."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,14 @@ from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.models import Replay
+from promptccd.runs import train_run
+from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.progress import progress_bar
+from promptccd.training.recipe import Recipe
+from tests.conftest import quick_recipe
 
 KNOWN, NEW = 3, 3
 
@@ -93,3 +98,24 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
     )
     for name in ("means", "variances", "log_weights", "floor"):
         assert torch.equal(getattr(model.answer_mixture, name), getattr(expected, name)), name
+
+
+def test_a_run_answers_to_plain_features_where_prompts_act_at_test(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `evaluate` does, which reads the same checkpoint."""
+    answered: list[torch.Tensor] = []
+    answer = PromptCCDModel.assign_natively
+
+    def noted(model: PromptCCDModel, features: torch.Tensor) -> torch.Tensor | None:
+        answered.append(features.cpu())
+        return answer(model, features)
+
+    monkeypatch.setattr(PromptCCDModel, "assign_natively", noted)
+    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", prompts_at_test=True)
+    train_run(Recipe.from_dict(values))
+    (first, *_), run = list(answered), RunEvaluation(str(tmp_path / "run"))
+    run.native_answers(1, run.images[1])
+    torch.testing.assert_close(first, answered[-1], rtol=1e-4, atol=1e-5)
+    prompted = run.features(1, [run.images[1]])[0].cpu()
+    assert not torch.allclose(first, prompted, rtol=1e-3, atol=1e-3)
