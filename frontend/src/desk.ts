@@ -48,6 +48,7 @@ export class Desk {
   edits = 0; // made in this window
   lost = false;
   over = "";
+  private lostWhy = "";
   counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   private found: number[] = [];
   private names = new Map<number, string[]>();
@@ -83,6 +84,7 @@ export class Desk {
 
   lose(error: unknown): void {
     this.lost = true;
+    this.lostWhy = error instanceof Refused ? error.message : "";
     if (error instanceof Gone) this.over = error.message;
     this.changed();
   }
@@ -416,7 +418,7 @@ export class Desk {
   }
 
   get lostText(): string {
-    return this.over || t(this.isInside ? "lostInside" : "lost");
+    return this.over || this.lostWhy || t(this.isInside ? "lostInside" : "lost");
   }
 
   /** Says what could not be done. */

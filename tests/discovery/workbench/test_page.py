@@ -615,4 +615,12 @@ def test_a_server_that_ended_is_said_and_nothing_is_lost(
     page.close()
     person.page.get_by_text("The server does not answer").wait_for(timeout=10_000)
     assert "heron" in sizes(project)
+    person.page.evaluate("location.hash = 'view=all'")
+    again = OpenPage(project)
+    again.start()
+    person.page.get_by_text("The server does not answer").wait_for(state="detached", timeout=10_000)
+    person.page.locator(".cell").first.focus()
+    person.press("Control+a", "g")  # the same window goes on where it was
+    person.said(f"Made {KINDS * EACH} photographs the group")
+    again.close()
     person.visit.complaints.clear()  # the browser's own, of a server that is gone
