@@ -95,7 +95,7 @@ export class Desk {
       if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
       try {
         const since = this.summary!.revision;
-        const summary = await get<Summary>(`state?since=${encodeURIComponent(since)}`);
+        const summary = await get<Summary>(this.lost ? "state" : `state?since=${encodeURIComponent(since)}`); // news are waited for
         await this.editing; // whose answer is newer than this one, and costs less
         const isNews = summary.revision !== since && this.summary!.revision === since;
         if (this.lost || isNews) {
