@@ -86,8 +86,9 @@ export const NEWEST = 2;
 export const AWAY = 4; // its file is not where it was
 export const NOWHERE = -1;
 export const ASIDE = -2; // set aside, or like what was
+export const COMING = -3; // a group that the server has not named yet
 
-export type Edit = { do: string } & Record<string, unknown>;
+export type Edit = { do: string; rows?: number[]; group?: number | null } & Record<string, unknown>;
 
 /** Whether two photographs are of one group, that of the second. */
 export interface Question {

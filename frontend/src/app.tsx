@@ -32,7 +32,7 @@ export function App({ desk }: { desk: Desk }) {
         <Selection desk={desk} />
       </Main>
       <p class={`status${desk.lost ? " lost" : ""}`} role="status" aria-label={t("status")}>
-        {desk.lost ? desk.lostText : desk.status}
+        {desk.lost ? desk.lostText : desk.top ? "" : desk.status}
       </p>
       <Top desk={desk} />
     </>
@@ -177,7 +177,9 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     "]": () => step(desk, 1),
     Escape: () => leave(desk),
   };
-  const act = sheet ? undefined : (always[key] ?? (rows.length ? onPhotos[key] : undefined) ?? (desk.top ? undefined : anywhere[key]));
+  const chooseFirst = () => desk.say("chooseFirst");
+  const ofPhotos = rows.length || (key === "ctrl a" && desk.isGrid) ? onPhotos[key] : key.startsWith("ctrl") || desk.place === "groups" || !onPhotos[key] ? undefined : chooseFirst;
+  const act = sheet ? undefined : (always[key] ?? ofPhotos ?? (desk.top ? undefined : anywhere[key]));
   if (!act) return;
   event.preventDefault();
   act();

@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -8,7 +8,7 @@ export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
 export type Layer =
-  | { kind: "large"; index: number; why: boolean }
+  | { kind: "large"; row: number; why: boolean }
   | { kind: "move"; rows: number[] }
   | { kind: "merge"; ids: number[] }
   | { kind: "take" }
@@ -17,6 +17,8 @@ export type Layer =
 const NAMES_AT_ONCE = 500;
 const UNSURE_BELOW = 128;
 const STAYS_MS = 1500;
+const SLOW_MS = 1000;
+const SAID_MS = 10_000;
 const SMALLEST = 96;
 
 export class Desk {
@@ -38,25 +40,32 @@ export class Desk {
   focus = 0;
   anchor = 0;
   naming: number | null = null;
-  refocus = false;
+  refocus: "cell" | "list" | null = null; // what the grid gives the focus to, once
   layers: Layer[] = [];
   change: Change | null = null;
   status = "";
+  told = 0; // how often something was said
+  edits = 0; // made in this window
   lost = false;
   over = "";
+  private lostWhy = "";
   counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   private found: number[] = [];
   private names = new Map<number, string[]>();
   private settling = 0;
+  private fading = 0;
+  private sorting: number | null = null;
+  private left: number[] = []; // photographs that a correction took away from here, the last one last
   private lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
   private leaving = new AbortController();
 
-  /** Is told whether it stands within another page, what to do once other photographs are there, and what paints it anew. */
+  /** Is told whether it stands within another page, what to do once other photographs are there, what paints it anew, and which photograph of the grid has the focus. */
   constructor(
     readonly isInside: boolean,
     private renew: () => void,
     readonly changed: () => void,
+    private focused: () => number | undefined,
   ) {}
 
   // What is there
@@ -75,6 +84,7 @@ export class Desk {
 
   lose(error: unknown): void {
     this.lost = true;
+    this.lostWhy = error instanceof Refused ? error.message : "";
     if (error instanceof Gone) this.over = error.message;
     this.changed();
   }
@@ -85,7 +95,7 @@ export class Desk {
       if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
       try {
         const since = this.summary!.revision;
-        const summary = await get<Summary>(`state?since=${encodeURIComponent(since)}`);
+        const summary = await get<Summary>(this.lost ? "state" : `state?since=${encodeURIComponent(since)}`); // news are waited for
         await this.editing; // whose answer is newer than this one, and costs less
         const isNews = summary.revision !== since && this.summary!.revision === since;
         if (this.lost || isNews) {
@@ -113,7 +123,9 @@ export class Desk {
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
-    if (this.place === "group" && !this.byId.has(this.group)) this.go("groups");
+    if (this.place !== "group" || this.byId.has(this.group)) return;
+    this.say("groupGone");
+    this.go("groups");
   }
 
   /** Counts what the places hold, once for every state. */
@@ -212,7 +224,7 @@ export class Desk {
       away: (row) => this.isAway(row),
       aside: (row) => group[row] === ASIDE && !this.isAway(row),
       unsure: (row) => this.isUnsure(row),
-      desk: (row) => this.isUnsure(row),
+      desk: (row) => this.isUnsure(row) || row === this.sorting,
     };
     const keep = kept[place];
     return keep ? all.filter(keep) : all;
@@ -244,27 +256,42 @@ export class Desk {
     } catch (error) {
       return this.fail(error);
     }
+    const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
     if (place === "group") this.group = Number(of);
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
-    this.naming = null;
+    this.naming = this.sorting = null;
+    this.left = [];
     this.selected.clear();
+    if (place !== "groups") this.chosen.clear();
+    this.shown = [];
     this.focus = this.anchor = 0;
+    if (isArrival) this.refocus = "list";
     this.show();
   }
 
-  /** Lists the rows of the place anew. */
+  /** Lists the rows of the place anew; while one of them is large they stay, so that nothing but a person changes what is seen. */
   show(): void {
     clearTimeout(this.settling);
+    if (this.layers.some((each) => each.kind === "large")) return this.changed();
     const { sure } = this.columns;
     const rows = this.rowsOf(this.place);
     if (!this.isRanked && this.order !== "file") {
       const sign = this.order === "unsure" ? 1 : -1;
       rows.sort((a, b) => sign * (sure[a] - sure[b]) || a - b);
     }
+    const again = (index: number) => {
+      const at = rows.indexOf(this.shown[index]);
+      return at < 0 ? Math.min(index, Math.max(0, rows.length - 1)) : at;
+    };
+    [this.focus, this.anchor] = [again(this.focus), again(this.anchor)];
     this.shown = rows;
-    this.focus = Math.min(this.focus, Math.max(0, rows.length - 1));
+    if (this.selected.size) {
+      const there = new Set(rows);
+      this.selected = new Set([...this.selected].filter((row) => there.has(row)));
+    }
+    if (this.place === "desk") this.sorting ??= this.unsureAfter(-1);
     this.changed();
   }
 
@@ -278,7 +305,8 @@ export class Desk {
     if (this.place === "group") return this.columns.group[row] !== this.group;
     if (this.place === "none") return this.columns.group[row] !== NOWHERE;
     if (this.place === "aside") return this.columns.group[row] !== ASIDE;
-    return this.place === "unsure" && !this.isUnsure(row);
+    if (this.place === "new") return this.columns.group[row] === ASIDE;
+    return (this.place === "unsure" || this.place === "desk") && !this.isUnsure(row);
   }
 
   resize(factor: number): void {
@@ -289,12 +317,13 @@ export class Desk {
   // Selection
 
   /** Selects one, or from the last one on to this one. */
-  select(index: number, range = false): void {
+  select(row: number, range = false): void {
+    const index = this.shown.indexOf(row);
+    if (index < 0) return;
     if (range) {
       const [from, to] = [Math.min(this.anchor, index), Math.max(this.anchor, index)];
-      for (const row of this.shown.slice(from, to + 1)) this.selected.add(row);
+      for (const each of this.shown.slice(from, to + 1)) this.selected.add(each);
     } else {
-      const row = this.shown[index];
       if (!this.selected.delete(row)) this.selected.add(row);
       this.anchor = index;
     }
@@ -323,18 +352,28 @@ export class Desk {
     return !["groups", "desk", "same", "map", "changed"].includes(this.place);
   }
 
-  /** The photograph that is sorted now. */
-  get next(): number | undefined {
-    return this.shown.find((row, index) => index >= this.focus && this.isUnsure(row));
+  /** The photograph that is sorted now, until a person goes on; another window does not take it away. */
+  get next(): number | null {
+    return this.sorting;
   }
 
-  /** What an action is about: the selection, or the photograph that is looked at. */
+  private unsureAfter(index: number): number | null {
+    return this.shown.find((row, at) => at > index && this.isUnsure(row)) ?? null;
+  }
+
+  /** Leaves the photograph that is sorted as it is. */
+  skip(): void {
+    this.sorting = this.sorting === null ? null : this.unsureAfter(this.shown.indexOf(this.sorting));
+    this.changed();
+  }
+
+  /** What an action is about: the photograph that is large, the selection, or the one that really has the focus. */
   get rows(): number[] {
     const top = this.top;
-    if (top?.kind === "large") return [this.shown[top.index]];
+    if (top?.kind === "large") return [top.row];
     if (this.selected.size) return [...this.selected];
-    const row = this.place === "desk" ? this.next : this.isGrid ? this.shown[this.focus] : undefined;
-    return row === undefined ? [] : [row];
+    const row = this.place === "desk" ? this.sorting : this.isGrid ? this.focused() : null;
+    return row === null || row === undefined || (this.isGrid && this.isGone(row)) ? [] : [row];
   }
 
   // Layers
@@ -350,47 +389,113 @@ export class Desk {
 
   close(): void {
     const left = this.layers.pop();
-    if (left?.kind === "large") {
-      this.focus = Math.min(left.index, this.shown.length - 1);
-      this.refocus = true;
-    }
+    if (left?.kind !== "large") return this.changed();
+    this.focus = this.shown.indexOf(left.row);
+    this.refocus = this.isGone(left.row) ? "list" : "cell";
+    this.show();
+  }
+
+  /** Makes another photograph large. */
+  turn(step: number): void {
+    if (this.top?.kind !== "large") return;
+    const at = this.shown.indexOf(this.top.row) + step;
+    this.top.row = this.shown[Math.min(this.shown.length - 1, Math.max(0, at))];
     this.changed();
   }
 
   // Corrections
 
   say(text: Words, values: Record<string, string | number> = {}): void {
-    this.status = t(text, values);
+    this.tell(t(text, values));
+    this.fading = window.setTimeout(() => this.tell(""), SAID_MS);
+  }
+
+  private tell(text: string): void {
+    clearTimeout(this.fading);
+    this.status = text;
+    this.told++;
     this.changed();
   }
 
   get lostText(): string {
-    return this.over || t(this.isInside ? "lostInside" : "lost");
+    return this.over || this.lostWhy || t(this.isInside ? "lostInside" : "lost");
   }
 
   /** Says what could not be done. */
   fail(error: unknown): void {
-    this.status = error instanceof Refused ? error.message : this.lostText;
-    this.changed();
+    this.tell(error instanceof Refused ? error.message : this.lostText);
   }
 
-  /** Makes a correction and says what it did; one of photographs ends their selection. */
+  /** Makes a correction, shown at once, and says what it did; what is refused is taken back. One of photographs ends their selection. */
   private async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
-    const isOfRows = "rows" in edit;
-    const taken = post(isOfRows ? { ...edit, generation: this.summary!.generation } : edit).then((answer) => this.take(answer));
+    const { rows = [] } = edit;
+    const isOfRows = edit.rows !== undefined;
+    const selected = isOfRows ? this.selected : new Set<number>();
+    const restore = this.expect(edit);
+    const looked = isOfRows && !selected.size ? this.goOn(rows) : null;
+    if (isOfRows) this.selected = new Set();
+    this.changed();
+    const slow = setTimeout(() => this.say("slow"), SLOW_MS);
+    const taken = post(isOfRows ? { ...edit, generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
     } catch (error) {
+      restore();
+      if (!this.selected.size) this.selected = selected;
+      if (looked !== null) this.lookAgain(looked);
       this.fail(error);
       await get<Summary>("state").then((summary) => this.take(summary)).catch(() => undefined);
       this.show();
       return false;
+    } finally {
+      clearTimeout(slow);
     }
+    this.edits++;
+    if (looked !== null) this.left.push(looked);
     this.settle();
-    if (isOfRows) this.selected.clear();
     if (said) this.say(said, values);
     return true;
+  }
+
+  /** Shows photographs as a correction will have made them; what is given back shows them as they were. */
+  private expect(edit: Edit): () => void {
+    const { group, flags } = this.columns;
+    const rows = edit.do === "answer" ? [] : (edit.rows ?? []);
+    const before = rows.map((row) => [row, group[row], flags[row]]);
+    for (const row of rows) {
+      if (edit.do === "move") group[row] = edit.group ?? NOWHERE;
+      if (edit.do === "gather") group[row] = COMING;
+      if (edit.do === "set_images_aside") group[row] = ASIDE;
+      flags[row] |= SET;
+    }
+    return () => before.forEach(([row, was, flagged]) => ([group[row], flags[row]] = [was, flagged]));
+  }
+
+  /** Goes on from the photograph that is looked at, where a correction has taken it out of its place: the next key is about another one. */
+  private goOn(rows: number[]): number | null {
+    const { top } = this;
+    const row = top?.kind === "large" ? top.row : this.place === "desk" ? this.sorting : this.focused();
+    if (row === null || row === undefined || !rows.includes(row) || !this.isGone(row)) return null;
+    const at = this.shown.indexOf(row);
+    if (this.place === "desk") this.sorting = this.unsureAfter(at);
+    const next = [...this.shown.slice(at + 1), ...this.shown.slice(0, at).reverse()].find((each) => !this.isGone(each));
+    if (top?.kind === "large") {
+      if (next === undefined) this.close();
+      else top.row = next;
+    } else if (next !== undefined) {
+      this.focus = this.shown.indexOf(next);
+      this.refocus = "cell";
+    }
+    return row;
+  }
+
+  /** Goes back to a photograph that is in its place again. */
+  private lookAgain(row: number): void {
+    const at = this.shown.indexOf(row);
+    if (this.place === "desk") this.sorting = row;
+    if (this.top?.kind === "large" && at >= 0) this.top.row = row;
+    else if (this.isGrid && !this.top && at >= 0) [this.focus, this.refocus] = [at, "cell"];
   }
 
   async move(rows: number[], group: number | null): Promise<void> {
@@ -478,7 +583,13 @@ export class Desk {
     const told = forward ? this.summary!.redo : this.summary!.undo;
     if (!told) return;
     const said = forward ? "redone" : "undone";
-    if (await this.edit({ do: forward ? "redo" : "undo", number: told.number }, said, { cause: this.cause(told) })) this.show();
+    if (!(await this.edit({ do: forward ? "redo" : "undo", number: told.number }, said, { cause: this.cause(told) }))) return;
+    this.show();
+    const row = this.left.at(-1);
+    if (forward || row === undefined || this.isGone(row)) return;
+    this.left.pop();
+    this.lookAgain(row);
+    this.changed();
   }
 
   cause(told: Told): string {

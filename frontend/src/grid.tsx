@@ -52,7 +52,7 @@ export function Grid({ desk }: { desk: Desk }) {
     if (top < element.scrollTop) element.scrollTop = top;
     if (top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top + pitch - element.clientHeight;
   };
-  const focusCell = () => box.current!.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus();
+  const focusCell = () => box.current!.querySelector<HTMLElement>(`[data-row="${desk.shown[desk.focus]}"]`)?.focus();
   /** Moves the focus, and the view with it where it would leave it. */
   const focus = (index: number) => {
     desk.focus = Math.min(n - 1, Math.max(0, index));
@@ -62,12 +62,16 @@ export function Grid({ desk }: { desk: Desk }) {
     requestAnimationFrame(focusCell);
   };
   const held = useRef(false); // whether the focus is on a photograph, even if that has just left
+  const focusOf = () => (box.current!.getRootNode() as ShadowRoot).activeElement;
   useEffect(() => {
-    const isLost = held.current && !(box.current!.getRootNode() as ShadowRoot).activeElement && !desk.top;
-    if (!isLost && !desk.refocus) return;
-    desk.refocus = held.current = false; // once: what cannot be focused now is not tried for ever
-    reveal();
-    focusCell();
+    if (desk.top) return;
+    const wanted = desk.refocus;
+    desk.refocus = null; // once: what cannot be focused now is not tried for ever
+    if (wanted === "cell") {
+      reveal();
+      look();
+      requestAnimationFrame(focusCell);
+    } else if ((wanted === "list" || held.current) && !focusOf()) inner.current!.focus({ preventScroll: true }); // no photograph: a key is about none
   });
   const onKeyDown = (event: KeyboardEvent) => {
     const page = Math.max(1, Math.floor(view.height / pitch)) * columns;
@@ -75,12 +79,15 @@ export function Grid({ desk }: { desk: Desk }) {
       ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -page, PageDown: page, Home: -n, End: n,
     }; // prettier-ignore
     const step = steps[event.key];
+    const row = (focusOf() as HTMLElement | null)?.dataset.row; // of nothing where the list itself has the focus
     if (step !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) {
       if (event.shiftKey && !desk.selected.size) desk.anchor = desk.focus;
-      focus(desk.focus + step);
-      if (event.shiftKey) desk.select(desk.focus, true);
-    } else if (event.key === " ") desk.select(desk.focus, event.shiftKey);
-    else if (event.key === "Enter") desk.open({ kind: "large", index: desk.focus, why: false });
+      const isSeen = desk.focus >= first && desk.focus < last;
+      focus(row !== undefined || Math.abs(step) === n ? desk.focus + step : isSeen ? desk.focus : Math.ceil(view.top / pitch) * columns);
+      if (event.shiftKey) desk.select(desk.shown[desk.focus], true);
+    } else if (row === undefined) return;
+    else if (event.key === " ") desk.select(Number(row), event.shiftKey);
+    else if (event.key === "Enter") desk.open({ kind: "large", row: Number(row), why: false });
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -100,6 +107,7 @@ export function Grid({ desk }: { desk: Desk }) {
         role="listbox"
         aria-multiselectable="true"
         aria-label={t("photos", { n })}
+        tabIndex={-1}
         style={{ height: `${Math.ceil(n / columns) * pitch}px` }}
         onKeyDown={onKeyDown}
         onFocusIn={() => (held.current = true)}
@@ -122,13 +130,19 @@ interface CellProps {
 function Cell({ desk, index, left, top, cell }: CellProps) {
   const row = desk.shown[index];
   const picked = desk.selected.has(row);
-  const held = useRef(0);
+  const touch = useRef({ timer: 0, isHeld: false });
   const onClick = (event: MouseEvent) => {
-    desk.focus = index;
-    if (event.shiftKey) desk.select(index, true);
-    else if (event.ctrlKey || event.metaKey || desk.selected.size || (event.target as Element).closest(".box")) desk.select(index);
-    else desk.open({ kind: "large", index, why: false });
+    if (touch.current.isHeld) return void (touch.current.isHeld = false); // the finger that selected it leaves
+    desk.focus = desk.shown.indexOf(row);
+    if (event.shiftKey) desk.select(row, true);
+    else if (event.ctrlKey || event.metaKey || desk.selected.size || (event.target as Element).closest(".box")) desk.select(row);
+    else desk.open({ kind: "large", row, why: false });
   };
+  const onTouchStart = () => {
+    const hold = () => ((touch.current.isHeld = true), desk.select(row));
+    touch.current = { timer: window.setTimeout(hold, HELD_MS), isHeld: false };
+  };
+  const letGo = () => clearTimeout(touch.current.timer);
   const onDragStart = (event: DragEvent) => {
     if (!picked) desk.selected = new Set([row]);
     event.dataTransfer!.setData("application/x-promptccd", "photos");
@@ -145,15 +159,16 @@ function Cell({ desk, index, left, top, cell }: CellProps) {
       aria-label={desk.label(row)}
       title={desk.label(row)}
       tabIndex={index === desk.focus ? 0 : -1}
-      data-index={index}
+      data-row={row}
       draggable
       style={{ left: `${left}px`, top: `${top}px`, width: `${cell}px`, height: `${cell}px` }}
       onClick={onClick}
       onDragStart={onDragStart}
-      onTouchStart={() => (held.current = window.setTimeout(() => desk.select(index), HELD_MS))}
-      onTouchEnd={() => clearTimeout(held.current)}
-      onTouchMove={() => clearTimeout(held.current)}
-      onContextMenu={(event) => event.preventDefault()}
+      onTouchStart={onTouchStart}
+      onTouchEnd={letGo}
+      onTouchMove={letGo}
+      onTouchCancel={letGo}
+      onContextMenu={(event) => touch.current.isHeld && event.preventDefault()}
     >
       <img src={desk.pictures.url(row, SHARP) ?? desk.pictures.url(row, SMALL)} alt="" decoding="async" draggable={false} />
       <span class="box" aria-hidden="true" />

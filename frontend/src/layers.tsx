@@ -8,6 +8,7 @@ import { percent, t, Words } from "./texts";
 
 function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
+  const before = useRef(desk.told).current;
   useLayoutEffect(() => {
     const element = dialog.current!;
     element.showModal();
@@ -23,6 +24,7 @@ function Sheet({ desk, name, label, title = label, children }: { desk: Desk; nam
     >
       {title && <h2>{title}</h2>}
       {children}
+      <p class="status" role="status" aria-label={t("status")}>{desk.told > before ? desk.status : ""}</p>
     </dialog>
   );
 }
@@ -76,20 +78,17 @@ export function Photo({ desk, row }: { desk: Desk; row: number }) {
       current = false;
     };
   }, [row]);
-  return <img class="photo" src={desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} />;
+  return <img class="photo" data-row={row} src={desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} />;
 }
 
 function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "large" }> }) {
-  const row = desk.shown[layer.index];
-  const go = (step: number) => {
-    layer.index = Math.min(desk.shown.length - 1, Math.max(0, layer.index + step));
-    desk.changed();
-  };
+  const { row } = layer;
+  const index = desk.shown.indexOf(row);
   const touched = useRef(0);
   const onKeyDown = (event: KeyboardEvent) => {
-    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -layer.index, End: desk.shown.length };
-    if (event.key in steps) go(steps[event.key]);
-    else if (event.key === " ") desk.select(layer.index);
+    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -index, End: desk.shown.length };
+    if (event.key in steps) desk.turn(steps[event.key]);
+    else if (event.key === " ") desk.select(row);
     else return;
     event.preventDefault();
   };
@@ -99,16 +98,16 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
         onTouchStart={(event) => (touched.current = event.touches[0].clientX)}
         onTouchEnd={(event) => {
           const moved = event.changedTouches[0].clientX - touched.current;
-          if (Math.abs(moved) > 50) go(moved < 0 ? 1 : -1);
+          if (Math.abs(moved) > 50) desk.turn(moved < 0 ? 1 : -1);
         }}
       >
         <Photo desk={desk} row={row} />
-        <button class="step before" aria-label={t("before")} disabled={layer.index === 0} onClick={() => go(-1)}>‹</button>
-        <button class="step after" aria-label={t("after")} disabled={layer.index === desk.shown.length - 1} onClick={() => go(1)}>›</button>
+        <button class="step before" aria-label={t("before")} disabled={index === 0} onClick={() => desk.turn(-1)}>‹</button>
+        <button class="step after" aria-label={t("after")} disabled={index === desk.shown.length - 1} onClick={() => desk.turn(1)}>›</button>
         <div class="caption">
           <span class="file" dir="auto">{desk.name(row)}</span>
           <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
-          <small>{layer.index + 1} / {desk.shown.length}</small>
+          <small>{index + 1} / {desk.shown.length}</small>
           <Actions desk={desk} />
           <button onClick={() => desk.close()}>{t("close")}</button>
         </div>
@@ -140,13 +139,13 @@ export function Actions({ desk }: { desk: Desk }) {
 export function showWhy(desk: Desk): void {
   const top = desk.top;
   if (top?.kind === "large") top.why = !top.why;
-  else if (desk.rows.length) desk.open({ kind: "large", index: Math.max(0, desk.shown.indexOf(desk.rows[0])), why: true });
+  else if (desk.rows.length) desk.open({ kind: "large", row: desk.rows[0], why: true });
   desk.changed();
 }
 
 /** Why a photograph is where it is, in words and pictures, and where else it could be. */
 function WhyHere({ desk, row }: { desk: Desk; row: number }) {
-  const why = useWhy(row, desk.summary!.revision);
+  const why = useWhy(desk, row);
   if (!why) return <aside class="why" aria-busy="true" />;
   const name = desk.groupName(why.group);
   const text = why.group === null ? t("whyNone")
@@ -173,10 +172,11 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
   );
 }
 
-export const useWhy = (row: number, revision: string) => useAnswer<Why>(`why/${row}`, revision);
+/** Asked anew after a correction in this window alone: what is offered does not change between a look and a key. */
+export const useWhy = (desk: Desk, row: number) => useAnswer<Why>(`why/${row}`, desk.edits);
 
 /** What the server says at an address, asked anew in another state; the answer of another address is none. */
-function useAnswer<T>(path: string, revision = ""): T | null {
+function useAnswer<T>(path: string, revision = 0): T | null {
   const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
   useEffect(() => {
     let current = true;
@@ -192,6 +192,7 @@ function useAnswer<T>(path: string, revision = ""): T | null {
 function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
   const [typed, setTyped] = useState("");
   const [at, setAt] = useState(0);
+  const list = useRef<HTMLDivElement>(null);
   const words = typed.trim().toLocaleLowerCase();
   const near = desk.byId.get(desk.columns.group[rows[0]])?.near ?? [];
   const far = (group: Group) => (near.includes(group.id) ? near.indexOf(group.id) : 1000 - group.size / 1e6);
@@ -203,24 +204,29 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
     desk.close();
     void (id === null ? desk.gather(rows, typed.trim()) : desk.move(rows, id));
   };
+  const option = (index: number) =>
+    ({ id: `target-${index}`, role: "option", tabIndex: -1, "aria-selected": index === at, class: `offer${index === at ? " here" : ""}` }) as const;
   const chosen = offered[at]?.id ?? null;
+  const last = offered.length - (words && !exact ? 0 : 1);
+  useEffect(() => list.current!.children[at]?.scrollIntoView({ block: "nearest" }), [at]);
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.isComposing) return;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      setAt(Math.min(offered.length - (words && !exact ? 0 : 1), Math.max(0, at + (event.key === "ArrowDown" ? 1 : -1))));
+      setAt(Math.min(last, Math.max(0, at + (event.key === "ArrowDown" ? 1 : -1))));
       event.preventDefault();
     }
     if (event.key === "Enter" && (chosen !== null || words)) take(chosen);
   };
   return (
     <Sheet desk={desk} name="sheet" label={t("moveTitle", { n: rows.length })}>
-      <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
-      <div class="targets">
+      <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")}
+        role="combobox" aria-expanded="true" aria-autocomplete="list" aria-controls="targets" aria-activedescendant={at <= last ? `target-${at}` : undefined} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
+      <div class="targets" id="targets" role="listbox" aria-label={t("groups")} ref={list}>
         {offered.map((group, index) => (
-          <Offer key={group.id} desk={desk} group={group} note={group.size} class={`offer${index === at ? " here" : ""}`} onClick={() => take(group.id)} />
+          <Offer key={group.id} desk={desk} group={group} note={group.size} {...option(index)} onClick={() => take(group.id)} />
         ))}
         {words && !exact && (
-          <button class={`offer${at === offered.length ? " here" : ""}`} onClick={() => take(null)}>
+          <button {...option(offered.length)} onClick={() => take(null)}>
             {t("newNamed", { name: typed.trim() })}
           </button>
         )}

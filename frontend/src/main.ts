@@ -48,6 +48,9 @@ class DeskElement extends HTMLElement {
         waiting = false;
         if (this.desk === desk) render(h(App, { desk }), this.root);
       });
+    }, () => {
+      const row = (this.root.activeElement as HTMLElement | null)?.dataset.row;
+      return row === undefined ? undefined : Number(row);
     });
     this.desk?.leave();
     this.desk = desk;

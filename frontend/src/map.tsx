@@ -227,7 +227,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
       desk.say("selected", { n: desk.selected.size });
     } else if (!hand && !space.current) {
       const row = nearest(event);
-      if (row >= 0) desk.open({ kind: "large", index: row, why: false });
+      if (row >= 0) desk.open({ kind: "large", row, why: false });
     }
   };
   const shown = [...desk.selected].slice(0, IN_SIDE);

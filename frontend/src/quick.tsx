@@ -40,21 +40,17 @@ function Where({ desk, row }: { desk: Desk; row: number }) {
 /** One photograph after another, least sure first; a key says where it belongs. */
 export function Quick({ desk }: { desk: Desk }) {
   const row = desk.next;
-  const why = useWhy(row ?? 0, desk.summary!.revision);
-  if (row === undefined) return <p class="empty">{t("deskDone")}</p>;
-  const offered = (why?.others ?? []).flatMap(({ id }) => desk.byId.get(id) ?? []).slice(0, 9);
+  const why = useWhy(desk, row ?? 0);
+  if (row === null) return <p class="empty">{t("deskDone")}</p>;
+  const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
   const left = desk.shown.filter((each) => desk.isUnsure(each)).length;
   const gather = () => void desk.gather([row]);
   const takeOut = () => void desk.move([row], null);
-  const skip = () => {
-    desk.focus = desk.shown.indexOf(row) + 1;
-    desk.changed();
-  };
   const act = (event: KeyboardEvent) => {
     const digit = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1];
     const target = digit ? offered[Number(digit) - 1] : event.key === "Enter" ? offered[0] : undefined;
     if (target) return () => void desk.move([row], target.id);
-    const keys: Record<string, () => void> = { n: gather, s: skip };
+    const keys: Record<string, () => void> = { n: gather, s: () => desk.skip() };
     return digit === "0" ? takeOut : keys[event.key];
   };
   return (
@@ -67,13 +63,13 @@ export function Quick({ desk }: { desk: Desk }) {
         </div>
       </div>
       <div class="answers">
-        {offered.map((group, index) => (
+        {offered.map((group, index) => group && (
           <Offer key={group.id} desk={desk} group={group} most={3} number={index + 1} onClick={() => void desk.move([row], group.id)} />
         ))}
         <p class="row">
           <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
           <button onClick={takeOut}><kbd>0</kbd> {t("noGroup")}</button>
-          <button onClick={skip}><kbd>S</kbd> {t("skip")}</button>
+          <button onClick={() => desk.skip()}><kbd>S</kbd> {t("skip")}</button>
           <button onClick={() => desk.go("same")}>{t("sameOrDifferent")}</button>
         </p>
         <small>{t("deskKeys")}</small>
@@ -91,9 +87,7 @@ export function Same({ desk }: { desk: Desk }) {
   const question = left?.[0];
   const group = question && desk.byId.get(question.group);
   const isOpen = question && group && desk.columns.group[question.second] === question.group;
-  useEffect(() => {
-    if (!left || (question && !isOpen)) void ask(); // at the beginning, and where something else was corrected meanwhile
-  }, [desk.summary!.revision]);
+  useEffect(() => void ask(), []);
 
   const next = async (same?: boolean) => {
     if (!question || busy.current) return;
@@ -106,7 +100,9 @@ export function Same({ desk }: { desk: Desk }) {
   };
   const keys: Record<string, () => void> = { y: () => void next(true), x: () => void next(false), s: () => void next() };
   if (!left) return <p class="empty">{t("loading")}</p>;
-  if (!question || !group || !isOpen) return <p class="empty">{t("sameDone")} <button onClick={() => desk.go("desk")}>{t("oneByOne")}</button></p>;
+  if (question && !isOpen) // another window was quicker: the next one is asked for, so that no key is about what was not seen
+    return <p class="empty">{t("sameElsewhere")} <button autofocus onClick={() => void ask()}>{t("goOn")}</button></p>;
+  if (!question || !group) return <p class="empty">{t("sameDone")} <button onClick={() => desk.go("desk")}>{t("oneByOne")}</button></p>;
   return (
     <Keyed desk={desk} act={(event) => keys[event.key.toLowerCase()]}>
       <div class="stage pair">

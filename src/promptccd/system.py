@@ -148,6 +148,11 @@ def make_private(target: Path | int, mode: int = 0o600) -> None:
             raise
 
 
+def is_private(seen: os.stat_result) -> bool:
+    """Whether a file is of this user and nobody else can read it, where its disk knows such a thing."""
+    return sys.platform == "win32" or (seen.st_uid == os.geteuid() and not seen.st_mode & 0o077)
+
+
 def has_cloned(source: int, target: int) -> bool:
     """Whether the disk let an open file share the blocks of another, as Btrfs and XFS do."""
     if sys.platform == "linux":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from promptccd.discovery.workbench import OpenPage
-from promptccd.registry import Rename
+from promptccd.registry import Confirm, Move, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WIDE, PHONE = (1280, 860), (390, 844)
+WALK = 120  # steps of a person who does anything
 
 
 class Person:
@@ -198,10 +200,8 @@ def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
     person.page.locator(".why", has_text="You, or somebody before you").wait_for()
     person.press("Escape")
     assert (
-        person.page.evaluate(
-            "document.querySelector('promptccd-desk').shadowRoot.activeElement.dataset.index"
-        )
-        == "2"
+        person.page.evaluate("document.querySelector('promptccd-desk').shadowRoot.activeElement.ariaPosInSet")
+        == "3"
     )
 
 
@@ -214,7 +214,7 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
         person.page.get_by_text(f"{left} left").wait_for()
         person.page.locator(".answers .offer").first.wait_for()
         person.press("1")
-    person.page.get_by_text("Nothing is unsure any more").wait_for()
+    person.page.get_by_text("The least sure ones are done").wait_for()
     assert person.actions == len(doubtful)
 
 
@@ -249,6 +249,132 @@ def test_a_key_for_photographs_does_nothing_where_none_is_looked_at(
     person.page.wait_for_timeout(300)
     assert registry_in(project).state_hash() == before
     assert not person.page.locator("dialog[open]").count()
+
+
+# What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.
+CHOSEN = """() => {
+  const root = document.querySelector('promptccd-desk').shadowRoot;
+  const rows = (found) => [...found].map((each) => Number(each.dataset.row)).sort((a, b) => a - b);
+  if (root.querySelector('dialog:not(.large)')) return [];
+  const looked = root.querySelectorAll('dialog.large .photo, .quick .photo');
+  const picked = root.querySelectorAll('.cell.picked');
+  const { activeElement } = root;
+  const focused = activeElement?.matches('.cell:not(.gone)') ? [activeElement] : [];
+  return rows(looked.length ? looked : picked.length ? picked : focused);
+}"""
+KEYS_FOR_PHOTOGRAPHS = {"Delete": "move", "b": "confirm", "g": "gather", "x": "set_images_aside"}
+
+
+def edits_of(person: Person) -> list[dict]:
+    """What the window will have sent."""
+    sent: list[dict] = []
+    person.page.on(
+        "request", lambda request: sent.append(request.post_data_json) if "/edit" in request.url else None
+    )
+    return sent
+
+
+def test_nothing_is_corrected_that_nobody_chose(person: Person, project: Path) -> None:
+    sent = edits_of(person)
+    person.click(".card .open")  # a group, by mouse
+    person.page.locator(".cell img").first.wait_for()
+    for key in (*KEYS_FOR_PHOTOGRAPHS, "m", "."):
+        person.press(key)
+        person.said("Select a photograph first")
+    person.page.locator(".scroll").evaluate("each => each.scrollTo(0, 2500)")
+    person.press("Delete")
+    assert (sent, person.page.locator("dialog").count()) == ([], 0)
+    person.press("ArrowDown")  # the list has the focus: the first photograph in sight is the next
+    assert person.page.evaluate(CHOSEN) != []
+    person.press("Delete")
+    assert len(sent) == 1
+
+
+def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
+    person: Person, project: Path
+) -> None:
+    _, size = first_group(person, project)
+    sent = edits_of(person)
+    person.click(".cell", 1)
+    photo = person.page.locator("dialog.large .photo")
+    photo.wait_for()
+    first = photo.get_attribute("data-row")
+    person.press("Delete")
+    second = photo.get_attribute("data-row")
+    assert second != first
+    person.press("ArrowRight")
+    third = photo.get_attribute("data-row")
+    status = person.page.locator("dialog.large").get_by_role("status")
+    status.filter(has_text="Took 1 out of its group").wait_for()
+    person.page.wait_for_timeout(2500)
+    assert photo.get_attribute("data-row") == third
+    assert person.page.locator("dialog.large small").first.text_content() == f"4 / {size}"
+    person.press("Delete", "Control+z")
+    status.filter(has_text="Taken back").wait_for()
+    assert photo.get_attribute("data-row") == third  # it is in its place again, and looked at
+    person.press("Escape")
+    person.page.wait_for_timeout(400)
+    assert person.page.evaluate(CHOSEN) == [int(third)]
+    assert person.page.locator(".cell").count() == size - 1  # and the rest is tidy now
+    assert [each["rows"] for each in sent if "rows" in each] == [[int(first)], [int(third)]]
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_walk_over_keys_places_and_windows_hits_what_was_shown(
+    person: Person, project: Path, seed: int
+) -> None:
+    random = Random(seed)
+    sent = edits_of(person)
+    groups = [each.id for each in registry_in(project).active]
+    places = [f"view=group&of={number}" for number in groups]
+    places += ["view=all", "view=unsure", "view=none", "view=desk", "view=groups"]
+    steps = ["ArrowRight", "ArrowDown", "ArrowLeft", "Home", " ", "Shift+ArrowRight", "Enter", "Escape", "w"]
+
+    def elsewhere() -> None:
+        """Another window moves or names something."""
+        registry = registry_in(project)
+        number = random.choice([each.id for each in registry.active])
+        images = random.sample(sorted(registry.members), 3)
+        edit = random.choice(
+            [Rename(number, f"name {random.random()}"), Confirm(images), Move(images, number)]
+        )
+        correct(project, lambda edited: edited.edit(edit))
+
+    for step in range(WALK):
+        act = random.random()
+        if act < 0.08:
+            person.page.evaluate(f"location.hash = {random.choice(places)!r}")
+        elif act < 0.14:
+            elsewhere()
+        elif act < 0.20:
+            person.page.mouse.click(random.randrange(300, 1200), random.randrange(120, 800))
+        elif act < 0.24:
+            person.page.mouse.wheel(0, random.choice([-600, 600]))
+        elif act < 0.28:
+            person.press("Control+z")
+        elif act < 0.55:
+            key = random.choice(list(KEYS_FOR_PHOTOGRAPHS))
+            before = len(sent)
+            chosen = person.page.evaluate(CHOSEN)
+            person.page.keyboard.press(key)
+            person.page.wait_for_timeout(30)
+            told = [row for each in sent[before:] for row in each["rows"]]
+            assert sorted(told) == chosen or (key == "b" and set(told) <= set(chosen)), (
+                step,
+                key,
+                chosen,
+                told,
+            )
+        else:
+            person.press(random.choice(steps))
+        if random.random() < 0.3:  # nothing becomes chosen by itself
+            person.page.wait_for_timeout(400)
+            chosen = person.page.evaluate(CHOSEN)
+            person.page.wait_for_timeout(random.choice([300, 1700]))
+            assert set(person.page.evaluate(CHOSEN)) <= set(chosen), step
+    assert len(sent) > WALK / 20
+    refused = [each for each in person.visit.complaints if "409" in each]  # what another window had changed
+    person.visit.complaints[:] = [each for each in person.visit.complaints if each not in refused]
 
 
 def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
@@ -493,4 +619,12 @@ def test_a_server_that_ended_is_said_and_nothing_is_lost(
     page.close()
     person.page.get_by_text("The server does not answer").wait_for(timeout=10_000)
     assert "heron" in sizes(project)
+    person.page.evaluate("location.hash = 'view=all'")
+    again = OpenPage(project)
+    again.start()
+    person.page.get_by_text("The server does not answer").wait_for(state="detached", timeout=10_000)
+    person.page.locator(".cell").first.focus()
+    person.press("Control+a", "g")  # the same window goes on where it was
+    person.said(f"Made {KINDS * EACH} photographs the group")
+    again.close()
     person.visit.complaints.clear()  # the browser's own, of a server that is gone

@@ -2,6 +2,7 @@
 
 import http.client
 import itertools
+import json
 import os
 import random
 import shutil
@@ -11,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -22,8 +24,10 @@ import pytest
 from promptccd.discovery import Project
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project import project as project_module
+from promptccd.discovery.site import listen
 from promptccd.discovery.workbench import OpenPage, address_of
 from promptccd.discovery.workbench.routes import WAITS_S
+from promptccd.discovery.workbench.serving import ADDRESS
 from promptccd.errors import RegistryError, RunError
 from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
 from promptccd.storage import lock_folder
@@ -106,6 +110,47 @@ def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: P
         OpenPage(project)
     page.close()
     assert address_of(project) is None
+
+
+def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Path) -> None:
+    first = OpenPage(project)
+    first.start()
+    window = Window(first)
+    first.close()
+    again = OpenPage(project)
+    again.start()
+    assert again.url == first.url
+    assert window.get("state")["photos"] == N  # with the cookie from before
+    again.close()
+    with closing(listen("127.0.0.1", urlsplit(first.url).port)):  # somebody else is there now
+        elsewhere = OpenPage(project)
+        assert urlsplit(elsewhere.url).port != urlsplit(first.url).port
+        assert urlsplit(elsewhere.url).query == urlsplit(first.url).query
+        elsewhere.start()
+        elsewhere.close()
+
+
+@pytest.mark.parametrize("sent", ["copied", "for all to read", "another computer", "short", "torn", "a list"])
+def test_nobody_chooses_the_key_of_a_page_by_sending_a_project(project: Path, sent: str) -> None:
+    page = OpenPage(project)
+    page.start()
+    page.close()
+    kept = project / ".promptccd" / "page" / ADDRESS
+    told = json.loads(kept.read_text())
+    if sent == "copied":
+        shutil.copy2(kept, kept.with_suffix(".old"))
+        kept.with_suffix(".old").rename(kept)
+    elif sent == "for all to read":
+        kept.chmod(0o644)
+    else:
+        changes = {"another computer": {"host": "other"}, "short": {"url": "http://127.0.0.1:7860/?token=x"}}
+        text = {"torn": json.dumps(told)[:-9], "a list": "[1]"}
+        kept.write_text(text.get(sent) or json.dumps(told | changes[sent]))
+    again = OpenPage(project)
+    again.start()
+    again.close()
+    assert urlsplit(again.url).query != urlsplit(page.url).query
+    assert len(urlsplit(again.url).query) == len("token=") + 32
 
 
 def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage, project: Path) -> None:

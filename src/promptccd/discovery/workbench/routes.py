@@ -32,6 +32,7 @@ Asked = Mapping[str, Any]
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
 PAIR, MOST_SKIPPED = re.compile(r"(\d{1,9})-(\d{1,9})"), 500  # questions
+COOKIE_S = 180 * 24 * 3600
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
 NOT_KEPT = {"cache-control": "no-store"}
@@ -73,7 +74,9 @@ class Doorkeeper(Guard):
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if opens and self._is_token(given):
             swapped = RedirectResponse("/", 303, NOT_KEPT)
-            swapped.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+            swapped.set_cookie(
+                self._cookie, self._token, COOKIE_S, httponly=True, samesite="strict", path="/"
+            )  # as long as bookmarks last: the token stays with the project
             return await swapped(scope, receive, send)
         if not any(map(self._is_token, cookies(scope, self._cookie))):
             raise HTTPException(401, "Open the address that promptccd open has printed: it ends in a token.")

@@ -6,6 +6,7 @@ import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from promptccd import system
 from promptccd.discovery.project import ProjectView
@@ -16,6 +17,7 @@ from promptccd.errors import PromptCCDError, RunError
 from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
+TOKEN_BYTES, TOKEN_LENGTH = 24, 32  # in base64
 _WARMS_AFTER_S = 2.0
 _ENDS_WITHIN_S = 1
 
@@ -23,7 +25,8 @@ _ENDS_WITHIN_S = 1
 class OpenPage(ServingThread):
     """The page of a project; one process serves it, and any number of windows show it.
 
-    It is at `url`, which holds the token; by default on the first free port from 7860 on.
+    It is at `url`, which holds the token. By default that is where the project was the last time, so that old windows
+    and bookmarks find it again; where that port is taken, the first free one from 7860 on.
 
     Raises:
         RegistryError: there is no project, or it is damaged.
@@ -35,8 +38,9 @@ class OpenPage(ServingThread):
         self.bench = ProjectView(out)
         self._folder = make_inside(out / PROJECT, PAGE)
         self._lock = lock_folder(self._folder)
-        listening = listen("127.0.0.1", port)
-        token, number = secrets.token_urlsafe(24), listening.getsockname()[1]
+        token, last_port = _last_time(self._folder / ADDRESS)
+        listening = _listen(port, last_port)
+        number = listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{number}/?token={token}"
         _keep(self._folder / ADDRESS, self.url)
         app = build_routes(self.bench, token, f"promptccd_page_{number}")
@@ -58,7 +62,6 @@ class OpenPage(ServingThread):
         self.bench.closing = True
         super().close()
         self.bench.photos.close()
-        (self._folder / ADDRESS).unlink(missing_ok=True)
         os.close(self._lock)
 
 
@@ -81,8 +84,33 @@ def address_of(out: Path) -> str | None:
                 "there first."
             ) from None
         return str(found["url"])
-    os.close(probe)  # its server was killed
+    os.close(probe)  # its server has ended
     return None
+
+
+def _last_time(path: Path) -> tuple[str, int | None]:
+    """Token and port of the last server, or a new token: nobody may choose it who has sent the project.
+
+    What was unpacked or copied is another file than the one that says which it is; one of another person has another
+    owner, or can be read by more than that one.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, PromptCCDError):
+        seen, kept = path.lstat(), json.loads(read_file(path, 1000))
+        address = urlsplit(kept["url"])
+        token = parse_qs(address.query)["token"][0]
+        is_own = (
+            kept["file"] == seen.st_ino and kept["host"] == socket.gethostname() and system.is_private(seen)
+        )
+        if is_own and len(token) >= TOKEN_LENGTH:
+            return token, address.port
+    return secrets.token_urlsafe(TOKEN_BYTES), None
+
+
+def _listen(port: int | None, last: int | None) -> socket.socket:
+    if port is None and last is not None:
+        with suppress(OSError):
+            return listen("127.0.0.1", last)
+    return listen("127.0.0.1", port)
 
 
 def _keep(path: Path, url: str) -> None:
@@ -91,6 +119,7 @@ def _keep(path: Path, url: str) -> None:
     descriptor = open_to_change(path)
     try:
         system.make_private(descriptor)
-        os.write(descriptor, json.dumps({"url": url, "host": socket.gethostname()}).encode())
+        kept = {"url": url, "host": socket.gethostname(), "file": os.fstat(descriptor).st_ino}
+        os.write(descriptor, json.dumps(kept).encode())
     finally:
         os.close(descriptor)
