@@ -6,6 +6,8 @@ RUNS   ?= runs
 
 # Two threads that wait by spinning take a tiny model ten times as long on a machine that is busy otherwise.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Where containers set it, every run of the tests would compile all of their assertions anew, twenty seconds a process.
+unexport PYTHONDONTWRITEBYTECODE
 export NO_MKDOCS_2_WARNING = 1  # of the theme, about a later MkDocs that is not installed
 
 SEEDS    ?= 1 7 10
