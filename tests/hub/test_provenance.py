@@ -222,6 +222,7 @@ def test_only_what_was_made_from_nothing_is_ours_to_licence(hub: Hub, waits, tmp
     assert licence_of(str(tmp_path)).metadata == {"license": "other", "license_name": "mine"}
 
 
+@pytest.mark.slow
 def test_a_run_records_the_licence_once_and_every_card_has_it(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog
 ) -> None:
