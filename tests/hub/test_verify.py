@@ -20,9 +20,8 @@ from tests.hub.server import Hub
 
 
 @pytest.fixture
-def run(recipe_values: dict, tmp_path: Path) -> RunDirectory:
-    train_run(Recipe.from_dict(recipe_values))
-    return RunDirectory(tmp_path / "run")
+def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
+    return RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: Hub, capsys) -> None:
