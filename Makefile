@@ -6,6 +6,8 @@ RUNS   ?= runs
 
 # Two threads that wait by spinning take a tiny model ten times as long on a machine that is busy otherwise.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Where containers set it, every run of the tests would compile all of their assertions anew, twenty seconds a process.
+unexport PYTHONDONTWRITEBYTECODE
 export NO_MKDOCS_2_WARNING = 1  # of the theme, about a later MkDocs that is not installed
 
 SEEDS    ?= 1 7 10
@@ -57,7 +59,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER
 # Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
 PART ?= commit
 
-test: $(VENV)/.dev           ## what a change is tried with, offline; under six minutes on two idle cores
+test: $(VENV)/.dev           ## what a change is tried with, offline; some four minutes on two idle cores
 	$(PYTEST) -m "not slow"
 
 test-landing: $(VENV)/.dev   ## what a landing has to pass: the fast tests, every method's whole life, a fifth of the slow rest

@@ -13,14 +13,12 @@ from transformers.utils import is_torchvision_available
 
 import promptccd
 from promptccd.cli.main import main
-from promptccd.runs import load_model, predict_folder, train_run
-from promptccd.training.recipe import Recipe
+from promptccd.runs import load_model, predict_folder
 
 
 @pytest.fixture
-def stage(recipe_values: dict, tmp_path: Path) -> Path:
-    train_run(Recipe.from_dict(recipe_values))
-    return tmp_path / "run" / "stage3"
+def stage(trained_run: Path) -> Path:
+    return trained_run / "stage3"
 
 
 def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Path, tmp_path: Path) -> None:

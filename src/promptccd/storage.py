@@ -417,6 +417,11 @@ def remove_leftovers(folder: Path) -> None:
             remove(item)
 
 
+def plain_json(value: Any) -> bytes:
+    """Plain values as JSON on one line; equal ones give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, keys sorted, into a directory that is being filled."""
     path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8", newline="\n")

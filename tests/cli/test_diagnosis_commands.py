@@ -80,13 +80,14 @@ def test_the_command_prints_tables_and_refuses_what_is_no_share(
     backbone_folder: Path, image_folder: Path, capsys
 ) -> None:
     words = ["diagnose", str(backbone_folder), str(image_folder), "--restarts", "2", "--device", "cpu"]
-    assert main([*words, "--seeds", "1", "--floors", "0.3", "--mixed_precision", "bf16"]) == 0
+    assert main([*words, "--seeds", "1", "--floors", "0.3", "10", "--mixed_precision", "bf16"]) == 0
     out = capsys.readouterr().out
     assert "cosine among an image's prompts, entering block" in out
     assert "mixture, diag 0.3" in out
+    assert "mixture, diag 10 " in out
     assert "One seed cannot say" in out
-    assert main([*words, "--floors", "2"]) == 2
-    assert "expected a share above 0, at most 1, got '2'" in capsys.readouterr().err
+    assert main([*words, "--floors", "10.5"]) == 2
+    assert "expected a share above 0, at most 10, got '10.5'" in capsys.readouterr().err
     assert main([*words, "--covariances", "round"]) == 2
 
 

@@ -155,6 +155,7 @@ def test_seeds_and_recipes_named_one_by_one_are_all_taken(
     ]
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_model_leaves_no_run_behind_that_would_refuse_the_right_one(
     places: dict[str, Path], tmp_path: Path, capsys
 ) -> None:

@@ -41,6 +41,7 @@ def stream(
     )
 
 
+@pytest.mark.slow
 def test_where_nothing_is_new_nothing_opens_in_forty_stages():
     centres, opened = world(0), 0
     for stage in range(2, 42):

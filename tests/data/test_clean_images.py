@@ -126,6 +126,7 @@ def test_odd_files_are_the_same_pixels_or_none(odd) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.slow
 def test_random_damage_never_lets_a_marker_out() -> None:
     """Bytes flipped anywhere: refused, or clean."""
     generator = np.random.default_rng(7)

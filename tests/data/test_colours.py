@@ -163,6 +163,7 @@ def test_a_damaged_profile_is_left_aside_with_a_note(damage: str) -> None:
     assert standard_profile(DAMAGES[damage](SRGB)) is None
 
 
+@pytest.mark.slow
 def test_random_damage_of_a_profile_never_raises() -> None:
     rng, seen = np.random.default_rng(1), set()
     for _ in range(150):

@@ -255,6 +255,7 @@ def test_what_was_skipped_is_read_once_the_extra_is_there(tmp_path: Path) -> Non
     assert used() == 5
 
 
+@pytest.mark.slow
 def test_a_command_without_the_extra_names_it(tmp_path: Path) -> None:
     place = folder_of(tmp_path)
     program = (

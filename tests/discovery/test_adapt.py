@@ -101,6 +101,7 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
     assert session.model.spread is None
 
 
+@pytest.mark.slow
 def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch, caplog):
     weights = []
     for steps in ("1", "4"):
@@ -140,6 +141,7 @@ def test_training_moves_what_is_set_aside_with_all_images(session, albums):
     assert (session.registry.prototypes[session.registry.category(junk.id).prototype_row] != before).any()
 
 
+@pytest.mark.slow
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):
         session = DiscoverySession.open(stage0, cache=cache)
@@ -232,6 +234,7 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     assert {**contents(out), REGISTRY: b""} == {**before, REGISTRY: b""}
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cache, tmp_path, monkeypatch):
     save = CategoryDiscoveryModel.save_pretrained
 
@@ -247,6 +250,7 @@ def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cach
     assert registry_in(tmp_path / "out").state_hash() == registry_in(tmp_path / "out/stage1").state_hash()
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_written_cost_no_training(stage0, albums, cache, tmp_path):
     out, whole = tmp_path / "out", tmp_path / "whole"
     (out / PROJECT / "before").mkdir(parents=True)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
-from promptccd.discovery import Project, discover
+from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.adapt import carry_prototypes
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
@@ -40,11 +40,19 @@ def run(trained_run, tmp_path) -> Path:
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
-@pytest.fixture
-def found(session, albums, tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def found_once(trained_run, albums, tmp_path_factory) -> Path:
     """What a discovery left."""
-    discover(session, albums[0], tmp_path / "found", num_categories=5)
-    return tmp_path / "found"
+    folder = tmp_path_factory.mktemp("once")
+    stage0 = shutil.copytree(trained_run / "stage0", folder / "stage0")
+    discover(DiscoverySession.open(stage0), albums[0], folder / "found", num_categories=5)
+    return folder / "found"
+
+
+@pytest.fixture
+def found(found_once, tmp_path) -> Path:
+    """The same, to be changed at will."""
+    return Path(shutil.copytree(found_once, tmp_path / "found"))
 
 
 def new_of(folder: Path) -> list[int]:
@@ -189,6 +197,7 @@ def test_a_stage_of_a_run_is_split_by_its_features(run):
     assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
 
 
+@pytest.mark.slow
 def test_what_was_split_before_changes_no_move_in_a_stage(run, tmp_path):
     """A split computes features that a move does without; a move after it does without them, too."""
     other = Path(shutil.copytree(run, tmp_path / "other"))
@@ -411,6 +420,7 @@ def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albu
         write_file(path, content)
 
     place, before = found / PROJECT, registry_in(found)
+    session.registry = before.copy()
     grouped(session, albums[1])
     for _ in range(2):
         with monkeypatch.context() as patch, pytest.raises(DiskError):

@@ -257,7 +257,9 @@ def test_a_link_is_refused_before_anything_is_looked_at(session, albums, tmp_pat
 
 
 @pytest.mark.fault(51, 52)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["ctrl-c", "sigterm"]
+)
 def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, number):
     out, sent = tmp_path / "out", []
     assert run(stage0, albums[0], out) == 0
@@ -284,6 +286,7 @@ def test_seconds_of_every_step_are_told(session, albums, tmp_path):
     assert sum(result.counts.values()) == result.report.found == len(result.rows)
 
 
+@pytest.mark.slow
 def test_workers_batches_and_room_change_no_byte(stage0, albums, tmp_path, monkeypatch):
     options = ("--workers", "1"), ("--workers", "4"), ("--workers", "2", "--batch_size", "32")
     for number, words in enumerate(options):

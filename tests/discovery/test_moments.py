@@ -85,7 +85,7 @@ def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
     assert found == [truth.index(number) for number in truth]
 
 
-@pytest.mark.parametrize("cell", [2_048, 12])
+@pytest.mark.parametrize("cell", [pytest.param(2_048, marks=pytest.mark.slow), 12])
 def test_order_and_distance_do_not_matter(monkeypatch, cell):
     """The frames of a burst lie far apart in the source, and the features find them, in all or beside pivots."""
     monkeypatch.setattr(moments, "_LARGEST_CELL", cell)
@@ -144,6 +144,7 @@ def test_digits_are_no_copies_of_each_other():
     assert sum(first != row for row, first in enumerate(found)) <= 1
 
 
+@pytest.mark.slow
 def test_many_equal_pictures_are_found_fast():
     found = bench_moments.Photographs(
         np.zeros((1_500, 32, 32), np.uint8), [white()] * 1_500, torch.ones(1_500, 4) / 2, np.zeros(1_500)

@@ -70,7 +70,12 @@ def album(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", EDITS)
+QUICK = ("a caption", "the turn flag", "a turn of the pixels", "its name")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS]
+)
 def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]

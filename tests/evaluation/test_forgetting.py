@@ -12,10 +12,7 @@ from promptccd.evaluation import (
     ContinualScore,
     ForgettingScore,
     StageScore,
-    final_discovery,
     labelled_categories,
-    max_forgetting,
-    mean_discovery,
     score_part_routing,
     session_accuracy,
 )
@@ -27,22 +24,19 @@ def test_agreement_of_parts_is_in_percent_of_patches() -> None:
     assert (score.num_categories, score.num_images) == (8, 3)
 
 
-def test_figures_by_hand() -> None:
-    assert max_forgetting([80.0, 80.0, 80.0], [78.0, 70.0, 75.0]) == 10.0
-    assert max_forgetting([80.0], [83.0]) == -3.0  # nothing was forgotten, something was learnt
-    assert max_forgetting([math.nan, 80.0], [math.nan, 79.0]) == 1.0
-    assert final_discovery([10.0, 20.0, 60.0]) == 60.0
-    assert mean_discovery([10.0, 20.0, 60.0]) == 30.0
-    assert mean_discovery([math.nan, 20.0]) == 20.0
-
-
-@pytest.mark.parametrize("wrong", [([], []), ([1.0], [1.0, 2.0])])
-def test_steps_that_do_not_fit_are_refused(wrong: tuple) -> None:
-    with pytest.raises(DataError, match="one accuracy before for each after"):
-        max_forgetting(*wrong)
-    for figure in (final_discovery, mean_discovery):
-        with pytest.raises(DataError, match="at least one step"):
-            figure([])
+@pytest.mark.parametrize(
+    ("before", "old", "new", "figures"),
+    [
+        ([80.0, 80.0, 80.0], [78.0, 70.0, 75.0], [10.0, 20.0, 60.0], (10.0, 60.0, 30.0)),
+        ([80.0], [83.0], [20.0], (-3.0, 20.0, 20.0)),  # nothing was forgotten, something was learnt
+        ([math.nan, 80.0], [math.nan, 79.0], [math.nan, 20.0], (1.0, 20.0, 20.0)),
+    ],
+)
+def test_figures_by_hand(before: list[float], old: list[float], new: list[float], figures: tuple) -> None:
+    rows = [StageScore(1, 9.0, *each, 4, 10) for each in zip(old, new, strict=True)]
+    summary = ForgettingScore("pa-cgcd", rows, before).summary
+    assert (summary["M_f"], summary["M_d"], summary["M_d_mean"]) == figures
+    assert (summary["M_all"], summary["M_o"]) == (9.0, old[-1])
 
 
 def test_one_step_has_the_figures_of_its_row() -> None:

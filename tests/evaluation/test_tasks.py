@@ -129,7 +129,7 @@ def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_l
         assert score.known_before[step - 1] == own.all
     assert np.isnan(score.known_before[1])
     assert np.isnan(score.forgotten[1])
-    assert score.m_f == max(score.forgotten[0], score.forgotten[2])
+    assert score.summary["M_f"] == max(score.forgotten[0], score.forgotten[2])
 
 
 def test_steps_on_test_images_take_the_nearest_prototype_of_a_stage_grouped_as_always() -> None:

@@ -65,6 +65,7 @@ def test_whoever_is_logged_out_pastes_every_snippet_and_gets_the_name_on_the_car
         assert f'"digits-stage{stage}' not in card
 
 
+@pytest.mark.slow
 def test_pictures_are_shown_with_the_names_that_the_model_gives_them(digits: RunDirectory) -> None:
     for stage in (0, 1):
         folder, card = digits.stage(stage), (digits.stage(stage) / "README.md").read_text()

@@ -22,6 +22,7 @@ def as_parquet(table: Dataset, place: Path, split: str) -> dict[str, bytes]:
     return {f"data/{split}-00000-of-00001.parquet": place.read_bytes()}
 
 
+@pytest.mark.slow
 def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     hub: Hub,
     tiny_backbone: Path,

@@ -137,7 +137,7 @@ def test_where_stages_come_from_is_recorded_before_they_are_there(
     assert run.fetched[0] == f"user/run-stage0@{hub.repo('user/run-stage0').history()[0].sha}"
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stage_that_was_fetched_and_is_trained_anew_is_ones_own(fork: RunDirectory, stage: int) -> None:
     weights = fork.stage(stage) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
@@ -222,6 +222,7 @@ def test_only_what_was_made_from_nothing_is_ours_to_licence(hub: Hub, waits, tmp
     assert licence_of(str(tmp_path)).metadata == {"license": "other", "license_name": "mine"}
 
 
+@pytest.mark.slow
 def test_a_run_records_the_licence_once_and_every_card_has_it(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog
 ) -> None:

@@ -390,6 +390,7 @@ def test_transformers_pushes_a_model(hub: Hub, backbone_folder: Path) -> None:
     assert {"config.json", "model.safetensors"} < set(commits[0].files)
 
 
+@pytest.mark.slow
 def test_datasets_loads_a_configuration(hub: Hub, tmp_path: Path) -> None:
     files = {f"stage_{stage}/train.parquet": parquet(label=[stage] * 3) for stage in (0, 1)}
     hub.add("user/data", {"README.md": DATA_CARD, **files}, kind="dataset")

@@ -20,9 +20,8 @@ from tests.hub.server import Hub
 
 
 @pytest.fixture
-def run(recipe_values: dict, tmp_path: Path) -> RunDirectory:
-    train_run(Recipe.from_dict(recipe_values))
-    return RunDirectory(tmp_path / "run")
+def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
+    return RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: Hub, capsys) -> None:
@@ -132,7 +131,7 @@ def test_a_damaged_record_is_named(trained_run: Path, tmp_path: Path, name: str,
     path.write_text(change(path.read_text()))
     if path.parent != run.path:
         sum_again(path.parent)
-    checks = verify(str(run.path))
+    checks = verify(str(run.path), recompute=False)
     assert any(named in check.problem for check in checks), checks
 
 

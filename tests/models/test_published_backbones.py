@@ -103,6 +103,7 @@ def test_a_run_keeps_its_normalisation_whatever_becomes_of_the_backbone(
     assert evaluation_view(run.recipe).std != pytest.approx(STD)
 
 
+@pytest.mark.slow
 def test_a_run_begun_anew_takes_the_means_of_its_new_backbone(
     tiny_backbone: Path, recipe_values: dict, tmp_path: Path
 ) -> None:

@@ -404,13 +404,13 @@ def test_a_forged_registry_is_refused_by_name(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"", "no plain JSON"),
+        (b"\xff\xfe", "no plain JSON"),
         (b"[" * 200_000, "nested too deeply"),
-        (b'{"format": NaN}', "NaN, which is no number"),
-        (b'{"format": 1e999}', "'1e999', which is too large a number"),
-        (b'{"format": 1, "format": 1}', "a key twice"),
-        (b'{"format": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b'{"format": NaN}', "NaN is no number"),
+        (b'{"format": 1e999}', "'1e999' is too large for a number"),
+        (b'{"format": 1, "format": 1}', "the key 'format' stands twice"),
+        (b'{"format": ' + b"9" * 5000 + b"}", "no plain JSON"),
         (b"[]", "Expected the registry to be an object"),
     ],
 )

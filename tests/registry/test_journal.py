@@ -272,7 +272,7 @@ def test_a_new_stage_is_written_whole(folder: Path) -> None:
 
 
 DAMAGES = {
-    "no JSON": (lambda lines: [*lines[:2], b"{", *lines[2:]], "it is no JSON"),
+    "no JSON": (lambda lines: [*lines[:2], b"{", *lines[2:]], "it is no plain JSON"),
     "a line is missing": (lambda lines: [*lines[:1], *lines[2:]], "Expected what entry"),
     "a line twice": (lambda lines: [*lines, lines[-1]], "Expected what entry"),
     "nothing to redo": (lambda lines: [*lines, b'{"redo":1}'], "nothing to redo"),

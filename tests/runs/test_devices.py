@@ -103,7 +103,7 @@ def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("batch_size", [16, 64])
+@pytest.mark.parametrize("batch_size", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_another_batch_size_is_refused_unless_memory_was_too_little(values: Values, batch_size: int) -> None:
     with failing(LOST, at_forward=9), pytest.raises(DeviceError):
         train_run(changed(values, save_steps=1))  # a run without any state binds nothing

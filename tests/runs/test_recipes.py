@@ -209,6 +209,7 @@ def test_every_setting_has_recipes() -> None:
         assert stems >= {f"{method}-cub-pa-cgcd", f"{method}-creatures-spectrum"}
 
 
+@pytest.mark.slow
 def test_a_setting_changes_the_stages_alone() -> None:
     for path in recipe_files(in_a_setting=True):
         setting = next(name for name in SETTINGS if path.stem.endswith(f"-{name}"))
@@ -352,6 +353,7 @@ def shown_by(name: str) -> set[tuple[str, ...]]:
     return values | {("method", name.rpartition("-")[0]), ("data", recipe["data"]["dataset"])}
 
 
+@pytest.mark.slow
 def test_the_recipes_that_are_trained_show_every_method_and_every_value_of_all() -> None:
     all_shown = {path.stem: shown_by(path.stem) for path in recipe_files()}
     trained = set().union(*(all_shown[name] for name in TRAINED))

@@ -167,6 +167,7 @@ def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_p
     assert (run / ".refused-stage2").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_how_long_it_took_and_is_not_trained_again(
     quick_values: Values, tmp_path: Path
 ) -> None:
@@ -322,6 +323,7 @@ def test_the_model_without_prompts_trains_by_the_same_loop(quick_values: Values,
     assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
 
 
+@pytest.mark.slow
 def test_a_tracker_hears_of_every_epoch(quick_values: Values, tmp_path: Path) -> None:
     train_run(changed(quick_values, "training", report_to="tensorboard"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

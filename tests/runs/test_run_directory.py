@@ -132,6 +132,7 @@ def test_a_link_is_refused_before_a_sweep_begins(
     assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {".lock", *Path(name).parts}
 
 
+@pytest.mark.slow
 def test_a_run_in_the_current_folder_is_called_as_that(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

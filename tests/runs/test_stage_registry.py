@@ -183,6 +183,7 @@ def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
     assert [row.stage for row in score.stages] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
     correct(run / "stage2", lambda registry: registry.edit(Rename(2, "heron")))
@@ -264,6 +265,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     assert "no category" not in [card["category"] for card in cards]
 
 
+@pytest.mark.slow
 def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     trained_run: Path, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_p
     assert evaluation.held_out_accuracy() == {}
 
 
+@pytest.mark.slow
 def test_the_commands_say_what_can_be_said(all_at_once: Path, tmp_path: Path, capsys) -> None:
     main(["evaluate", str(all_at_once)])
     said = capsys.readouterr().out
@@ -133,6 +134,7 @@ def test_the_commands_say_what_can_be_said(all_at_once: Path, tmp_path: Path, ca
     assert "leave --compare out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_was_held_out_is_scored_by_every_stage(
     collection: Path, tiny_backbone: Path, tmp_path: Path, capsys
 ) -> None:
@@ -261,6 +263,7 @@ def test_a_stream_that_was_not_begun_may_be_left_out_or_replaced(
     )
 
 
+@pytest.mark.slow
 def test_given_numbers_of_categories_are_one_a_stream(
     collection: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -295,6 +298,7 @@ def test_a_run_that_hides_labels_takes_no_stream(trained_run: Path, collection: 
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_with_a_run(
     collection: Path, begun: RunDirectory, all_at_once: Path, capsys
 ) -> None:
@@ -311,6 +315,7 @@ def test_a_stage_that_was_begun_keeps_its_images_too(
         train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
 
 
+@pytest.mark.slow
 def test_a_picture_that_came_twice_is_read_as_the_training_read_it(
     collection: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -247,7 +247,9 @@ def test_an_estimated_count_is_shown_with_its_range(recipe_values: Values, tmp_p
         assert row.count_range == (config.count_estimate["low"], config.count_estimate["high"])
         assert len(config.category_ids) <= config.count_estimate["count"]
     assert main(["evaluate", str(tmp_path / "run")]) == 0
-    assert f"({score.stages[0].count_range[0]}-{score.stages[0].count_range[1]})" in capsys.readouterr().out
+    assert (
+        f"({score.stages[0].count_range[0]} to {score.stages[0].count_range[1]})" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

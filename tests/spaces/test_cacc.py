@@ -449,6 +449,7 @@ def test_page_refuses_large_and_binary_files(page: ModuleType, tmp_path: Path) -
         page.score("0" * (page.MAX_BYTES + 1), None, 1)
 
 
+@pytest.mark.slow
 def test_page_answers_over_loopback(
     page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

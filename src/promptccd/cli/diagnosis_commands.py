@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from promptccd.evaluation import Diagnosis
 
 COVARIANCES = ("diag", "spherical", "full")
+MOST_FLOOR = 10  # of `training.answer_floor`
 FIELDS = (
     "data.split", "data.image_column", "data.label_column", "data.image_roots", "data.num_classes",
     "data.images_per_class", "data.held_out", "data.conflicting_labels", "data.bit_depth", "data.max_megapixels",
@@ -58,8 +59,8 @@ def _share(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a share above 0, at most 1, got {text[:50]!r}")
+    if not 0 < value <= MOST_FLOOR:
+        raise argparse.ArgumentTypeError(f"expected a share above 0, at most {MOST_FLOOR}, got {text[:50]!r}")
     return value
 
 

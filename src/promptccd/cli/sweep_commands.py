@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from promptccd import experiments, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
-from promptccd.cli.tables import comparison_table, spreads, table
+from promptccd.cli.tables import comparison_table, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.table_parts import paper_tables
@@ -63,7 +63,7 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
 def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
     rows = [
-        f"| {name} | {' | '.join(map(str, spreads(scores)))} |"
+        f"| {name} | {' | '.join(map(str, experiments.average_spreads(scores).values()))} |"
         for name, scores in experiments.with_own_answers(_counted(result)).items()
     ]
     missing = [f"\nMissing: {name}" for name in result.failures]

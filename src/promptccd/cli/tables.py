@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from promptccd import experiments
-from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
 
 if TYPE_CHECKING:
     from promptccd.data import StageCount
-    from promptccd.evaluation import ContinualScore, StageScore
+    from promptccd.evaluation import ContinualScore
     from promptccd.runs import ParameterCount, StreamRecord
 
 MOST_PROMPTS = 10  # shown of an explanation
@@ -40,7 +39,15 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     """
     columns = score.columns
     rows = [
-        [f"stage {row.stage}", row.num_images, _count(row), row.all, row.old, row.new, *more]
+        [
+            f"stage {row.stage}",
+            row.num_images,
+            experiments.count_text([row]),
+            row.all,
+            row.old,
+            row.new,
+            *more,
+        ]
         for row, *more in zip(score.stages, *columns.values(), strict=True)
     ]
     average = score.average
@@ -64,14 +71,9 @@ def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     scores = experiments.with_own_answers(scores)
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
-    rows = [[name, *spreads(each)] for name, each in scores.items()]
+    rows = [[name, *experiments.average_spreads(each).values()] for name, each in scores.items()]
     several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""
     return table(["average over stages" + several, "All", "Old", "New"], rows)
-
-
-def spreads(scores: "Sequence[ContinualScore]") -> "list[experiments.Spread]":
-    """Mean and deviation of All, Old and New over several runs."""
-    return [experiments.Spread.of(score.average[part] for score in scores) for part in PARTS]
 
 
 def parameter_table(counts: "Sequence[ParameterCount]") -> str:
@@ -94,11 +96,6 @@ def explanation_table(explanation: Mapping[str, Any]) -> str:
         ]
         lines.append(table(["prompt", "times", "best score"], rows, places=2))
     return "\n".join(lines)
-
-
-def _count(row: "StageScore") -> str:
-    limits = experiments.count_range([row])
-    return str(row.num_categories) if limits is None else f"{row.num_categories} ({limits[0]}-{limits[1]})"
 
 
 def count_table(counts: "Sequence[StageCount]") -> str:

@@ -198,37 +198,27 @@ def _view_options(session: DiscoverySession) -> ViewOptions:
 RECORD = "adaptation.json"
 
 
-@dataclass(frozen=True)
-class AdaptationCommand:
-    """The input of an adaptation; equal commands give the same bytes.
+def command_of(
+    session: DiscoverySession,
+    out: Path,
+    options: AdaptationOptions,
+    num_categories: int | None,
+    precision: Precision,
+) -> dict[str, Any]:
+    """The input of an adaptation that a fresh session is about to run, as plain values; equal ones give the same bytes.
 
-    Attributes:
-        asked: the model, its categories, and the options, as plain values.
-        begun_with: hash of the categories in the folder of the results or, if it has none, of the model's.
+    ``asked`` are the model, its categories, and the options; ``begun_with`` is the hash of the categories in the folder
+    of the results or, if it has none, of the model's.
     """
-
-    asked: Mapping[str, Any]
-    begun_with: str
-
-    @classmethod
-    def of(
-        cls,
-        session: DiscoverySession,
-        out: Path,
-        options: AdaptationOptions,
-        num_categories: int | None,
-        precision: Precision,
-    ) -> "AdaptationCommand":
-        """The command that a fresh session is about to run."""
-        asked = {
-            "model": feature_space(session.model, session.view, ""),
-            "came_with": session.registry.state_hash(),
-            "seed": session.seed,
-            "num_categories": num_categories,
-            "precision": precision,
-            **asdict(options),
-        }
-        return cls(asked, (categories_in(out) or session.registry).state_hash())
+    asked = {
+        "model": feature_space(session.model, session.view, ""),
+        "came_with": session.registry.state_hash(),
+        "seed": session.seed,
+        "num_categories": num_categories,
+        "precision": precision,
+        **asdict(options),
+    }
+    return {"asked": asked, "begun_with": (categories_in(out) or session.registry).state_hash()}
 
 
 @dataclass(frozen=True)
@@ -238,7 +228,7 @@ class AdaptedStage:
     Attributes:
         folder: of the stage.
         images: hash of the images it was trained on.
-        begun_with: see `AdaptationCommand`.
+        begun_with: see `command_of`.
         estimate: of the number of categories, from that time.
     """
 
@@ -248,21 +238,21 @@ class AdaptedStage:
     estimate: CountEstimate
 
     @classmethod
-    def left_by(cls, command: AdaptationCommand, out: Path) -> "AdaptedStage | None":
+    def left_by(cls, command: Mapping[str, Any], out: Path) -> "AdaptedStage | None":
         """The newest stage of a folder if this very command has trained it; a damaged record is a `RunError`."""
         newest = newest_stage_in(out)
         if newest is None or not (newest / RECORD).is_file():
             return None
         try:
             record = json.loads((newest / RECORD).read_text(encoding="utf-8"))
-            if record["asked"] != command.asked:
+            if record["asked"] != command["asked"]:
                 return None
             estimate = CountEstimate.from_dict(record["estimate"])
             return cls(newest, record["images"], record["begun_with"], estimate)
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
 
-    def take_up(self, session: DiscoverySession, out: Path, command: AdaptationCommand) -> EarlierDiscovery:
+    def take_up(self, session: DiscoverySession, out: Path, command: Mapping[str, Any]) -> EarlierDiscovery:
         """Let a session go on with the stage instead of training it again.
 
         Args:
@@ -280,7 +270,7 @@ class AdaptedStage:
         left = categories_in(out)
         if left is not None and _comes_from(left, own):
             return load_progress(session, out) or EarlierDiscovery(left, None, self.estimate, self.images)
-        if command.begun_with != self.begun_with:
+        if command["begun_with"] != self.begun_with:
             raise RunError(
                 f"{self.folder} was trained before the categories in {out} were changed: go on with it as the model "
                 "and without --adapt, or give another --out."
@@ -299,14 +289,9 @@ class AdaptedStage:
             )
 
 
-def save_adapted(session: DiscoverySession, folder: Path, command: AdaptationCommand) -> None:
+def save_adapted(session: DiscoverySession, folder: Path, command: Mapping[str, Any]) -> None:
     """Write the session as a checkpoint with a record of the command, whole or not at all."""
-    record = {
-        "asked": dict(command.asked),
-        "begun_with": command.begun_with,
-        "images": images_hash(session),
-        "estimate": session.estimate.to_dict(),
-    }
+    record = {**command, "images": images_hash(session), "estimate": session.estimate.to_dict()}
     save_checkpoint(session, folder, lambda staging: write_json(staging / RECORD, record))
     session.model.config.name_or_path = str(folder)  # as when it is loaded from there
 

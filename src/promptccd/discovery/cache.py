@@ -38,6 +38,7 @@ from promptccd.storage import (
     append_to,
     make_folder,
     make_inside,
+    plain_json,
     read_file,
     read_lines,
     refuse_links,
@@ -295,7 +296,7 @@ class SeenFiles:
     def __init__(self, project: Path, made_with: Mapping[str, int]):
         self._project = project
         self._path, self._thumbs = project / FILES, Packs(project, THUMBS)
-        self._header = _line({"format": FORMAT, **made_with})
+        self._header = plain_json({"format": FORMAT, **made_with}) + b"\n"
         self._contents: dict[str, tuple[Stamp, str]] = {}
         self._looks: dict[str, Look] = {}
         self._inherited: dict[str, str] = {}  # keys that other settings gave to contents
@@ -415,7 +416,7 @@ class SeenFiles:
             self.flush()
 
     def _append(self, values: Mapping[str, Any]) -> None:
-        self._fresh.append(_line(values))
+        self._fresh.append(plain_json(values) + b"\n")
         if len(self._fresh_thumbs) >= ROWS:
             self.flush()
 
@@ -439,10 +440,6 @@ class SeenFiles:
     def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
         """Keep thumbnails that were made again."""
         self._thumbs.add(made)
-
-
-def _line(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:

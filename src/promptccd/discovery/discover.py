@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -17,9 +18,9 @@ from promptccd import __version__
 from promptccd.clustering import CountEstimate
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.adapt import (
-    AdaptationCommand,
     AdaptedStage,
     adapt,
+    command_of,
     require_enough_images,
     require_head,
     save_adapted,
@@ -144,26 +145,16 @@ def discover(
         ).run()
 
 
-@dataclass(frozen=True)
-class _Start:
-    """The state before a discovery.
+@dataclass
+class _Discovery:
+    """The arguments of `discover`, and the state before it, which all of its steps need.
 
     Attributes:
         came_with: hash of the registry that the model came with.
-        earlier: what an earlier discovery left in the folder of the results.
-        command: the adaptation that is asked for, if any.
+        command: the adaptation that is asked for, if any, see `command_of`.
         trained: the stage, if the same command has trained it already.
+        earlier: what an earlier discovery left in the folder of the results.
     """
-
-    came_with: str
-    earlier: EarlierDiscovery | None
-    command: AdaptationCommand | None = None
-    trained: AdaptedStage | None = None
-
-
-@dataclass(frozen=True)
-class _Discovery:
-    """The arguments of `discover`, which all of its steps need."""
 
     session: DiscoverySession
     source: str | Path
@@ -174,6 +165,10 @@ class _Discovery:
     precision: Precision
     batch_size: int
     stop: StopRequest | None
+    came_with: str = ""
+    command: dict[str, Any] | None = None
+    trained: AdaptedStage | None = None
+    earlier: EarlierDiscovery | None = None
 
     def run(self) -> DiscoveryResult:
         session, seconds = self.session, dict[str, float]()
@@ -185,19 +180,19 @@ class _Discovery:
             remove_leftovers(self.out)
             clear_leftovers(project)
             session.cache = FeatureCache(project / FEATURES)
-            start = self._start()
+            self._begin()
             with self._timed(seconds, "reading"):
-                self._read(start)
+                self._read()
             with self._timed(seconds, "features"):
                 session.embed(self._progress, self.precision, self.batch_size)
             with self._timed(seconds, "grouping"):
-                self._group(start)
-            if self.adaptation is not None and start.trained is None:
+                self._group()
+            if self.adaptation is not None and self.trained is None:
                 with self._timed(seconds, "training"):
                     adapt(session, self.adaptation, self.precision, self.stop)
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
-                rows, paths, exports = self._write(start)
+                rows, paths, exports = self._write()
         finally:
             folder.unlock()
         report = session.current.intake.report()
@@ -214,17 +209,16 @@ class _Discovery:
             seconds,
         )
 
-    def _start(self) -> _Start:
-        session, came_with = self.session, self.session.registry.state_hash()
-        if self.adaptation is None:
-            return _Start(came_with, self._earlier())
-        command = AdaptationCommand.of(
-            session, self.out, self.adaptation, self.num_categories, self.precision
-        )
-        trained = AdaptedStage.left_by(command, self.out)
-        if trained is None:
-            return _Start(came_with, self._earlier(), command)
-        return _Start(came_with, trained.take_up(session, self.out, command), command, trained)
+    def _begin(self) -> None:
+        session, out = self.session, self.out
+        self.came_with = session.registry.state_hash()
+        if self.adaptation is not None:
+            self.command = command_of(session, out, self.adaptation, self.num_categories, self.precision)
+            self.trained = AdaptedStage.left_by(self.command, out)
+        if self.command is not None and self.trained is not None:
+            self.earlier = self.trained.take_up(session, out, self.command)
+        else:
+            self.earlier = self._earlier()
 
     def _earlier(self) -> EarlierDiscovery | None:
         """What is in the folder; what was found beside a category that was set aside since is grouped anew."""
@@ -243,15 +237,15 @@ class _Discovery:
         )
         return replace(earlier, estimate=session.estimate)
 
-    def _read(self, start: _Start) -> None:
-        session, earlier = self.session, start.earlier
+    def _read(self) -> None:
+        session, earlier = self.session, self.earlier
         if earlier is not None:
             session.registry = earlier.registry
         session.read(self.source, self._progress, self.out / PROJECT, self._announce)
         if earlier is not None and session.current.stage == earlier.registry.stage:
             session.current.before = earlier.before or session.current.before
-        if start.trained is not None:
-            start.trained.require_images(session)
+        if self.trained is not None:
+            self.trained.require_images(session)
         elif self.adaptation is not None:
             require_enough_images(session)
             if (stage := self._stage_folder).exists():
@@ -286,26 +280,26 @@ class _Discovery:
         # Encoding a picture again may shrink it, but hardly to less than half.
         require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
-    def _group(self, start: _Start) -> None:
+    def _group(self) -> None:
         """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""
-        asked = self.num_categories is not None and start.trained is None
-        if start.earlier is not None and not asked and self.session.is_grouped:
-            self.session.keep(start.earlier.estimate_for(self.session))
+        asked = self.num_categories is not None and self.trained is None
+        if self.earlier is not None and not asked and self.session.is_grouped:
+            self.session.keep(self.earlier.estimate_for(self.session))
         else:
             self.session.group(self.num_categories)
 
-    def _write(self, start: _Start) -> tuple[list[AssignmentRow], list[Path], list[Export]]:
+    def _write(self) -> tuple[list[AssignmentRow], list[Path], list[Export]]:
         """Write the trained stage, if any, then the state for the next discovery, then what people look at.
 
         The order matters: however much of it is there, the same command can write the rest.
         """
-        session, came_with = self.session, start.came_with
-        if start.command is not None:
-            stage = start.trained.folder if start.trained is not None else self._stage_folder
-            if start.trained is None:
-                save_adapted(session, stage, start.command)
-            came_with = load_registry(stage).state_hash()
-        save_progress(session, self.out, came_with, self.source)
+        session = self.session
+        if self.command is not None:
+            stage = self.trained.folder if self.trained is not None else self._stage_folder
+            if self.trained is None:
+                save_adapted(session, stage, self.command)
+            self.came_with = load_registry(stage).state_hash()
+        save_progress(session, self.out, self.came_with, self.source)
         rows = assignment_rows(session)
         table = self.out / TABLE
         write_file(table, assignments_csv(rows))

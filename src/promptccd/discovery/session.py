@@ -109,7 +109,6 @@ class DiscoverySession:
         cls,
         place: str | Path,
         *,
-        registry: CategoryRegistry | None = None,
         seed: int = 1,
         limits: IntakeLimits | None = None,
         cache: FeatureCache | None = None,
@@ -123,7 +122,6 @@ class DiscoverySession:
 
         Args:
             place: the model. With a bare backbone everything is new.
-            registry: to go on with; by default the one beside the model, or one made of its categories.
             seed: this and the next three are those of the class.
             limits: on what is read.
             cache: of features.
@@ -141,11 +139,9 @@ class DiscoverySession:
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model = placed(model, view, chosen).eval()
-        if registry is None:
-            registry = registry_of(model, place)
         return cls(
-            model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers, bit_depth=bit_depth,
-            image_roots=image_roots,
+            model, view, registry_of(model, place), seed=seed, limits=limits, cache=cache, workers=workers,
+            bit_depth=bit_depth, image_roots=image_roots,
         )  # fmt: skip
 
     # Images in

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import StageScore as StageScore
     from promptccd.evaluation.continual import continual_accuracy as continual_accuracy
     from promptccd.evaluation.continual import discover_categories as discover_categories
-    from promptccd.evaluation.continual import final_discovery as final_discovery
     from promptccd.evaluation.continual import labelled_categories as labelled_categories
-    from promptccd.evaluation.continual import max_forgetting as max_forgetting
-    from promptccd.evaluation.continual import mean_discovery as mean_discovery
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
     from promptccd.evaluation.diagnosis import Diagnosis as Diagnosis
     from promptccd.evaluation.diagnosis import DiagnosisOptions as DiagnosisOptions

@@ -12,7 +12,6 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate, SemiSupervisedKMeans
 from promptccd.clustering.semi_supervised_kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
-from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
 
 # Estimates the number of categories from a stage t, the features of stages 0 to t and the ids of earlier stages.
@@ -321,46 +320,6 @@ def _plain(value: Any) -> Any:
     return None if math.isnan(value) else round(value, 4)
 
 
-def max_forgetting(known_before: Sequence[float], known_after: Sequence[float]) -> float:
-    """M_f: the greatest loss of accuracy on initially known categories over several steps, in points.
-
-    Below 0 where accuracy never fell. With one step it is the loss of that step, ACC_0 - M_o.
-
-    Args:
-        known_before: accuracy of the model of stage 0 on the known images of each step, percent.
-        known_after: accuracy on the same images after each step, percent.
-
-    Raises:
-        DataError: no step, or sequences of two lengths.
-    """
-    if len(known_before) != len(known_after) or not known_before:
-        raise DataError(
-            f"Expected one accuracy before for each after, at least one, got {len(known_before)} and "
-            f"{len(known_after)}."
-        )
-    losses = [before - after for before, after in zip(known_before, known_after, strict=True)]
-    return max((loss for loss in losses if not math.isnan(loss)), default=math.nan)
-
-
-def final_discovery(new: Sequence[float]) -> float:
-    """M_d as in Grow & Merge: accuracy on novel categories after the last step, percent.
-
-    Raises:
-        DataError: no step.
-    """
-    return _steps(new)[-1]
-
-
-def mean_discovery(new: Sequence[float]) -> float:
-    """M_d as in Happy: accuracy on novel categories, mean of the steps, percent.
-
-    Raises:
-        DataError: no step.
-    """
-    present = [value for value in _steps(new) if not math.isnan(value)]
-    return sum(present) / len(present) if present else math.nan
-
-
 @dataclass(frozen=True)
 class ForgettingScore(ContinualScore):
     """PA-CGCD's figures beside All, Old and New, which are M_all, M_o and M_d of every step.
@@ -380,47 +339,34 @@ class ForgettingScore(ContinualScore):
         return [before - row.old for before, row in zip(self.known_before, self.stages, strict=True)]
 
     @property
-    def m_all(self) -> float:
-        """Accuracy over all images after the last step, percent."""
-        return self.stages[-1].all
-
-    @property
-    def m_o(self) -> float:
-        """Accuracy on known categories after the last step, percent."""
-        return self.stages[-1].old
-
-    @property
-    def m_f(self) -> float:
-        """`max_forgetting`, in points."""
-        return max_forgetting(self.known_before, [row.old for row in self.stages])
-
-    @property
-    def m_d(self) -> float:
-        """`final_discovery`, percent."""
-        return final_discovery([row.new for row in self.stages])
-
-    @property
     def columns(self) -> Mapping[str, Sequence[float]]:
         """ACC_0 and what every step lost of it."""
         return {"known_before": self.known_before, "forgotten": self.forgotten}
 
     @property
     def summary(self) -> Mapping[str, float]:
-        """The four figures, and M_d as the mean of the steps."""
-        mean = mean_discovery([row.new for row in self.stages])
-        return {"M_all": self.m_all, "M_o": self.m_o, "M_f": self.m_f, "M_d": self.m_d, "M_d_mean": mean}
+        """Percent after the last step, M_f as the greatest loss of all steps, and M_d also as in Happy: their mean.
+
+        M_f is in points, below 0 where accuracy never fell. Steps without such images do not count.
+        """
+        last = self.stages[-1]
+        lost, new = (
+            [value for value in values if not math.isnan(value)]
+            for values in (self.forgotten, [row.new for row in self.stages])
+        )
+        return {
+            "M_all": last.all,
+            "M_o": last.old,
+            "M_f": max(lost, default=math.nan),
+            "M_d": last.new,
+            "M_d_mean": sum(new) / len(new) if new else math.nan,
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ForgettingScore":
         """What `to_dict` wrote."""
         before = not_null(values["columns"]["known_before"])
         return cls(values["protocol"], stage_scores(values["stages"]), before)
-
-
-def _steps(values: Sequence[float]) -> Sequence[float]:
-    if not values:
-        raise DataError("Expected at least one step to score, got none.")
-    return values
 
 
 def score_part_routing(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from promptccd.experiments.measures import ABSENT as ABSENT
     from promptccd.experiments.measures import Spread as Spread
     from promptccd.experiments.measures import StageCost as StageCost
-    from promptccd.experiments.measures import count_range as count_range
+    from promptccd.experiments.measures import average_spreads as average_spreads
+    from promptccd.experiments.measures import count_text as count_text
     from promptccd.experiments.measures import stage_costs as stage_costs
     from promptccd.experiments.pages import csv_text as csv_text
     from promptccd.experiments.pages import render_page as render_page

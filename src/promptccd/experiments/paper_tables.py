@@ -334,4 +334,5 @@ def _charts(groups: Scores) -> list[Chart]:
 
 def _forgotten(score: ContinualScore) -> float:
     """M_f where the protocol has it, else the points of Old that were lost since its best stage."""
-    return score.m_f if isinstance(score, ForgettingScore) else forgetting([row.old for row in score.stages])
+    given = score.summary.get("M_f")
+    return forgetting([row.old for row in score.stages]) if given is None else given

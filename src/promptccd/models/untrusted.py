@@ -57,8 +57,7 @@ def read_json(path: str, name: str) -> dict[str, Any]:
     if len(content) > MOST_JSON_BYTES:
         raise CheckpointError(f"{name} is larger than {MOST_JSON_BYTES} bytes: no model of ours needs that.")
     try:
-        text = content.decode("utf-8")
-        values = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        values = strict_json(content)
     except RecursionError as error:
         raise CheckpointError(f"{name} is nested too deeply for a configuration.") from error
     except ValueError as error:
@@ -67,6 +66,12 @@ def read_json(path: str, name: str) -> dict[str, Any]:
         raise CheckpointError(f"{name} holds a {type(values).__name__}, expected a JSON object.")
     _require_plain(values, name)
     return values
+
+
+def strict_json(content: bytes) -> Any:
+    """Values of JSON, which is in UTF-8, gives no key twice and has finite numbers alone; or else a `ValueError`."""
+    text = content.decode("utf-8")
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
 
 
 def _require_plain(values: dict[str, Any], name: str) -> None:

@@ -9,9 +9,7 @@ written whole, see `Journal`.
 
 import base64
 import hashlib
-import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -23,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from promptccd.errors import RegistryError
+from promptccd.models.untrusted import strict_json
 from promptccd.registry.changes import LONGEST_TIME, History, LogEntry, Step
 from promptccd.registry.registry import NOTHING_YET, CategoryRegistry
 from promptccd.registry.tables import (
@@ -36,7 +35,7 @@ from promptccd.registry.tables import (
     Patch,
     Tables,
 )
-from promptccd.storage import append_to, newer_format, read_lines, refuse_links, write_file
+from promptccd.storage import append_to, newer_format, plain_json, read_lines, refuse_links, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
         "log": [_write_entry(entry) for entry in registry.log],
         "redo": [_write_entry(entry) for entry in registry.redo_stack],
     }
-    contents = {PROTOTYPES: save({"prototypes": rows}), REGISTRY: _plain_json(values)}
+    contents = {PROTOTYPES: save({"prototypes": rows}), REGISTRY: plain_json(values)}
     if any(_content(place / name) != content for name, content in contents.items()):
         _keep_previous(place)
         for name, content in contents.items():
@@ -214,7 +213,7 @@ class Journal:
         steps = [_write_step(step) for step in self.registry.steps or ()]
         header = {"format": FORMAT, "registry": self._snapshot}
         lines = [header, *steps] if steps and not self._end else steps
-        return b"".join(_plain_json(line) + b"\n" for line in lines)
+        return b"".join(plain_json(line) + b"\n" for line in lines)
 
     @property
     def mark(self) -> str:
@@ -276,10 +275,6 @@ def _read_step(values: Any) -> Step:
     return Step("do", entry.number, entry, shaped, _read_number(values["next_id"], "next_id"))
 
 
-def _plain_json(values: Any) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
 def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
@@ -318,18 +313,13 @@ def _read(path: Path) -> bytes:
 
 def _parsed(content: bytes) -> Any:
     try:
-        return json.loads(
-            content.decode("utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            object_pairs_hook=_unique,
-        )
+        return strict_json(content)
     except RecursionError as error:
         raise RegistryError("it is nested too deeply.") from error
-    except RegistryError:
-        raise
-    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
-        raise RegistryError(f"it is no JSON ({str(error)[:100]}): copy the checkpoint again.") from error
+    except ValueError as error:
+        raise RegistryError(
+            f"it is no plain JSON ({str(error)[:100]}): copy the checkpoint again."
+        ) from error
 
 
 def _read_prototypes(path: Path, described: Any) -> np.ndarray:
@@ -378,23 +368,6 @@ def _keep_previous(folder: Path) -> None:
 def _digest(rows: np.ndarray) -> str:
     # mutant without dtype=: float32 is stored in that order of bytes on all we test on
     return hashlib.sha256(np.ascontiguousarray(rows, dtype="<f4").data).hexdigest()
-
-
-def _refuse_constant(name: str) -> None:
-    raise RegistryError(f"it holds {name}, which is no number.")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise RegistryError(f"it holds {_short(text)}, which is too large a number.")
-    return number
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise RegistryError("it gives a key twice in one object.")
-    return found
 
 
 class _Codec(NamedTuple):

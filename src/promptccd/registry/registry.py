@@ -1,7 +1,6 @@
 """The registry of categories: every id, name and correction, kept over stages, and every edit taken back on request."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, KeysView, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from promptccd.registry.tables import (
     check_name,
     mended_name,
 )
+from promptccd.storage import plain_json
 
 NOTHING_YET = -1  # stage of a registry that observed none
 
@@ -207,8 +207,7 @@ class CategoryRegistry:
             "links": sorted([*pair, answer] for pair, answer in tables.links.items()),
             "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
         }
-        text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(plain_json(state)).hexdigest()
 
     @classmethod
     def from_categories(

@@ -140,6 +140,7 @@ def grouped(crowd, **options):
     return group_images(points, keys_of(points), known, next_id=4, constraints=pins, **options)
 
 
+@pytest.mark.slow
 def test_a_sample_finds_what_all_images_do(crowd, monkeypatch):
     everything, count = grouped(crowd)
     monkeypatch.setattr(held_kmeans, "MOST_SAMPLED", 300)

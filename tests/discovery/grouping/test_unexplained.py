@@ -157,7 +157,7 @@ def test_where_new_categories_do_not_stand_out_silhouettes_propose_them() -> Non
     assert sorted(named) == [8, 9, 10, 11]
 
 
-@pytest.mark.parametrize("num_categories", [1, 2, 8])
+@pytest.mark.parametrize("num_categories", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
 def test_nor_is_a_known_category_cut_up_there(num_categories: int) -> None:
     """The parts of a folder that holds one kind of thing stand apart from each other as well as silhouettes ask."""
     features, truth = WORLD.draw(range(num_categories), 180, seed=2)

@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from promptccd import system
 from promptccd.data.file_names import display_name
@@ -32,6 +31,7 @@ from promptccd.storage import (
     lock_folder,
     make_folder,
     newer_format,
+    plain_json,
     read_lines,
     refuse_links,
     remove_leftovers,
@@ -547,13 +547,9 @@ def _node(status: os.stat_result) -> tuple[int, int]:
 
 
 def _header(project: str) -> bytes:
-    return _json({"format": FORMAT, **({"project": project} if project else {})})
+    return plain_json({"format": FORMAT, **({"project": project} if project else {})}) + b"\n"
 
 
 def _text_of(line: _Line) -> bytes:
     made_of = [] if line.made_of == line.digest else [line.made_of]
-    return _json([line.place, line.size, line.digest, *made_of])
-
-
-def _json(values: Any) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    return plain_json([line.place, line.size, line.digest, *made_of]) + b"\n"
