@@ -116,7 +116,8 @@ def fitted_over_floors(
     origin = features.mean(0)
     data = mixture.COVARIANCES[covariance](features - origin)
     scale = float(data.points.double().square().mean())
-    first = mixture.start(data, settled, count, FLOORS[0] * scale, seed)
+    groups = mixture.start_groups(features, origin, settled, count, seed)
+    first = mixture.start(data, *groups, FLOORS[0] * scale)
     found = {}
     for floor in FLOORS:
         more = (floor - FLOORS[0]) * scale
