@@ -101,7 +101,8 @@ def expectation_maximisation(
     points -= points.mean(0)
     data = mixture.COVARIANCES[covariance_type](points)
     free = torch.full((len(points),), -1)
-    start = mixture.start(data, free, size.old + size.new, REGULARISATION, seed=0)
+    groups = mixture.start_groups(points, torch.zeros(points.shape[1]), free, size.old + size.new, seed=0)
+    start = mixture.start(data, *groups, REGULARISATION)
     ours_seconds, ours = timed(
         lambda: mixture.iterate(
             mixture.COVARIANCES[covariance_type](points), start, free, iterations, 0.0, REGULARISATION

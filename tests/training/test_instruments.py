@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from promptccd.clustering import semi_supervised_kmeans
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
@@ -34,6 +35,7 @@ from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe
+from tests.tensor_memory import TensorMemory
 
 CPU = torch.device("cpu")
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
@@ -491,3 +493,16 @@ def test_the_image_whose_feature_is_no_number_is_named(
     said = rf"2 features of stage 1 are not numbers, that of image {images.sample_ids[5]} for one"
     with pytest.raises(DivergedError, match=said):
         extract_features(model, images, VIEW, **rest)
+
+
+def test_features_are_held_once(images: StageImages, model: PromptCCDModel, monkeypatch) -> None:
+    width = 50_000
+    monkeypatch.setattr(model.config.vision_config, "hidden_size", width)
+    monkeypatch.setattr(model, "features_of", lambda pixels, prompted: pixels.new_ones(len(pixels), width))
+    monkeypatch.setattr(semi_supervised_kmeans, "POINTS_PER_BLOCK", 1)
+    with TensorMemory() as memory:
+        features = extract_features(
+            model, images, VIEW, device=CPU, batch_size=1, num_workers=0, progress=progress_bar, label=""
+        )
+    assert torch.equal(features, torch.ones(len(images), width))
+    assert memory.peak < (len(images) + 4) * width * 4

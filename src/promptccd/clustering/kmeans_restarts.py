@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time # mutant: memory alone
+ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long # mutant: memory alone
+# mutant: memory alone
+VALUES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: a second copy of all is never held
 POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time # mutant: memory alone
 
 WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
@@ -221,9 +223,12 @@ def assign(restarts: Restarts) -> Moves:
     unsettled = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
     restart, point = unsettled.nonzero().unbind(1)
     # amax is far quicker than argmax, and soon few points need an index; an index of all would copy the affinities
-    every = unsettled.all()
-    affinity = restarts.affinity
-    new = affinity.argmax(1).flatten() if every else affinity[restart, :, point].argmax(1)
+    if unsettled.all():
+        new = restarts.affinity.argmax(1).flatten()
+    else:
+        some = max(1, VALUES_AT_ONCE // num_clusters)  # mutant: memory alone
+        pairs = zip(restart.split(some), point.split(some), strict=True)
+        new = torch.cat([restarts.affinity[pair[0], :, pair[1]].argmax(1) for pair in pairs])
     old = restarts.labels[restart, point]
     restarts.labels[restart, point] = new
 
@@ -272,7 +277,8 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
     few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
     if problem.gram is None:
         few = torch.zeros_like(few)
-    for rows in moves.rows[~few].split(ROWS_PER_PRODUCT):
+    at_once = VALUES_AT_ONCE // max(1, affinity.shape[1])  # mutant: memory alone
+    for rows in moves.rows[~few].split(max(1, min(ROWS_PER_PRODUCT, at_once))):
         affinity[rows] = problem.affinities(centres[rows])
 
     corrected, old, before = moves.of_rows(few), old[few], before[few]

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from promptccd.clustering.kmeans_restarts import sum_rows
+from promptccd.clustering.kmeans_restarts import POINTS_PER_BLOCK, sum_rows
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
 from promptccd.errors import DataError
 
@@ -18,6 +18,8 @@ from promptccd.errors import DataError
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
 # mutant: both ways to take the sums give one result
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
+# mutant: memory alone
+VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all are rarely held
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class MixtureSteps(ABC):
         """Variance of all points about their mean plus the floor, in the shape of one component's."""
 
     @abstractmethod
-    def log_joint(self, state: State) -> Tensor:
-        """Log pi_c + log N(x | mu_c, Sigma_c), ``(N, K)``, in the dtype of the points."""
+    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
+        """Log pi_c + log N(x | mu_c, Sigma_c) of any points ``(B, D)``: ``(B, K)``, in their dtype."""
 
     @abstractmethod
     def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
@@ -49,15 +51,24 @@ class MixtureSteps(ABC):
 
     def expectation(self, state: State, settled: Tensor) -> tuple[Tensor, float]:
         """Responsibilities ``(N, K)``, those of a settled point 1 on its own component, and the mean log-likelihood."""
-        log_joint = self.log_joint(state)
-        held = (settled >= 0).nonzero().flatten()
-        own = log_joint[held, settled[held]]
-        log_joint[held] = -math.inf
-        log_joint[held, settled[held]] = own
-        responsibilities = log_joint.softmax(1)
-        # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
-        log_density = log_joint.amax(1) - responsibilities.amax(1).double().log()
-        return responsibilities, float(log_density.mean())
+        log_joint_of, log_density = self.log_joint(state), []
+        responsibilities = self.points.new_empty(len(self.points), len(state.means))
+        rows = self._rows_at_once()
+        for points, own, out in zip(
+            self.points.split(rows), settled.split(rows), responsibilities.split(rows), strict=True
+        ):
+            log_joint = log_joint_of(points)
+            held = (own >= 0).nonzero().flatten()
+            of_own = log_joint[held, own[held]]
+            log_joint[held] = -math.inf
+            log_joint[held, own[held]] = of_own
+            out.copy_(log_joint.softmax(1))
+            # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
+            log_density.append(log_joint.amax(1) - out.amax(1).double().log())
+        return responsibilities, float(torch.cat(log_density).mean())
+
+    def _rows_at_once(self) -> int:
+        return max(1, VALUES_AT_ONCE // self.points.shape[1])
 
     def _log_weights(self, mass: Tensor) -> Tensor:
         # A weight of exactly zero could never grow again, and its logarithm is not finite.
@@ -71,26 +82,40 @@ class AxisAligned(MixtureSteps):
 
     def __init__(self, points: Tensor, spherical: bool = False):
         super().__init__(points)
+        self.spherical = spherical
+
+    def _squares(self, points: Tensor) -> Tensor:
+        """Of points ``(B, D)``: ``(B, D)``, or ``(B, 1)`` where dimensions share a variance."""
         squares = points.square()
-        self.squares = squares.mean(1, keepdim=True) if spherical else squares  # (N, 1) or (N, D)
+        return squares.mean(1, keepdim=True) if self.spherical else squares
+
+    def _square_columns(self) -> Iterator[Tensor]:
+        """The squares of all points, a few columns at a time."""
+        if self.spherical:
+            yield torch.cat([self._squares(points) for points in self.points.split(self._rows_at_once())])
+        else:
+            for columns in self.points.split(max(1, VALUES_AT_ONCE // len(self.points)), dim=1):
+                yield columns.square()
 
     def overall_variance(self, floor: float) -> Tensor:
         """See the base class; ``(D,)`` or ``(1,)``."""
-        return self.squares.mean(0, dtype=torch.float64) + floor
+        means = [columns.mean(0, dtype=torch.float64) for columns in self._square_columns()]
+        return torch.cat(means) + floor
 
-    def log_joint(self, state: State) -> Tensor:
+    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
         """See the base class; two matrix products."""
         width, dtype = self.points.shape[1], self.points.dtype
-        per_column = width // self.squares.shape[1]  # dimensions that one variance stands for: 1 or D
+        per_column = width if self.spherical else 1  # dimensions that one variance stands for
         precisions = 1 / state.variances
         constant = (
             state.log_weights
             - 0.5 * width * math.log(2 * math.pi)
             - 0.5 * per_column * state.variances.log().sum(1)
             - 0.5 * (state.means.square() * precisions).sum(1)
-        )
-        log_joint = torch.addmm(constant.to(dtype), self.points, (state.means * precisions).to(dtype).T)
-        return log_joint.addmm_(self.squares, (-0.5 * per_column * precisions).to(dtype).T)
+        ).to(dtype)
+        linear = (state.means * precisions).to(dtype).T
+        quadratic = (-0.5 * per_column * precisions).to(dtype).T
+        return lambda points: torch.addmm(constant, points, linear).addmm_(self._squares(points), quadratic)
 
     def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class."""
@@ -99,7 +124,7 @@ class AxisAligned(MixtureSteps):
         scale = 1 / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, None]
         means = first * scale
         centre_squares = means.square()
-        if self.squares.shape[1] == 1:
+        if self.spherical:
             centre_squares = centre_squares.mean(1, keepdim=True)
         variances = (second * scale - centre_squares).clamp(min=0) + floor
         return State(
@@ -112,19 +137,20 @@ class AxisAligned(MixtureSteps):
         """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
         # mutant > to >=: a weight of exactly what is too small to move a mean moves none
-        component, point = (by_component > SMALLEST_RESPONSIBILITY).nonzero().unbind(1)
+        counts = by_component > SMALLEST_RESPONSIBILITY
         # mutant: both ways to take the sums give one result
-        if len(point) > MAX_SPARSE_SHARE * responsibilities.numel():
-            sums = [by_component @ table for table in (self.points, self.squares)]
+        if int(counts.count_nonzero()) > MAX_SPARSE_SHARE * responsibilities.numel():
             mass = responsibilities.sum(0, dtype=torch.float64)
-        else:
-            weights = responsibilities[point, component]
-            sizes = torch.bincount(component, minlength=responsibilities.shape[1])
-            # mutant: embedding_bag takes numbers and indices in either order
-            sums = [sum_rows(table, point, weights, sizes) for table in (self.points, self.squares)]
-            ones = self.points.new_ones(len(self.points))[:, None]
-            mass = sum_rows(ones, point, weights, sizes)[:, 0].double()
-        return mass, sums[0], sums[1]
+            return mass, by_component @ self.points, by_component @ self._squares(self.points)
+        component, point = counts.nonzero().unbind(1)
+        weights = responsibilities[point, component]
+        sizes = torch.bincount(component, minlength=responsibilities.shape[1])
+        # mutant: embedding_bag takes numbers and indices in either order
+        total = partial(
+            sum_rows, points=point, weights=weights, sizes=sizes
+        )  # lets go of columns before the next
+        mass = total(self.points.new_ones(len(self.points))[:, None])[:, 0].double()
+        return mass, total(self.points), torch.cat([*map(total, self._square_columns())], dim=1)
 
 
 class FullCovariance(MixtureSteps):
@@ -132,19 +158,29 @@ class FullCovariance(MixtureSteps):
 
     def overall_variance(self, floor: float) -> Tensor:
         """See the base class; ``(D, D)``."""
-        return _with_floor(self.points.double().T @ self.points.double() / len(self.points), floor)
+        width = self.points.shape[1]
+        products = self.points.new_zeros(width, width, dtype=torch.float64)
+        for points in self.points.split(self._rows_at_once()):
+            wide = points.double()
+            products.addmm_(wide.T, wide)
+        return _with_floor(products / len(self.points), floor)
 
-    def log_joint(self, state: State) -> Tensor:
+    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
         """See the base class; through the Cholesky factor, one component after the other."""
         width, dtype = self.points.shape[1], self.points.dtype
         factors = torch.linalg.cholesky(state.variances)
         log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
-        columns = []
-        for mean, factor in zip(state.means.to(dtype), factors.to(dtype), strict=True):
-            whitened = torch.linalg.solve_triangular(factor, (self.points - mean).T, upper=False)
-            columns.append(whitened.square().sum(0))
-        constant = state.log_weights - 0.5 * (log_det + width * math.log(2 * math.pi))
-        return constant.to(dtype) - 0.5 * torch.stack(columns, dim=1)
+        constant = (state.log_weights - 0.5 * (log_det + width * math.log(2 * math.pi))).to(dtype)
+        means, factors = state.means.to(dtype), factors.to(dtype)
+
+        def of(points: Tensor) -> Tensor:
+            columns = []
+            for mean, factor in zip(means, factors, strict=True):
+                whitened = torch.linalg.solve_triangular(factor, (points - mean).T, upper=False)
+                columns.append(whitened.square().sum(0))
+            return constant - 0.5 * torch.stack(columns, dim=1)
+
+        return of
 
     def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class; each component reads its own points alone."""
@@ -155,10 +191,15 @@ class FullCovariance(MixtureSteps):
             own = (column > SMALLEST_RESPONSIBILITY).nonzero().flatten()
             if len(own) == 0:
                 continue
-            points, weights = self.points[own].double(), column[own].double()
-            means[component] = weights @ points / weights.sum()
-            centred = (points - means[component]) * weights.sqrt()[:, None]
-            variances[component] = _with_floor(centred.T @ centred / weights.sum(), floor)
+            weights, rows = column[own].double(), self._rows_at_once()
+            parts = [*zip(own.split(rows), weights.split(rows), strict=True)]
+            total = weights.sum()
+            means[component] = sum(share @ self.points[part].double() for part, share in parts) / total
+            products = torch.zeros_like(variances[component])
+            for part, share in parts:
+                centred = (self.points[part].double() - means[component]) * share.sqrt()[:, None]
+                products += centred.T @ centred
+            variances[component] = _with_floor(products / total, floor)
         return State(means, variances, self._log_weights(mass))
 
 
@@ -253,9 +294,11 @@ def fit_gaussian_mixture(
         )
     settled = _settled(settled, features, num_components)
     origin = features.mean(0)
+    members, centres = start_groups(features, origin, settled, num_components, seed)
     data = COVARIANCES[covariance_type](features - origin)
-    floor = max(floor_share * float(data.points.double().square().mean()), SMALLEST_FLOOR)
-    state = start(data, settled, num_components, floor, seed)
+    squares = [points.double().square().sum() for points in data.points.split(POINTS_PER_BLOCK)]
+    floor = max(floor_share * float(torch.stack(squares).sum() / features.numel()), SMALLEST_FLOOR)
+    state = start(data, members, centres, floor)
     fit = iterate(data, state, settled, max_iter, tol, floor)
     return replace(fit, means=fit.means + origin)
 
@@ -276,29 +319,38 @@ def _settled(settled: Tensor | None, features: Tensor, num_components: int) -> T
     return settled.to(features.device)
 
 
-def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float, seed: int) -> State:
-    """The means, covariances and sizes of the clusters of semi-supervised k-means."""
-    centres = data.points.new_zeros(num_components, data.points.shape[1])
-    members = settled.clone()
+def start_groups(
+    features: Tensor, origin: Tensor, settled: Tensor, num_components: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
+
+    It makes its own centred points, free and settled ones, so that no third copy of the features is held meanwhile.
+    """
+    centres, members = features.new_zeros(num_components, features.shape[1]), settled.clone()
     free = settled < 0
     if free.any():
         # Centres of known categories stay: a free one without a category of its own must not take over a known one.
         kmeans = SemiSupervisedKMeans(
             num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, hold_labelled=True
         )
-        kmeans.fit(data.points[free], data.points[~free], settled[~free])
+        kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), settled[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
         component = _components_of(settled, num_components)
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
         centres[component] = torch.as_tensor(kmeans.cluster_centers_)
-    one_hot = torch.nn.functional.one_hot(members, num_components).to(data.points)
+    return members, centres
+
+
+def start(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) -> State:
+    """The means, covariances and sizes of the groups that EM starts from."""
+    responsibilities = data.points.new_zeros(len(members), len(centres)).scatter_(1, members[:, None], 1)
     overall = data.overall_variance(floor)  # for components without points
     empty = State(
         means=centres.double(),
-        variances=overall.expand(num_components, *overall.shape),
-        log_weights=overall.new_zeros(num_components),
+        variances=overall.expand(len(centres), *overall.shape),
+        log_weights=overall.new_zeros(len(centres)),
     )
-    return data.maximisation(one_hot, empty, floor)
+    return data.maximisation(responsibilities, empty, floor)
 
 
 def _components_of(settled: Tensor, num_components: int) -> Tensor:
@@ -319,6 +371,7 @@ def iterate(
             break
         if iteration < max_iter:
             previous, state = log_likelihood, data.maximisation(responsibilities, state, floor)
+        del responsibilities  # before the next ones are made
     return MixtureParameters(
         means=state.means.to(data.points),
         variances=state.variances.to(data.points),

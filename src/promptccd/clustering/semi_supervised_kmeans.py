@@ -166,8 +166,11 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         # mutant: how many restarts share a batch changes speed and memory, never the result
         size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_ELEMENTS // max(1, num_clusters * num_points)))
         for ids in torch.arange(num_restarts).split(size):
-            restarts = start(problem, ids.to(problem.points.device), draws[ids].to(problem.points.device))
-            yield run_lloyd(problem, restarts, self.max_iter, self.tol)
+            device = problem.points.device
+            # The restarts have no name here, which would keep them while the next are made.
+            yield run_lloyd(
+                problem, start(problem, ids.to(device), draws[ids].to(device)), self.max_iter, self.tol
+            )
 
 
 def _read_labelled(
@@ -234,12 +237,16 @@ def as_features(values: Array, name: str) -> Tensor:
     values = values.detach() if values.dtype in (torch.float32, torch.float64) else values.float()
     if values.ndim != 2:
         raise DataError(f"Expected {name} of shape (N, D), got {tuple(values.shape)}.")
-    # Block by block: a check of all at once takes as much memory again.
-    finite = [block.isfinite().all(1) for block in values.split(POINTS_PER_BLOCK)]
-    bad = (~torch.cat(finite)).nonzero()
+    bad = (~finite_rows(values)).nonzero()
     if len(bad):
         raise DataError(
             f"Expected finite features, got NaN or infinity in row {int(bad[0])} of {name} "
             f"({len(bad)} such rows): leave these rows out or look at what produced them."
         )
     return values
+
+
+def finite_rows(values: Tensor) -> Tensor:
+    """Which rows ``(N, D)`` hold finite numbers alone: ``(N,)``."""
+    # Block by block: a check of all at once takes as much memory again.
+    return torch.cat([block.isfinite().all(1) for block in values.split(POINTS_PER_BLOCK)])

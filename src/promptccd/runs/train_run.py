@@ -582,13 +582,12 @@ class _Run:
         """Set the model's spread: how far the images so far lie from the prototypes of their categories."""
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
-        placed, labelled = rows >= 0, torch.arange(len(rows)) < len(assigned[0])
         spread = measure_spread(
-            torch.cat(list(features))[placed.to(features[0].device)],
-            rows[placed],
+            torch.cat(list(features)),
+            rows,
             model.prototypes,
             seed=self.recipe.training.seed,
-            labelled=labelled[placed],
+            labelled=torch.arange(len(rows)) < len(assigned[0]),
         )
         model.set_spread(spread)
 

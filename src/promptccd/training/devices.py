@@ -59,9 +59,9 @@ class _GatherWithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
         ctx.rank = dist.get_rank()
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.stack(parts)
+        gathered = rows.new_empty(dist.get_world_size(), *rows.shape)
+        dist.all_gather([*gathered], rows.contiguous())
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from promptccd.clustering.semi_supervised_kmeans import finite_rows
 from promptccd.data.stage_images import Progress, StageImages, loader_options
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
@@ -58,16 +59,18 @@ def extract_features(
         pin_memory=device.type == "cuda",
         **loader_options(num_workers, batch_size * view.num_bytes),
     )
-    parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
+    features = torch.empty(len(share), model.config.vision_config.hidden_size, device=device)
+    place = 0
 
     def embed(pixels: Tensor) -> Tensor:
         pixel_values = normalise(pixels.to(device, non_blocking=device.type == "cuda"), view.mean, view.std)
         return model.features_of(pixel_values, prompted)
 
     for pixels in progress(loader, len(loader), label):
-        parts.append(in_smaller_batches(embed, pixels))
+        features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
+        place += len(pixels)
     model.train(was_training)
-    return _finite(gather_rows(torch.cat(parts)[None], len(images))[0], images)
+    return _finite(gather_rows(features[None], len(images))[0], images)
 
 
 @torch.no_grad()
@@ -102,7 +105,7 @@ def routing_agreement(
 
 
 def _finite(features: Tensor, images: StageImages) -> Tensor:
-    bad = (~torch.isfinite(features).all(dim=1)).nonzero()
+    bad = (~finite_rows(features)).nonzero()
     if len(bad):
         raise DivergedError(
             f"{len(bad)} features of stage {images.stage.index} are not numbers, that of image "

@@ -1,0 +1,92 @@
+"""What fits take beside the features, which a device has to hold: a million images of ViT-B are 3.1 GB."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.clustering import category_spread, fit_gaussian_mixture, mixture, semi_supervised_kmeans
+from promptccd.clustering.category_spread import measure_spread
+from tests.tensor_memory import TensorMemory
+
+IMAGES, WIDTH, CATEGORIES = 40_000, 96, 4
+FEATURES = IMAGES * WIDTH * 4
+
+
+@pytest.fixture(scope="module")
+def features() -> tuple[Tensor, Tensor, Tensor]:
+    """Features, their categories and prototypes."""
+    generator = torch.Generator().manual_seed(0)
+    prototypes = F.normalize(torch.randn(CATEGORIES, WIDTH, generator=generator))
+    rows = torch.arange(IMAGES) % CATEGORIES
+    points = prototypes[rows] + 0.1 * torch.randn(IMAGES, WIDTH, generator=generator)
+    return F.normalize(points), rows, prototypes
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As small beside these features as they are beside those of a million images."""
+    monkeypatch.setattr(semi_supervised_kmeans, "MAX_BATCH_ELEMENTS", 2**18)
+    for module in (mixture, category_spread):
+        monkeypatch.setattr(module, "VALUES_AT_ONCE", 2**18)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
+@pytest.mark.parametrize("known", [0, CATEGORIES // 2])
+def test_a_mixture_is_fitted_in_two_and_a_half_times_its_features(features, covariance_type, known) -> None:
+    points, rows, _ = features
+    settled = torch.where(rows < known, rows, -1)
+    with TensorMemory() as memory:
+        fit_gaussian_mixture(
+            points, CATEGORIES, settled=settled, covariance_type=covariance_type, max_iter=2, seed=1
+        )
+    assert 1 < memory.peak / FEATURES < 2.5
+
+
+def test_a_spread_is_measured_in_less_than_its_features(features) -> None:
+    with TensorMemory() as memory:
+        measure_spread(*features, seed=1)
+    assert memory.peak < FEATURES
+    bytes_per_image = WIDTH * 8  # in float64
+    assert memory.peak > 4_096 * bytes_per_image
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
+@pytest.mark.parametrize("sparse_share", [0.0, 1.0])
+def test_how_much_is_read_at_once_changes_no_mixture(
+    features, covariance_type, sparse_share, monkeypatch
+) -> None:
+    points, rows, _ = (each[:1_000] for each in features)
+    monkeypatch.setattr(mixture, "MAX_SPARSE_SHARE", sparse_share)
+    fits = []
+    for at_once in (7 * WIDTH, 2**30):
+        monkeypatch.setattr(mixture, "VALUES_AT_ONCE", at_once)
+        settled = torch.where(rows < 2, rows, -1)
+        fits.append(
+            fit_gaussian_mixture(points, CATEGORIES, settled=settled, covariance_type=covariance_type, seed=1)
+        )
+    first, second = fits
+    assert first.num_iterations == second.num_iterations > 0
+    for name in ("means", "variances", "log_weights", "floor"):
+        torch.testing.assert_close(getattr(first, name), getattr(second, name), rtol=1e-6, atol=1e-8)
+        if covariance_type != "full":  # its products are summed block by block
+            assert torch.equal(getattr(first, name), getattr(second, name))
+
+
+def test_how_much_is_read_at_once_changes_no_spread_and_images_of_no_row_are_left_out(
+    features, monkeypatch
+) -> None:
+    points, rows, prototypes = features[0][:1_003], features[1][:1_003], features[2]
+    counts, given = torch.arange(len(rows)) % 5 > 0, torch.arange(len(rows)) < 600
+    of_rows = measure_spread(points[counts], rows[counts], prototypes, seed=1, labelled=given[counts])
+    monkeypatch.setattr(category_spread, "VALUES_AT_ONCE", 7 * WIDTH)
+    blocked = measure_spread(points, torch.where(counts, rows, -1), prototypes, seed=1, labelled=given)
+    for name in ("spreads", "typical", "reach", "border", "slope", "temperature", "separation"):
+        torch.testing.assert_close(getattr(of_rows, name), getattr(blocked, name), rtol=1e-6, atol=0)
+    metrics = [each.whitener @ each.whitener.T for each in (of_rows, blocked)]
+    torch.testing.assert_close(*metrics, rtol=1e-5, atol=1e-5)
+    some = torch.where(counts, rows, -1)
+    every, of_none = (
+        measure_spread(points, some, prototypes, seed=1, labelled=each) for each in (None, ~counts)
+    )
+    assert every.temperature == of_none.temperature
