@@ -17,7 +17,7 @@ from .untrusted import CheckpointError, one_line, read_json, remedy_of_copy, sho
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 MOST_HEADER_BYTES = 8 * 2**20
 MOST_SHARDS = 1_000
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 
