@@ -96,7 +96,7 @@ cases(
         "own code and a processor": (config(auto_map__AutoImageProcessor="evil.Evil"), "auto_map"),
         "inner key use_timm_backbone": (config(vision_config__use_timm_backbone=True), "use_timm_backbone"),
         "a name for a backbone": (config(vision_config="facebook/dinov2-base"), "vision_config"),
-        "unknown key": (config(hidden_sise=32), "hidden_sise"),
+        "unknown key": (config(hidden_sise=32, note={"deep": ["text"]}), None),
         "path for a name": (config(_name_or_path="/etc/passwd", transformers_version="9.9.9"), None),
         "a billion labels": (config(num_labels=10**9), None),
         "labels and a class": (
@@ -151,7 +151,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("initializer_range", [1e300]),
     ("stage", ["newest"]),
     ("num_known", [-1]),
-    ("dtype", ["float64", "os.system", {"": "float32"}]),
+    ("dtype", ["int8", "os.system", {"": "float32"}]),
     ("count_estimate", [{}, 3, {"count": 2, "low": 3, "high": 1, "method": "x", "margin": "y"}]),
     ("category_ids", [7, [0, 0], [0, -1], [0, 2**70], [0, "1"], [False, True], list(range(100_001))]),
     ("category_names", [[0, 1], ["zero", "\u001b]0;owned\u0007"], ["zero", "x" * 10**6]]),
@@ -343,7 +343,7 @@ cases(
 )
 
 # Tensors
-DTYPES = ("int8", "uint8", "int64", "float64", "bool", "float8_e4m3fn", "complex64")
+DTYPES = ("int8", "uint8", "int64", "bool", "float8_e4m3fn", "complex64")
 PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means", "position_embeddings")
 VALUES = ("nan", "inf", "-inf")
 cases(38, {f"weights of {name}": (cast("last_weight", getattr(torch, name)), "of type") for name in DTYPES})

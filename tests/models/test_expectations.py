@@ -26,6 +26,8 @@ from transformers import (
     AutoModel,
     AutoModelForImageClassification,
     Dinov2Model,
+    Trainer,
+    TrainingArguments,
     pipeline,
 )
 from transformers.pipelines.pt_utils import KeyDataset
@@ -170,6 +172,77 @@ def test_loading_says_nothing(stage: Path, bare: Path, caplog: pytest.LogCapture
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
+
+
+@every_method
+def test_what_a_trainer_touched_is_loaded(
+    stage_of, bare: Path, method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    backbone = Dinov2Model.from_pretrained(bare)
+    for each, place in ((model, "stage"), (backbone, "bare")):
+        Trainer(each, TrainingArguments(str(tmp_path / "run"), report_to=[], use_cpu=True))
+        assert each.config.use_cache is False
+        each.save_pretrained(tmp_path / place)
+    AutoImageProcessor.from_pretrained(stage_of(method), backend="pil").save_pretrained(tmp_path / "stage")
+    caplog.clear()
+    pixels = torch.ones(1, 3, 16, 16)
+    for load in (AutoModel.from_pretrained, type(model).from_pretrained):
+        assert torch.equal(load(tmp_path / "stage")(pixels).features, model(pixels).features)
+    promptccd.CategoryDiscoveryPipeline.from_pretrained(tmp_path / "stage")
+    type(model).from_pretrained(tmp_path / "bare", **TINY_HEAD)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"my_note": "x"},
+        {"pad_token_id": 0, "gradient_checkpointing": True},
+        {"task_specific_params": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_keys_of_others_are_ignored_with_one_warning(
+    stage: Path, bare: Path, values: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place, load in ((stage, AutoModel.from_pretrained), (bare, Dinov2Model.from_pretrained)):
+        model = load(place)
+        for key, value in values.items():
+            setattr(model.config, key, value)
+        model.save_pretrained(tmp_path / "again")
+        caplog.clear()
+        again = PromptCCDModel.from_pretrained(tmp_path / "again", **({} if place == stage else TINY_HEAD))
+        (said,) = [each.getMessage() for each in caplog.records]
+        assert said.startswith(f"{len(values)} keys of the configuration are of no ")
+        assert all(key in said for key in values)
+        assert not any(hasattr(again.config, key) for key in values)
+
+
+@pytest.mark.parametrize("key", ["quantization_config", "auto_map", "kernel_config", "names_by_id2_code"])
+def test_what_could_not_be_loaded_is_not_saved(stage: Path, key: str, tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(stage)
+    setattr(model.config, key, {"a": "b"})
+    with pytest.raises(CheckpointError, match=f"not saved, since it could not be loaded.*{key}.*del model"):
+        model.save_pretrained(tmp_path)
+    assert not [*tmp_path.glob("*.json"), *tmp_path.glob("*.safetensors")]
+    delattr(model.config, key)
+    model.save_pretrained(tmp_path)
+    AutoModel.from_pretrained(tmp_path)
+
+
+@every_method
+def test_double_precision_is_saved_and_loaded(
+    stage_of, method: str, pixels: torch.Tensor, tmp_path: Path
+) -> None:
+    model = AutoModel.from_pretrained(stage_of(method), dtype=torch.float64)
+    model.save_pretrained(tmp_path)
+    again = AutoModel.from_pretrained(tmp_path, dtype="auto")
+    assert again.dtype == torch.float64
+    expected = AutoModel.from_pretrained(stage_of(method))(pixels, prompted=True).features
+    found = [each(pixels.double(), prompted=True).features for each in (model, again)]
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0].float(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_an_argument_that_nobody_takes_is_named(stage: Path) -> None:

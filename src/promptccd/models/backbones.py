@@ -21,7 +21,8 @@ from transformers import (
     PreTrainedModel,
     ViTModel,
 )
-from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
+
+from .block_calls import DINOv3ViTLayer, at_hand, let_in, product_of, run_piece, runs_whole
 
 _CLASSES = {
     "dinov2": (Dinov2Model, {}),
@@ -35,9 +36,12 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
-    """A backbone with random weights. It gets a copy of the configuration, which transformers would share."""
+    """A backbone with random weights, whose blocks are called even for a piece (`promptccd.models.block_calls`)."""
     model_class, options = _CLASSES[config.model_type]
-    return model_class(copy.deepcopy(config), **options)
+    backbone: PreTrainedModel = model_class(copy.deepcopy(config), **options)
+    for block in blocks_of(backbone):
+        let_in(block)
+    return backbone
 
 
 def blocks_of(backbone: PreTrainedModel) -> nn.ModuleList:
@@ -55,15 +59,18 @@ def final_norm(backbone: PreTrainedModel) -> nn.Module:
 def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     """Tokens that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches.
 
-    Positions are added already, unless the backbone rotates queries and keys instead (`rotation_of`).
+    Positions are added already, unless the backbone rotates queries and keys instead (`rotation_of`). A graph is built
+    only if the embeddings learn, which here they never do.
 
     Args:
         backbone: a supported one.
         pixel_values: normalised images ``(B, 3, H, W)``; any size that the patch size divides.
     """
-    if backbone.config.model_type == "vit":  # the only one that refuses other sizes by default
-        return backbone.embeddings(pixel_values, interpolate_pos_encoding=True)
-    return backbone.embeddings(pixel_values)
+    # ViT is the only one that refuses other sizes by default.
+    options = {"interpolate_pos_encoding": True} if backbone.config.model_type == "vit" else {}
+    with torch.set_grad_enabled(torch.is_grad_enabled() and _learns(backbone.embeddings)):
+        tokens: Tensor = backbone.embeddings(pixel_values, **options)
+    return tokens
 
 
 def rotation_of(backbone: PreTrainedModel, pixel_values: Tensor) -> Rotation | None:
@@ -83,13 +90,18 @@ def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
 def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
-    A graph is built only if the tokens need a gradient, as learnt prompts do.
+    A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
     """
+    before = blocks_of(backbone)[:-1]
     # mutant and to or: without gradients no token requires one
-    with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
-        for block in blocks_of(backbone)[:-1]:
+    with torch.set_grad_enabled(torch.is_grad_enabled() and (tokens.requires_grad or _learns(before))):
+        for block in before:
             tokens = recomputed(block, whole_block(block, rotation), tokens)
     return tokens
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def entering(
@@ -110,8 +122,7 @@ def entering(
 
 def whole_block(block: Any, rotation: Rotation | None) -> Callable[[Tensor], Tensor]:
     """A block as a function of the tokens alone, ``(B, T, D)`` to ``(B, T, D)``."""
-    _require_rotation(block, rotation)
-    return block if rotation is None else partial(block, position_embeddings=rotation)
+    return partial(block, **_positions(block, rotation))
 
 
 def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
@@ -169,18 +180,25 @@ def class_attention(block: Any, tokens: Tensor, num_patches: int, rotation: Rota
         num_patches: L; patches are the last tokens.
         rotation: `rotation_of` the images.
     """
-    _require_rotation(block, rotation)
-    weights = _class_weights(block.attention, _norms(block)[0](tokens), rotation)
+
+    def attention_of(block: Any, tokens: Tensor) -> Tensor:
+        return _class_weights(block.attention, _norms(block)[0](tokens), rotation)
+
+    weights: Tensor = run_piece(block, tokens, attention_of, **_positions(block, rotation))
     return weights[:, :, -num_patches:].transpose(1, 2).float()
 
 
 def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """Attention weights ``(B, H, T, T)`` of all tokens ``(B, T, D)``."""
-    _require_rotation(block, rotation)
-    attention, normed = block.attention, _norms(block)[0](tokens)
-    query = _turned(_heads(attention, attention.q_proj(normed)), rotation)
-    key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
-    return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
+
+    def attention_of(block: Any, tokens: Tensor) -> Tensor:
+        attention, normed = block.attention, _norms(block)[0](tokens)
+        query = _turned(_heads(attention, attention.q_proj(normed)), rotation)
+        key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+        return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
+
+    weights: Tensor = run_piece(block, tokens, attention_of, **_positions(block, rotation))
+    return weights
 
 
 def _class_weights(
@@ -190,37 +208,37 @@ def _class_weights(
     heads = _heads_of(attention)
     # mutant without -: the query of one token is (B, H * d), whose last dimension is 1
     query = attention.q_proj(normed[:, 0]).unflatten(-1, heads)  # (B, H, d)
-    if rotation is None:
-        scores = _class_scores(attention, query, normed)
-    else:
+    product = product_of(attention.k_proj) if rotation is None else None
+    if product is None:
         key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
         scores = (key @ query[..., None])[..., 0]
+    else:
+        scores = _class_scores(query, normed, *product)
     if prefix_keys is not None:
-        own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query.dtype).unflatten(-1, heads))
+        own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query).unflatten(-1, heads))
         scores = torch.cat([own, scores], dim=-1)
     # mutant without .float(): PyTorch sums a soft-max of halves in float32 by itself
     return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
 
 
-def _class_scores(attention: Any, query: Tensor, normed: Tensor) -> Tensor:
-    """Scores ``(B, H, T)`` of one query ``(B, H, d)``, without rotation.
+def _class_scores(query: Tensor, normed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores ``(B, H, T)`` of one query ``(B, H, d)`` with keys that are a product, without rotation.
 
     q . (W x + b) = (W' q) . x + q . b: instead of every token, the one query goes through the key projection.
     """
-    heads = _heads_of(attention)
-    key_weight = attention.k_proj.weight.unflatten(0, heads)  # (H, d, D)
-    seen = torch.einsum("bhd,hdD->bhD", query, key_weight)
+    heads = query.shape[1:]
+    seen = torch.einsum("bhd,hdD->bhD", query, weight.unflatten(0, heads))
     scores = seen @ normed.transpose(1, 2)  # (B, H, T)
-    if attention.k_proj.bias is None:
+    if bias is None:
         return scores
-    return scores + torch.einsum("bhd,hd->bh", query, attention.k_proj.bias.unflatten(0, heads))[..., None]
+    return scores + torch.einsum("bhd,hd->bh", query, bias.unflatten(0, heads))[..., None]
 
 
 def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
     """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
     if rotation is None:
         return rows
-    cosines, sines = (part.to(rows.dtype) for part in rotation)
+    cosines, sines = (part.to(rows) for part in rotation)
     before, patches = rows[..., : -len(sines), :], rows[..., -len(sines) :, :]
     first, second = patches.chunk(2, dim=-1)
     across = torch.cat([-second, first], dim=-1)
@@ -229,10 +247,11 @@ def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
 
 def class_position(backbone: PreTrainedModel) -> Tensor:
     """Position embedding of [CLS], ``(1, 1, D)``; zero where only patches have positions."""
-    embeddings = backbone.embeddings
     if hasattr(backbone, "rope_embeddings"):
-        return torch.zeros_like(embeddings.cls_token)
-    return embeddings.position_embeddings[:, :1]
+        (token,) = at_hand(backbone.embeddings, "cls_token")
+        return torch.zeros_like(token)
+    (positions,) = at_hand(backbone.embeddings, "position_embeddings")
+    return positions[:, :1]
 
 
 def run_block(
@@ -249,21 +268,28 @@ def run_block(
         prefix: keys and values ``(B, S, D)`` each that every query also attends to (prefix tuning).
         rotation: `rotation_of` the images.
     """
+    if prefix is None and runs_whole(block):
+        return whole_block(block, rotation)(tokens)
+
+    def with_prefix(block: Any, tokens: Tensor) -> Tensor:
+        attention = block.attention
+        normed = _norms(block)[0](tokens)
+        key, value = attention.k_proj(normed), attention.v_proj(normed)
+        if prefix is not None:
+            key = torch.cat([prefix[0].to(key), key], dim=1)
+            value = torch.cat([prefix[1].to(value), value], dim=1)
+        # mutant without scale=: every supported backbone has PyTorch's own scale
+        mixed = F.scaled_dot_product_attention(
+            _turned(_heads(attention, attention.q_proj(normed)), rotation),
+            _turned(_heads(attention, key), rotation),
+            _heads(attention, value),
+            scale=attention.scaling,
+        )
+        return _after_attention(block, tokens, mixed.transpose(1, 2).flatten(2))
+
     _require_rotation(block, rotation)
-    attention = block.attention
-    normed = _norms(block)[0](tokens)
-    key, value = attention.k_proj(normed), attention.v_proj(normed)
-    if prefix is not None:
-        key = torch.cat([prefix[0].to(key.dtype), key], dim=1)
-        value = torch.cat([prefix[1].to(value.dtype), value], dim=1)
-    # mutant without scale=: every supported backbone has PyTorch's own scale
-    mixed = F.scaled_dot_product_attention(
-        _turned(_heads(attention, attention.q_proj(normed)), rotation),
-        _turned(_heads(attention, key), rotation),
-        _heads(attention, value),
-        scale=attention.scaling,
-    )
-    return _after_attention(block, tokens, mixed.transpose(1, 2).flatten(2))
+    out: Tensor = block(tokens, piece=with_prefix)
+    return out
 
 
 def run_block_class_row(
@@ -274,25 +300,40 @@ def run_block_class_row(
 ) -> Tensor:
     """Row 0 of `run_block`, computed alone: ``(B, T, D)`` to ``(B, D)``.
 
-    It forms no values of the other tokens, and keys only to rotate them. The query goes to the tokens
-    (`_class_scores`). Since weights sum to one, the tokens are averaged before the value projection: two products
-    with H rows instead of two with T.
+    Where projections are products (`product_of`), it forms no values of the other tokens, and keys only to rotate them.
+    The query goes to the tokens (`_class_scores`). Since weights sum to one, the tokens are averaged before the value
+    projection: two products with H rows instead of two with T.
     """
+    if runs_whole(block):
+        return run_block(block, tokens, prefix, rotation)[:, 0]
+
+    def row_of(block: Any, tokens: Tensor) -> Tensor:
+        normed = _norms(block)[0](tokens)
+        weights = _class_weights(block.attention, normed, rotation, None if prefix is None else prefix[0])
+        before = 0 if prefix is None else prefix[0].shape[1]
+        mixed = _class_mix(block.attention, weights[..., before:], normed)
+        if prefix is not None:
+            values = prefix[1].to(mixed).unflatten(-1, mixed.shape[1:])
+            mixed = mixed + torch.einsum("bhs,bshd->bhd", weights[..., :before], values)
+        return _after_attention(block, tokens[:, 0], mixed.flatten(1))
+
     _require_rotation(block, rotation)
-    attention = block.attention
+    row: Tensor = block(tokens, piece=row_of)
+    return row
+
+
+def _class_mix(attention: Any, weights: Tensor, normed: Tensor) -> Tensor:
+    """Values ``(B, H, d)`` of the tokens, mixed by weights ``(B, H, T)``."""
+    product = product_of(attention.v_proj)
+    if product is None:
+        # mutant without -: (B, H, T) weights of (B, H, T, d) values
+        return (weights[..., None, :] @ _heads(attention, attention.v_proj(normed)))[..., 0, :]
+    weight, bias = product
     heads = _heads_of(attention)
-    normed = _norms(block)[0](tokens)
-    weights = _class_weights(attention, normed, rotation, None if prefix is None else prefix[0])
-    before = 0 if prefix is None else prefix[0].shape[1]
-    pooled = weights[..., before:] @ normed  # (B, H, D)
-    mixed = torch.einsum("bhD,hdD->bhd", pooled, attention.v_proj.weight.unflatten(0, heads))
-    if attention.v_proj.bias is not None:
-        own = weights[..., before:].sum(-1, keepdim=True)  # one without a prefix
-        mixed = mixed + own * attention.v_proj.bias.unflatten(0, heads)
-    if prefix is not None:
-        values = prefix[1].to(mixed.dtype).unflatten(-1, heads)
-        mixed = mixed + torch.einsum("bhs,bshd->bhd", weights[..., :before], values)
-    return _after_attention(block, tokens[:, 0], mixed.flatten(1))
+    mixed = torch.einsum("bhD,hdD->bhd", weights @ normed, weight.unflatten(0, heads))
+    if bias is None:
+        return mixed
+    return mixed + weights.sum(-1, keepdim=True) * bias.unflatten(0, heads)  # one without a prefix
 
 
 def _after_attention(block: Any, tokens: Tensor, mixed: Tensor) -> Tensor:
@@ -316,8 +357,14 @@ def _heads(attention: Any, rows: Tensor) -> Tensor:
 
 
 def _heads_of(attention: Any) -> tuple[int, int]:
-    """H and D / H."""
-    return attention.q_proj.out_features // attention.head_dim, attention.head_dim
+    """H and D / H; the first as what is left, since what stands in for a projection need not know its own width."""
+    return -1, attention.head_dim
+
+
+def _positions(block: Any, rotation: Rotation | None) -> dict[str, Rotation]:
+    """What a block gets beside tokens."""
+    _require_rotation(block, rotation)
+    return {} if rotation is None else {"position_embeddings": rotation}
 
 
 def _require_rotation(block: Any, rotation: Rotation | None) -> None:

@@ -1,5 +1,6 @@
 """Configurations: typed fields, among them the configuration of the backbone."""
 
+import json
 import os
 from dataclasses import field
 from typing import Any, Literal
@@ -118,6 +119,21 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise CheckpointError(
                 f"Its configuration makes no {cls.__name__}: {one_line(error.__cause__ or error)}"
             ) from error
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Write ``config.json`` as transformers does, if `from_pretrained` would take it.
+
+        Raises:
+            CheckpointError: it would not; neither it nor weights are written.
+        """
+        try:
+            own_values(json.loads(self.to_json_string()), type(self))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"This configuration is not saved, since it could not be loaded. {error} "
+                "(`del model.config.KEY` deletes a key.)"
+            ) from error
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the backbone's sizes before its configuration is built, which lists its layers one by one."""

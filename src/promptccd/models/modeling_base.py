@@ -45,10 +45,10 @@ from .weights import (
     MAX_MODEL_BYTES,
     described,
     memory_in_one_line,
-    on_one_device,
     require_affordable,
     require_finite,
     stored_weights,
+    where_it_fits,
 )
 
 # Options of every transformers configuration that a caller may give when loading; labels are then refused.
@@ -235,13 +235,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
             if is_bare:
                 slices = without_base_prefix(slices)
             if kwargs.get("device_map") is not None:
-                kwargs["device_map"] = on_one_device(kwargs["device_map"])
+                kwargs["device_map"] = where_it_fits(kwargs["device_map"], kwargs.get("max_memory"))
             cls._require_fitting(slices, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
             model, info = super().from_pretrained(None, *args, state_dict=slices, **kwargs)
             require_whole(info, is_bare, place)
             if is_bare:
                 model.adopt_backbone()  # first, for the copy of its block holds uninitialised memory
-            model.require_numbers(place)
+            model.require_numbers(slices, place)
         model.config.name_or_path = model.name_or_path = place
         model.hub_options = hub_options
         model.freeze()
@@ -296,13 +296,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {known}."
             raise TypeError(f"{cls.__name__}.from_pretrained takes no {unknown!r}: {hint}") from error
 
-    def require_numbers(self, place: str) -> None:
-        """Refuse weights, prototypes and a mixture that nothing can be computed with.
+    def require_numbers(self, slices: Mapping[str, Any], place: str) -> None:
+        """Refuse weights, prototypes and a mixture that nothing can be computed with; offloaded ones as `slices`.
 
         Raises:
             CheckpointError: naming the tensor and `place`.
         """
-        require_finite(self, place)
+        require_finite(self, slices, place)
         if len(self.prototypes) and self.prototypes.float().norm(dim=1).max() > _FARTHEST:
             raise CheckpointError(f"prototypes of {place} are no means of unit features: download it again.")
         if self.config.spread is not None and not (self.spreads > 0).all():
@@ -418,9 +418,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
-        """Tokens that enter block 0, ``(B, L, D)``, without a graph: the embeddings are frozen."""
-        with torch.no_grad():
-            return embed(self.backbone, pixel_values)
+        """Tokens that enter block 0, ``(B, L, D)``, without a graph unless somebody lets the embeddings learn."""
+        return embed(self.backbone, pixel_values)
 
     def rotation(self, pixel_values: Tensor) -> Rotation | None:
         """Rotary position embedding of these images; `None` where the backbone adds positions to its tokens."""

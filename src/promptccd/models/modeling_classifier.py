@@ -63,7 +63,7 @@ class ClassifierModel(CategoryDiscoveryModel):
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
         """Row ``(N,)`` of the classifier with the largest logit for features ``(N, D)``."""
-        return self.classifier(features.to(self.classifier.weight)).argmax(1)
+        return self.classifier(features.to(self.prototypes)).argmax(1)
 
 
 class HeadlessClassifierModel(ClassifierModel):

@@ -91,7 +91,7 @@ class GrowMergeModel(RememberingModel):
 
     def looks_known(self, features: Tensor) -> Tensor:
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
-        return (features @ self.class_means.T).amax(1) >= self.config.known_similarity
+        return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
 
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False

@@ -59,21 +59,21 @@ class PromptCCDModel(CategoryDiscoveryModel):
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if not prompted or self.mixture.num_components == 0:
             return self._output(class_token(self.backbone, tokens, rotation), project)
+        entering = run_prefix(self.backbone, tokens, rotation)
         with torch.no_grad():
-            entering = run_prefix(self.backbone, tokens, rotation)
             # mutant without dim=, without -: queries are (B, D)
             query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
-            log_joint = self.mixture.log_joint(query)
+            log_joint, means = self.mixture(query)
             components = self._ranking(query, log_joint)
-            entering = self._prompted(Passage(self.backbone, tokens, entering, rotation), components)
+        entering = self._prompted(Passage(self.backbone, tokens, entering, rotation), means, components)
         scores = log_joint.gather(1, components)
         features = class_row(self.backbone, entering, rotation=rotation)
         prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies stand behind them
         return self._output(features, project, components=components, scores=scores, prompts=prompts)
 
-    def _prompted(self, passage: Passage, components: Tensor) -> Tensor:
-        """Tokens that enter the last block, with the means of these components ``(B, P)`` behind [CLS]."""
-        config, means = self.config, self.mixture.means
+    def _prompted(self, passage: Passage, means: Tensor, components: Tensor) -> Tensor:
+        """Tokens that enter the last block, with means ``(K, D)`` of these components ``(B, P)`` behind [CLS]."""
+        config = self.config
         place = PLACES[config.prompt_place]
         if config.prompt_centred:
             means = means - means.mean(0)

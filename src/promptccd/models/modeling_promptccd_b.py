@@ -54,8 +54,8 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)
             query = class_row(self.backbone, entering, self.pretrained_block, rotation)
-        selection = self.pool.select(query, self.config.random_prompts)
-        features = self.pool(self.backbone, tokens, selection.indices, rotation)
+        prompts, selection = self.pool(query, self.config.random_prompts)
+        features = self.pool.enter(self.backbone, tokens, prompts, rotation)
         return self._output(features, project, components=selection.indices, scores=selection.cosines)
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:

@@ -195,8 +195,8 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 
     def _prompted(self, tokens: Tensor, routing: Routing, pools: PartPools) -> tuple[Tensor, Selection]:
         """Tokens whose patches are scaled by prompts of these pools, and the prompts."""
-        selection = pools.select(routing.contextual, routing.parts, self.config.random_prompts)
-        return modulate(tokens, pools.bias(selection.indices)), selection
+        bias, selection = pools(routing.contextual, routing.parts, self.config.random_prompts)
+        return modulate(tokens, bias), selection
 
     @torch.no_grad()
     def _add_targets(

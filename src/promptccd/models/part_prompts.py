@@ -21,6 +21,11 @@ class PartPools(Pool):
         super().__init__(config, (parts, size, width), config.prompts_per_patch)
         self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
 
+    def forward(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> tuple[Tensor, Selection]:
+        """What scales each patch, ``(B, L, D)``, and the prompts that it is made of; the arguments are `select`'s."""
+        selection = self.select(contextual, parts, arbitrary)
+        return self.bias(selection.indices), selection
+
     def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
         """The k prompts of its own part that each patch is most alike to.
 
@@ -53,7 +58,7 @@ class PartPools(Pool):
 def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
     """Scale the patches, the last tokens of ``(B, T, D)``, by 1 + b ``(B, L, D)``; [CLS] and registers stay."""
     patches = bias.shape[1]
-    modulated = tokens[:, -patches:] * (1 + bias.to(tokens.dtype))
+    modulated = tokens[:, -patches:] * (1 + bias.to(tokens))
     return torch.cat([tokens[:, :-patches], modulated], dim=1)
 
 

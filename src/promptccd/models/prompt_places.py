@@ -15,11 +15,11 @@ from .backbones import Rotation, class_position, patch_count, run_prefix
 
 def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
     """Put ``(B, P, D)`` prompts behind [CLS]; each gets the position of [CLS], as in the released code."""
-    return _behind_class(tokens, prompts.to(tokens.dtype) + class_position(backbone))
+    return _behind_class(tokens, prompts.to(tokens) + class_position(backbone))
 
 
 def _behind_class(tokens: Tensor, prompts: Tensor) -> Tensor:
-    return torch.cat([tokens[:, :1], prompts.to(tokens.dtype), tokens[:, 1:]], dim=1)
+    return torch.cat([tokens[:, :1], prompts.to(tokens), tokens[:, 1:]], dim=1)
 
 
 @dataclass(frozen=True)

@@ -98,12 +98,26 @@ class Pool(nn.Module):
 
 
 class PromptPool(Pool):
-    """A pool whose prompts are chosen per image."""
+    """A pool whose prompts are chosen per image; a subclass says how they enter a backbone."""
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(
             config, (config.pool_size, config.vision_config.hidden_size), config.prompts_per_image
         )
+
+    def forward(self, query: Tensor, arbitrary: bool = False) -> tuple[Any, Selection]:
+        """The prompts that suit queries ``(B, D)``, as `enter` takes them, and which they are (`select`)."""
+        selection = self.select(query, arbitrary)
+        return self.gather(selection.indices), selection
+
+    def gather(self, indices: Tensor) -> Any:
+        """The chosen prompts ``(B, P)``, as `enter` takes them."""
+        raise NotImplementedError
+
+    @staticmethod
+    def enter(backbone: PreTrainedModel, tokens: Tensor, prompts: Any, rotation: Rotation | None) -> Tensor:
+        """[CLS] features ``(B, D)`` of tokens entering block 0 with gathered prompts."""
+        raise NotImplementedError
 
     def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
         """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
@@ -125,12 +139,16 @@ class L2PPool(PromptPool):
         size, width = self.keys.shape
         self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
 
-    def forward(
-        self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor, rotation: Rotation | None = None
+    def gather(self, indices: Tensor) -> Tensor:
+        """Tokens ``(B, P * S, D)``."""
+        return self.prompts[indices].flatten(1, 2)
+
+    @staticmethod
+    def enter(
+        backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor, rotation: Rotation | None
     ) -> Tensor:
-        """[CLS] features ``(B, D)`` of tokens entering block 0 with the chosen prompts ``(B, P)`` in place."""
-        prompted = insert_prompts(backbone, tokens, self.prompts[indices].flatten(1, 2))
-        return class_token(backbone, prompted, rotation)
+        """See the base class."""
+        return class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
 
 
 class DualPromptPool(PromptPool):
@@ -151,28 +169,28 @@ class DualPromptPool(PromptPool):
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
         self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
 
-    def forward(
-        self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor, rotation: Rotation | None = None
+    def gather(self, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values ``(B, ., D)`` that the attention of the first blocks gets in addition, block by block."""
+        images = indices.shape[0]  # not len(), which an exported model would keep for good
+        general = [pair.unsqueeze(1).expand(-1, images, -1, -1) for pair in self.general]
+        experts = [pair[:, indices].flatten(2, 3) for pair in self.experts]
+        return [(key, value) for key, value in (*general, *experts)]
+
+    @staticmethod
+    def enter(
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        prompts: list[tuple[Tensor, Tensor]],
+        rotation: Rotation | None,
     ) -> Tensor:
-        """[CLS] features ``(B, D)`` of tokens entering block 0, the chosen experts ``(B, P)`` at their blocks."""
+        """See the base class."""
         *before, last = blocks_of(backbone)
+        prefixes = dict(enumerate(prompts))
         for number, block in enumerate(before):
-            tokens = recomputed(
-                block, partial(run_block, block), tokens, self._prefix(number, indices), rotation
-            )
-        row = run_block_class_row(last, tokens, self._prefix(len(before), indices), rotation)
+            tokens = recomputed(block, partial(run_block, block), tokens, prefixes.get(number), rotation)
+        row = run_block_class_row(last, tokens, prefixes.get(len(before)), rotation)
         features: Tensor = final_norm(backbone)(row)
         return features
-
-    def _prefix(self, block: int, indices: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Keys and values ``(B, ., D)`` that a block's attention gets in addition."""
-        if block < self.first_expert:
-            key, value = self.general[block].unsqueeze(1).expand(-1, len(indices), -1, -1)
-            return key, value
-        if block < self.first_expert + len(self.experts):
-            key, value = self.experts[block - self.first_expert][:, indices].flatten(2, 3)
-            return key, value
-        return None
 
 
 POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}

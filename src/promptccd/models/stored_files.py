@@ -1,6 +1,8 @@
 """The JSON files of an untrusted checkpoint: read by allow-list, within bounds, before anything is built."""
 
+import logging
 import math
+import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -19,7 +21,17 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from .loading import file_of
-from .untrusted import MOST_CATEGORIES, CheckpointError, read_json, require_bounds, require_side, shown
+from .untrusted import (
+    MOST_CATEGORIES,
+    CheckpointError,
+    one_line,
+    read_json,
+    require_bounds,
+    require_side,
+    shown,
+)
+
+logger = logging.getLogger(__name__)
 
 BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "dinov2": Dinov2Config,
@@ -57,8 +69,12 @@ _IDLE = {
     "is_encoder_decoder", "label2id", "num_labels", "out_features", "out_indices", "output_attentions",
     "output_hidden_states", "pooler_act", "pooler_output_size", "problem_type", "pruned_heads",
     "reshape_hidden_states", "return_dict", "stage_names", "tie_word_embeddings", "torchscript",
-    "transformers_version", "use_bfloat16",
+    "transformers_version", "use_bfloat16", "use_cache",
 }  # fmt: skip
+# Parts of the names of keys by which transformers runs code, reads another file or builds something else.
+_STEERING = re.compile(
+    "^_|auto_map|class|code|config|files|implementation|kernel|module|pipeline|plan|processor|quant|timm|weights"
+)
 _ESTIMATE = {"count", "low", "high", "method", "margin"}
 _LONGEST_NAME = 1_000
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
@@ -75,11 +91,13 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     Raises:
         CheckpointError: a key that it does not have, or a value out of its range.
     """
-    ours = CODE.get(config_class.model_type, {})
-    alone = {"AutoConfig": ours.get("AutoConfig")}  # of a configuration that was saved without its model
-    if values.get("auto_map") not in (None, ours, alone):
+    ours, named = CODE.get(config_class.model_type, {}), values.get("auto_map")
+    if named is not None and not (
+        # a configuration that is saved without its model, or before it, names a part of it
+        isinstance(named, dict) and named and all(ours.get(key) == value for key, value in named.items())
+    ):
         raise CheckpointError(
-            f"The key 'auto_map' of its configuration names {shown(values['auto_map'])}, code that is not ours. "
+            f"The key 'auto_map' of its configuration names {shown(named)}, code that is not ours. "
             "Nothing of it was run: do not use this checkpoint, or delete the key."
         )
     kept = _kept(values, config_class, {"vision_config", "auto_map"})
@@ -126,12 +144,21 @@ def _kept(
     kept = {key: value for key, value in values.items() if key not in _IDLE}
     if "torch_dtype" in kept:  # its name before version 5 of transformers
         kept["dtype"] = kept.pop("torch_dtype")
-    for key in kept:
-        if key not in known:
+    strange = sorted(key for key in kept if key not in known)
+    for key in strange:
+        if _STEERING.search(key) or (key in dir(config_class) and key not in _COMMON):
             raise CheckpointError(
                 f"Its configuration has the key {shown(key)}, which no {config_class.model_type} has: do not use this "
                 "checkpoint, or delete the key."
             )
+    if strange:
+        logger.warning(
+            "%d keys of the configuration are of no %s and are ignored: %s. Rename them if they were meant as others.",
+            len(strange),
+            config_class.model_type,
+            one_line(", ".join(map(shown, strange))),
+        )
+    kept = {key: value for key, value in kept.items() if key in known}
     try:
         require_bounds(kept)
     except ValueError as error:

@@ -199,7 +199,7 @@ REAL = {
 }
 CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),
-    "dtype": ("float32", "bfloat16", "float16"),
+    "dtype": ("float32", "bfloat16", "float16", "float64"),
 }  # fmt: skip
 _ABSENT = (  # these may be `None`
     "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",

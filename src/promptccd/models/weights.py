@@ -17,7 +17,7 @@ from .untrusted import CheckpointError, one_line, read_json, remedy_of_copy, sho
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 MOST_HEADER_BYTES = 8 * 2**20
 MOST_SHARDS = 1_000
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 
@@ -83,45 +83,41 @@ def require_affordable(model: nn.Module, most_bytes: int, place: str) -> None:
         )
 
 
-def require_finite(model: nn.Module, place: str) -> None:
+def require_finite(model: nn.Module, slices: Mapping[str, Any], place: str) -> None:
     """Refuse weights that are NaN or infinite.
+
+    Those that were offloaded, and come when they are needed, are read from the checkpoint's `slices`. Tensors with an
+    arithmetic of their own, such as integers with a scale, are made of values that were checked by whoever made them.
 
     Raises:
         CheckpointError: naming the tensor.
     """
-    for name, tensor in _tensors(model).items():
-        if not torch.isfinite(tensor).all():
+    tensors: Mapping[str, Any] = _tensors(model)
+    if any(tensor.is_meta for tensor in tensors.values()):
+        tensors = {name: tensor for name, tensor in tensors.items() if not tensor.is_meta} | dict(slices)
+    for name, tensor in tensors.items():
+        # mutant ... of a slice: reads all of it
+        values = tensor if isinstance(tensor, Tensor) else tensor[...]
+        if not hasattr(values, "__tensor_flatten__") and not torch.isfinite(values).all():
             raise CheckpointError(
                 f"{name} of {place} holds NaN or infinity: its training diverged, or it was damaged. Use an earlier "
                 "stage, or download it again."
             )
 
 
-def on_one_device(device_map: Any) -> Any:
-    """A device map for transformers that keeps the whole model on one device.
+def where_it_fits(device_map: Any, max_memory: Any) -> Any:
+    """A device map for transformers that does not split what fits on one device.
 
-    Our forwards run the last block in pieces, past the hooks that would carry tokens to another device. On several GPUs
-    ``"auto"`` splits every model, though the largest DINO takes 5 GB.
-
-    Raises:
-        CheckpointError: the map names several devices.
+    On several GPUs ``"auto"`` splits every model, though the largest DINO takes 5 GB. It does so here only where
+    ``max_memory`` says how much there is.
     """
+    if max_memory is not None or device_map not in ("auto", "balanced", "balanced_low_0", "sequential"):
+        return device_map
     # mutant without check_available=: a build for a GPU that is not there, which no machine of the tests has
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    kind = "cpu" if accelerator is None else accelerator.type
-    here = kind if accelerator is None else f"{kind}:{torch.accelerator.current_device_index()}"
-    if isinstance(device_map, str) and device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
-        return {"": here}
-
-    def named(device: Any) -> str:  # 0, "cuda" and "cuda:0" are one
-        return f"{kind}:{device}" if isinstance(device, int) else here if str(device) == kind else str(device)
-
-    if isinstance(device_map, dict) and len(devices := {*map(named, device_map.values())}) > 1:
-        raise CheckpointError(
-            f"Expected a device_map of one device, got {', '.join(sorted(devices))}: its blocks run in pieces, "
-            'which cannot be spread. Give device_map="auto", or one device.'
-        )
-    return device_map
+    if accelerator is None:
+        return {"": "cpu"}
+    return {"": f"{accelerator.type}:{torch.accelerator.current_device_index()}"}
 
 
 @contextmanager
