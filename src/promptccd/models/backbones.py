@@ -83,11 +83,15 @@ def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
 def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
-    A graph is built only if the tokens need a gradient, as learnt prompts do.
+    A graph is built only if the tokens need a gradient, as learnt prompts do. While a stage trains, the backbone may
+    carry another way to run these blocks, `frozen_prefix`.
     """
     # mutant and to or: without gradients no token requires one
     with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
-        for block in blocks_of(backbone)[:-1]:
+        blocks = blocks_of(backbone)[:-1]
+        if (other := getattr(backbone, "frozen_prefix", None)) is not None:
+            return other(blocks, tokens, rotation)
+        for block in blocks:
             tokens = recomputed(block, whole_block(block, rotation), tokens)
     return tokens
 
@@ -178,8 +182,8 @@ def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None
     """Attention weights ``(B, H, T, T)`` of all tokens ``(B, T, D)``."""
     _require_rotation(block, rotation)
     attention, normed = block.attention, _norms(block)[0](tokens)
-    query = _turned(_heads(attention, attention.q_proj(normed)), rotation)
-    key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+    query = turned(_heads(attention, attention.q_proj(normed)), rotation)
+    key = turned(_heads(attention, attention.k_proj(normed)), rotation)
     return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
 
 
@@ -193,7 +197,7 @@ def _class_weights(
     if rotation is None:
         scores = _class_scores(attention, query, normed)
     else:
-        key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+        key = turned(_heads(attention, attention.k_proj(normed)), rotation)
         scores = (key @ query[..., None])[..., 0]
     if prefix_keys is not None:
         own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query.dtype).unflatten(-1, heads))
@@ -216,7 +220,7 @@ def _class_scores(attention: Any, query: Tensor, normed: Tensor) -> Tensor:
     return scores + torch.einsum("bhd,hd->bh", query, attention.k_proj.bias.unflatten(0, heads))[..., None]
 
 
-def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
+def turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
     """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
     if rotation is None:
         return rows
@@ -258,8 +262,8 @@ def run_block(
         value = torch.cat([prefix[1].to(value.dtype), value], dim=1)
     # mutant without scale=: every supported backbone has PyTorch's own scale
     mixed = F.scaled_dot_product_attention(
-        _turned(_heads(attention, attention.q_proj(normed)), rotation),
-        _turned(_heads(attention, key), rotation),
+        turned(_heads(attention, attention.q_proj(normed)), rotation),
+        turned(_heads(attention, key), rotation),
         _heads(attention, value),
         scale=attention.scaling,
     )
