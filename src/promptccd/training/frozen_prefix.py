@@ -23,8 +23,6 @@ from promptccd.training.gpus import has_bf16
 logger = logging.getLogger(__name__)
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-_PLAIN = ("torch.nn.modules.", "transformers.models.", "transformers.activations")
 DTYPES = {"same": None, "bf16": torch.bfloat16}
 
 
@@ -86,22 +84,39 @@ def _scale(linear: nn.Linear, block: nn.Module, name: str) -> None:
         linear.bias.data = linear.bias.data * scale.detach()
 
 
-def why_not_copied(block: Any) -> str:
-    """What a copy of this block would not do as the block does; empty where there is nothing."""
-    attention = {f"attention.{name}": getattr(block.attention, name, None) for name in _PROJECTIONS}
-    for name, module in attention.items():
-        if type(module) is not nn.Linear:
-            return f"{name} is no plain linear layer but {type(module).__name__}"
-    for name, module in block.named_modules():
-        if why := _why_not_plain(module):
-            return f"{name or type(module).__name__} {why}"
-    return "" if len(_norms(block)) == 2 else f"it has {len(_norms(block))} norms instead of two"
+def why_not_copied(block: Any, usual: dict[str, type]) -> str:
+    """What a copy of this block would not do as the block does; empty where there is nothing.
+
+    Args:
+        block: that does not learn, or so it should be.
+        usual: kinds of its modules as its class builds them, of `kinds_built_by`.
+    """
+    if not usual:
+        return f"{type(block).__name__} is a block of one's own"
+    own = {name: type(module) for name, module in block.named_modules()}
+    for name in [*usual, *own]:
+        if own.get(name) is not usual.get(name):
+            return f"{name} is {_named(own.get(name))} and not {_named(usual.get(name))}"
+    return next(
+        (f"{name or 'it'} {why}" for name, each in block.named_modules() if (why := _acting(each))), ""
+    )
 
 
-def _why_not_plain(module: nn.Module) -> str:
-    kind = type(module)
-    if not kind.__module__.startswith(_PLAIN) or (isinstance(module, nn.Linear) and kind is not nn.Linear):
-        return f"is of a foreign kind, {kind.__name__}"
+def kinds_built_by(block: Any) -> dict[str, type]:
+    """Kinds of all modules of a new block of this class, by name; empty for a class that is not of transformers."""
+    kind = type(block)
+    if not kind.__module__.startswith("transformers.models."):
+        return {}
+    with torch.device("meta"):
+        return {name: type(module) for name, module in kind(block.attention.config).named_modules()}
+
+
+def _named(kind: type | None) -> str:
+    return "nothing" if kind is None else kind.__name__
+
+
+def _acting(module: nn.Module) -> str:
+    """What a module does besides computing with weights that stay."""
     if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
         return "has a hook"
     if module.training:
@@ -124,6 +139,7 @@ class FrozenPrefix:
         self.dtype = dtype
         self._copies: dict[int, FrozenBlock | None] = {}
         self._made_of: dict[int, list[Any]] = {}
+        self._usual: dict[type, dict[str, type]] = {}
 
     def __call__(self, blocks: Sequence[Any], tokens: Tensor, rotation: Rotation | None) -> Tensor:
         """Tokens that leave these blocks, ``(B, T, D)``, in the dtype of those that enter."""
@@ -141,7 +157,9 @@ class FrozenPrefix:
     def follow(self, blocks: Sequence[Any]) -> None:
         """Make the copies of blocks anew that were moved, loaded or changed since."""
         for number, block in enumerate(blocks):
-            why = why_not_copied(block)
+            if type(block) not in self._usual:
+                self._usual[type(block)] = kinds_built_by(block)
+            why = why_not_copied(block, self._usual[type(block)])
             made_of = [why, *((each.data_ptr(), each._version, each.device) for each in block.parameters())]
             if self._made_of.get(number) == made_of:
                 continue
@@ -175,8 +193,8 @@ def tell_of_emulation(precision: str, device: torch.device) -> None:
     """Warn of a device that has not this ``frozen_precision`` in hardware."""
     if DTYPES[precision] is not None and not has_bf16(device):
         logger.warning(
-            "frozen_precision %s: %s has no bfloat16 in hardware and takes longer for a step so. Give "
-            "--frozen_precision same, in a new --output_dir.",
+            "frozen_precision %s: %s has no bfloat16 in hardware, and steps take several times as long as in float32. "
+            "Give --frozen_precision same and --mixed_precision no, in a new --output_dir.",
             precision,
             device,
         )
