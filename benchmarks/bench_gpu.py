@@ -11,6 +11,9 @@ and stops no other. Nothing is needed but this repository, a GPU, and the packag
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -78,6 +81,18 @@ def _steps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             flush=True,
         )
     return {"peak_teraflops": peak, "cases": shares, "failed": failed}
+
+
+def _roofline(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What a step can reach, counted without the GPU: in a process of its own, whose GPU is a pretended one."""
+    place = folder / "counted.json"
+    words = [sys.executable, "-m", "benchmarks.bench_roofline", "--out", str(place)]
+    subprocess.run(
+        [*words, *(["--small"] if options.small else [])],
+        check=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    return {"counted": json.loads(place.read_text()) if place.exists() else {}}
 
 
 def _kept(place: Path, measure: Callable[[], Any]) -> Any:
@@ -164,6 +179,7 @@ def _pretrained(options: argparse.Namespace, place: Path, images_per_class: int 
 # What each part measures: from the options and a folder of its own to figures; it prints as it goes.
 PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
     "smoke": _smoke,
+    "roofline": _roofline,
     "steps": _steps,
     "discover": _discover,
     "diagnose": _diagnose,

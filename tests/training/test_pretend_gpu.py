@@ -48,12 +48,12 @@ def gpu() -> Iterator[Log]:
         yield log
 
 
-def trained(name: str, images: Path, backbone: Path, out: Path) -> dict[str, bytes]:
+def trained(name: str, images: Path, backbone: Path, out: Path, **options: object) -> dict[str, bytes]:
     AcceleratorState._reset_state(reset_partial_state=True)
     values = resumable_recipe(images, backbone, out)
     values["model"] |= {"variant": name, **MODEL.get(name, {})}
     exact = {"mixed_precision": "no", "num_workers": 0}
-    values["training"] |= {"epochs": 2, "learning_rate": 1e-3, **exact, **TRAINING.get(name, {})}
+    values["training"] |= {"epochs": 2, "learning_rate": 1e-3, **exact, **TRAINING.get(name, {}), **options}
     train_run(Recipe.from_dict(values))
     return {
         f"{path.parent.name}/{path.name}": path.read_bytes()
@@ -61,9 +61,15 @@ def trained(name: str, images: Path, backbone: Path, out: Path) -> dict[str, byt
     }
 
 
+@pytest.mark.parametrize("options", [{}, {"frozen_precision": "bf16"}], ids=["usual", "frozen"])
 @pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.slow) for each in METHODS])
 def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
-    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    options: dict,
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: Counter[tuple[str, str]] = Counter()
     with pretend_gpu() as log:
@@ -90,14 +96,27 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
             return made
 
         monkeypatch.setattr(trainer.StageTrainer, "_batch", watched_batch)
-        on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu")
+        on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu", **options)
         assert not log.hazards
     monkeypatch.undo()
-    assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu")
+    assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu", **options)
     often = {
         key: count for key, count in steps.items() if count > 2
     }  # constants are copied for the first batch
     assert not often or name in ONE_AT_A_TIME
+
+
+def test_what_cannot_be_compiled_trains_as_it_is(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no compiler for a pretended GPU."""
+    with pretend_gpu():
+        without = trained("promptccd-gcd", image_folder, tiny_backbone, tmp_path / "without", epochs=1)
+        asked = trained(
+            "promptccd-gcd", image_folder, tiny_backbone, tmp_path / "asked", epochs=1, compile=True
+        )
+    assert asked == without
+    assert caplog.text.count("Nothing is compiled on this machine, and training goes on without: ") == 4
 
 
 def test_the_rules_of_a_gpu(gpu: Log) -> None:

@@ -91,10 +91,13 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
     A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
+    While a stage trains, the backbone may carry another way to run these blocks, `frozen_prefix`.
     """
     before = blocks_of(backbone)[:-1]
     # mutant and to or: without gradients no token requires one
     with torch.set_grad_enabled(torch.is_grad_enabled() and (tokens.requires_grad or _learns(before))):
+        if (other := getattr(backbone, "frozen_prefix", None)) is not None:
+            return other(before, tokens, rotation)
         for block in before:
             tokens = recomputed(block, whole_block(block, rotation), tokens)
     return tokens
@@ -193,8 +196,8 @@ def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None
 
     def attention_of(block: Any, tokens: Tensor) -> Tensor:
         attention, normed = block.attention, _norms(block)[0](tokens)
-        query = _turned(_heads(attention, attention.q_proj(normed)), rotation)
-        key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+        query = turned(_heads(attention, attention.q_proj(normed)), rotation)
+        key = turned(_heads(attention, attention.k_proj(normed)), rotation)
         return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
 
     weights: Tensor = run_piece(block, tokens, attention_of, **_positions(block, rotation))
@@ -210,7 +213,7 @@ def _class_weights(
     query = attention.q_proj(normed[:, 0]).unflatten(-1, heads)  # (B, H, d)
     product = product_of(attention.k_proj) if rotation is None else None
     if product is None:
-        key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+        key = turned(_heads(attention, attention.k_proj(normed)), rotation)
         scores = (key @ query[..., None])[..., 0]
     else:
         scores = _class_scores(query, normed, *product)
@@ -234,7 +237,7 @@ def _class_scores(query: Tensor, normed: Tensor, weight: Tensor, bias: Tensor | 
     return scores + torch.einsum("bhd,hd->bh", query, bias.unflatten(0, heads))[..., None]
 
 
-def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
+def turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
     """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
     if rotation is None:
         return rows
@@ -280,8 +283,8 @@ def run_block(
             value = torch.cat([prefix[1].to(value), value], dim=1)
         # mutant without scale=: every supported backbone has PyTorch's own scale
         mixed = F.scaled_dot_product_attention(
-            _turned(_heads(attention, attention.q_proj(normed)), rotation),
-            _turned(_heads(attention, key), rotation),
+            turned(_heads(attention, attention.q_proj(normed)), rotation),
+            turned(_heads(attention, key), rotation),
             _heads(attention, value),
             scale=attention.scaling,
         )

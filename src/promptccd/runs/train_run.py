@@ -75,6 +75,7 @@ from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, R
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
+from promptccd.training.frozen_prefix import tell_of_emulation
 from promptccd.training.gpus import reported_gpu, usual_precision, why_on_the_cpu
 from promptccd.training.history import (
     EpochRecord,
@@ -256,6 +257,7 @@ def train_run(
         require_whole_patches(recipe)
     if accelerator.is_main_process:
         _tell_of_device(accelerator, arguments.num_workers)
+        tell_of_emulation(arguments.frozen_precision, accelerator.device)
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)

@@ -331,6 +331,10 @@ class TrainingArguments:
         max_categories: the most that ``kmeans`` tries; none means twice the known ones.
         mixed_precision: ``no`` or ``bf16``; ``auto`` is what the launcher says, else ``bf16`` on a CUDA GPU that has it
             in hardware, else ``no``, and is recorded as what it became.
+        frozen_precision: what the blocks before the last are kept in while they train the others: ``same``, float32, of
+            which mixed precision casts a copy in every pass, or ``bf16``, with sums between blocks in bfloat16 as well.
+            It acts in the epochs of a stage; what ends a stage is computed by the weights that are saved.
+        compile: whether `torch.compile` makes one graph of a step's forward, anew in each stage, where the machine can.
         num_workers: loader processes, no more than cores; any number gives the same bytes. None means this process's
             share of the cores, up to 8, beside a CUDA GPU, which would wait for images, and 0 without one.
         feature_batch_size: images per forward where no gradient is needed.
@@ -384,6 +388,8 @@ class TrainingArguments:
     init_components: int = number(0, *WHOLE["num_components"])
     max_categories: int | None = number(None, *WHOLE["num_components"])
     mixed_precision: MixedPrecision = "auto"
+    frozen_precision: Literal["same", "bf16"] = "same"
+    compile: bool = False
     num_workers: int | None = number(None, 0, 512)
     feature_batch_size: int = number(256, 1, 2**20)
     save_steps: int = number(200, 1)

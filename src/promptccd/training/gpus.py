@@ -43,8 +43,14 @@ def exact_device(device: torch.device) -> torch.device:
 
 def usual_precision(on_cpu: bool) -> str:
     """What is computed in unless told: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
-    fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if fast and not on_cpu else "no"
+    return "bf16" if not on_cpu and torch.cuda.is_available() and has_bf16(torch.device("cuda")) else "no"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
 def why_on_the_cpu(gpu: str) -> str:

@@ -1,13 +1,13 @@
 """One step of any method: its images, their views, and the rows that its objective reads."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from promptccd.data.randomness import numpy_generator
@@ -18,6 +18,8 @@ from promptccd.training.devices import gather_rows, share_of
 from promptccd.training.exemplars import Memory
 from promptccd.training.objectives import Objective, Rows
 
+# A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
+Forward = Callable[..., CategoryDiscoveryOutput]
 MIN_BATCH = 2  # one image alone has nothing to contrast with
 
 
@@ -141,7 +143,7 @@ class Batch:
     positions: Tensor
     with_label: Tensor | None = None
 
-    def rows(self, model: nn.Module, prompted: bool, epoch: int, step: int = 0) -> Rows:
+    def rows(self, model: Forward, prompted: bool, epoch: int, step: int = 0) -> Rows:
         """The rows of the global batch: each process forwards its share and receives those of all."""
         views = self.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
         output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
@@ -157,7 +159,7 @@ def labelled(labels: Tensor) -> Tensor:
 
 
 def training_loss(
-    model: nn.Module, objective: Objective, batch: Batch, epoch: int, step: int = 0
+    model: Forward, objective: Objective, batch: Batch, epoch: int, step: int = 0
 ) -> dict[str, Tensor]:
     """The losses of one step, by name and the same on every process; ``"loss"`` is minimised.
 

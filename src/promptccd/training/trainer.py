@@ -16,12 +16,14 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
+from promptccd.training.compiling import WholeBatches, why_not_compiled
 from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.features import extract_features
+from promptccd.training.frozen_prefix import frozen_prefix
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.progress import EpochProgress, StopRequest
-from promptccd.training.step import Batch, BatchPlan, labelled, training_loader, training_loss
+from promptccd.training.step import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
 
 logger = logging.getLogger(__name__)
 
@@ -128,10 +130,12 @@ class StageTrainer:
         batches = iter(self._views_of(shares))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         try:
-            for epoch in range(first_epoch, self.epochs):
-                step = first_step if epoch == first_epoch else 0
-                self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
-            self.objective.end_stage()
+            with frozen_prefix(self.model, self.arguments.frozen_precision):
+                forward = self._compiled(wrapped) if self.arguments.compile else wrapped
+                for epoch in range(first_epoch, self.epochs):
+                    step = first_step if epoch == first_epoch else 0
+                    self._run_epoch(forward, optimizer, batches, epoch, step, bars)
+            self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -179,9 +183,18 @@ class StageTrainer:
             batch_size=given.batch_size,
         )
 
+    def _compiled(self, wrapped: nn.Module) -> Forward:
+        """The model with its steps compiled; where this machine cannot, the model, and it is said."""
+        if problem := why_not_compiled(self.accelerator.device):
+            logger.warning("Nothing is compiled on this machine, and training goes on without: %s", problem)
+            return wrapped
+        whole = np.arange(min(self.plan.batch_size, len(self.images)))
+        share = share_of(whole, self.accelerator.num_processes, self.accelerator.process_index)
+        return WholeBatches(self.model, wrapped, len(share) * self.views.options.num_views)
+
     def _run_epoch(
         self,
-        wrapped: nn.Module,
+        forward: Forward,
         optimizer: torch.optim.Optimizer,
         batches: Iterator[Tensor],
         epoch: int,
@@ -202,7 +215,7 @@ class StageTrainer:
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
             self._next = (epoch, step)
-            losses = training_loss(wrapped, self.objective, batch, epoch, step)
+            losses = training_loss(forward, self.objective, batch, epoch, step)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             self.objective.adjust_gradients(epoch)

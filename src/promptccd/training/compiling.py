@@ -1,0 +1,56 @@
+"""A model whose steps of whole batches are compiled, each as a static graph."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.backbones import blocks_of
+from promptccd.models.untrusted import one_line
+
+logger = logging.getLogger(__name__)
+
+
+Backend = str | Callable[..., Any]
+
+
+class WholeBatches:
+    """The forward of a model, compiled for as many rows as a whole batch has.
+
+    Others run uncompiled. So which kernels compute a batch does not depend on the batches before it, and a training
+    that goes on after a kill runs the same ones.
+
+    Args:
+        model: of this stage.
+        wrapped: the same, as Accelerate wrapped it.
+        rows: of a whole batch, in this process.
+        backend: that compiles.
+    """
+
+    def __init__(
+        self, model: CategoryDiscoveryModel, wrapped: nn.Module, rows: int, backend: Backend = "inductor"
+    ):
+        torch.compiler.reset()  # forgets the graphs of earlier stages: of eight on, dynamo makes no more
+        self.model, self.wrapped, self.rows = model, wrapped, rows
+        self._compiled = torch.compile(wrapped, dynamic=False, backend=backend)
+
+    def __call__(self, pixel_values: torch.Tensor, **options: Any) -> CategoryDiscoveryOutput:
+        """The output of a forward."""
+        if len(pixel_values) != self.rows:
+            return self.wrapped(pixel_values, **options)
+        if (prefix := getattr(self.model.backbone, "frozen_prefix", None)) is not None:
+            prefix.follow(blocks_of(self.model.backbone)[:-1])
+        return self._compiled(pixel_values, **options)
+
+
+def why_not_compiled(device: torch.device, backend: Backend = "inductor") -> str:
+    """What keeps this machine from compiling for a device, in a line; empty where nothing does."""
+    compiled: Callable[..., torch.Tensor] = torch.compile(torch.tanh, backend=backend)
+    try:
+        compiled(torch.ones(2, device=device, requires_grad=True)).sum().backward()
+    except Exception as error:  # of a compiler, of which there are many, or of its absence
+        return one_line(error)[:200] or type(error).__name__
+    return ""

@@ -1,0 +1,105 @@
+"""Steps of whole batches as static graphs; dynamo makes them here, and PyTorch itself runs them."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from torch import Tensor
+
+from promptccd import PromptCCDModel
+from promptccd.models.backbones import blocks_of
+from promptccd.runs import train_run
+from promptccd.training import trainer
+from promptccd.training.compiling import WholeBatches, why_not_compiled
+from promptccd.training.frozen_prefix import frozen_prefix
+from promptccd.training.recipe import Recipe
+from tests.conftest import quick_recipe
+
+
+class Graphs:
+    """A backend that keeps what it is given and runs it as it is."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        images = [each for each in inputs if isinstance(each, Tensor) and each.shape[1:] == (3, 16, 16)]
+        self.rows += [len(each) for each in images]
+        return graph.forward
+
+
+def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -> None:
+    graphs, pixels = Graphs(), torch.randn(6, 3, 16, 16)
+    model.train()
+    forward = WholeBatches(model, model, rows=6, backend=graphs)
+    for rows in (6, 4, 6, 2, 6):
+        found = forward(pixels[:rows], prompted=False, project=True)
+        expected = model(pixels[:rows], prompted=False, project=True)
+        assert torch.equal(found.bottleneck, expected.bottleneck)
+        assert found.bottleneck.requires_grad
+    assert graphs.rows == [6]
+
+
+def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel) -> None:
+    graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
+    forward, plain = WholeBatches(model, model, rows=2, backend=graphs), model(pixels).features
+    with frozen_prefix(model, "bf16"):
+        for scale in (1.0, 3.0):
+            with torch.no_grad():
+                blocks_of(model.backbone)[0].mlp.fc2.weight.mul_(scale)
+            found = forward(pixels).features
+            assert torch.equal(found, model(pixels).features)
+            assert not torch.equal(found, plain)
+
+
+def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
+    """Dynamo stops at eight of one function, unless it forgets those of before."""
+    graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
+    for stage in range(10):
+        model.config.stage = stage
+        WholeBatches(model, model, rows=2, backend=graphs)(pixels, project=True)
+    assert graphs.rows == [2] * 10
+
+
+def test_a_machine_without_a_compiler_says_what_is_missing() -> None:
+    def missing(graph: torch.fx.GraphModule, inputs: list[Any]) -> None:
+        raise FileNotFoundError("no c++ here\nnor anywhere")
+
+    said = why_not_compiled(torch.device("cpu"), missing)
+    assert "no c++ here" in said
+    assert "\n" not in said
+    assert why_not_compiled(torch.device("cpu"), "eager") == ""
+
+
+def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[str, bytes]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    own = {**values["training"], "output_dir": str(folder), **training}
+    train_run(Recipe.from_dict({**values, "training": own}))
+    return {path.parent.name: path.read_bytes() for path in sorted(folder.glob("stage*/*.safetensors"))}
+
+
+def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant="promptccd-gcd")
+    values["training"] |= {"epochs": 1, "batch_size": 16}
+    plain, graphs = trained(values, tmp_path / "plain"), Graphs()
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
+    monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "no c++ here")
+    assert trained(values, tmp_path / "without", compile=True) == plain
+    assert graphs.rows == []
+    assert (
+        caplog.text.count("Nothing is compiled on this machine, and training goes on without: no c++ here")
+        == 4
+    )
+    monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "")
+    assert trained(values, tmp_path / "with", compile=True) == plain
+    assert graphs.rows == [32] * 4  # two views of 16 images; the last batch of a stage is smaller
