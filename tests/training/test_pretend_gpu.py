@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from promptccd import system
 from promptccd.cli.main import main
-from promptccd.data.stage_images import workers_for
+from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.models.weights import CheckpointError, on_one_device
 from promptccd.runs import train_run

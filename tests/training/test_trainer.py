@@ -28,6 +28,7 @@ from promptccd.models import PromptCCDBModel
 from promptccd.runs import train_run
 from promptccd.runs.train_run import accelerator_for
 from promptccd.training import progress
+from promptccd.training import trainer as trainer_module
 from promptccd.training.arguments import TrainingArguments, cosine_rate
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
@@ -264,7 +265,7 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, 
 
     saved: list[TrainingState] = []
     images = StageImages.read(stages[1], 0, progress.progress_bar)
-    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_steps=100)
+    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_minutes=100)
     trainer = trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None, stop)
     with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
         trainer.train()
@@ -377,7 +378,8 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     images = StageImages.read(stages[1], 0, progress.progress_bar)
     states: list[TrainingState] = []
     records: list[EpochRecord] = []
-    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01)
+    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_minutes=3, learning_rate=0.01)
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(steps)))
     trainer = trainer_of(
         model, images, Noted, arguments, states.append, records.append, lambda *step: steps.append(step)
     )

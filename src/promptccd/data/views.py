@@ -24,6 +24,57 @@ BICUBIC = Image.Resampling.BICUBIC
 ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact ones
 
 
+class ResizedImage:
+    """An image at the size that its views are cut from: views of it equal those of the image, byte for byte.
+
+    Args:
+        image: RGB, whole; its shorter side is that of a view's options.
+    """
+
+    def __init__(self, image: Image.Image):
+        self.image = image
+        self.width, self.height = image.size
+
+    @classmethod
+    def of(cls, image: Image.Image, shorter_side: int) -> "ResizedImage":
+        """An image, resized."""
+        return cls(_resized(image, resized_size(image.size, shorter_side)))
+
+    def require(self, shorter_side: int | None) -> "ResizedImage":
+        """The same, if views are cut from this very size; a `ValueError` otherwise."""
+        if (own := min(self.image.size)) != shorter_side:
+            raise ValueError(f"Expected a shorter side of {shorter_side} pixels, got {own}.")
+        return self
+
+    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
+        """The part inside a box."""
+        return self.image.crop((left, top, right, bottom))
+
+
+class _ResizedInParts(ResizedImage):
+    """An image too long to resize as a whole (a panorama), of which only what is cut is computed.
+
+    Equal to the whole except for rounding; memory stays bounded.
+    """
+
+    def __init__(self, image: Image.Image, shorter_side: int):
+        self.image = image
+        self.width, self.height = resized_size(image.size, shorter_side)
+
+    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
+        """The part inside a box whose unit is a pixel of the resized image."""
+        x, y = self.image.width / self.width, self.image.height / self.height
+        return _resized(
+            self.image, (right - left, bottom - top), box=(left * x, top * y, right * x, bottom * y)
+        )
+
+
+def resized_size(size: tuple[int, int], shorter_side: int) -> tuple[int, int]:
+    """Width and height of an image whose shorter side is resized."""
+    short = min(size)
+    return int(shorter_side * size[0] / short), int(shorter_side * size[1] / short)
+
+
 class TrainingViews:
     """Random views of one image."""
 
@@ -35,26 +86,36 @@ class TrainingViews:
         """Bytes of the views of one image."""
         return self.options.num_views * 3 * self.options.image_size**2
 
-    def __call__(self, image: Image.Image, generator: np.random.Generator) -> torch.Tensor:
+    @property
+    def shorter_side(self) -> int:
+        """What the shorter side of an image is resized to before views are cut, in pixels."""
+        return self.options.resize_size
+
+    def __call__(self, image: Image.Image | ResizedImage, generator: np.random.Generator) -> torch.Tensor:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
         Args:
-            image: RGB of any size, from `promptccd.data.images.decode_image`.
+            image: RGB of any size, from `promptccd.data.images.decode_image`; or already resized.
             generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
 
         Raises:
-            ValueError: the image is not RGB.
+            ValueError: the image is not RGB, or resized to another side.
         """
-        if image.mode != "RGB":
-            raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
         size = self.options.image_size
-        grid = _ResizedImage(image, self.options.resize_size, budget=self.options.num_views * size * size)
+        grid = image.require(self.shorter_side) if isinstance(image, ResizedImage) else self._resized(image)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
             view[:] = np.asarray(self._draw(grid, generator)).transpose(2, 0, 1)
         return torch.from_numpy(views)
 
-    def _draw(self, grid: "_ResizedImage", generator: np.random.Generator) -> Image.Image:
+    def _resized(self, image: Image.Image) -> ResizedImage:
+        """The whole image where that is no larger than all views, which is cheapest and exact."""
+        if image.mode != "RGB":
+            raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
+        fits = math.prod(resized_size(image.size, self.shorter_side)) <= self.options.budget
+        return (ResizedImage.of if fits else _ResizedInParts)(image, self.shorter_side)
+
+    def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> Image.Image:
         options, size = self.options, self.options.image_size
         top = int(generator.integers(grid.height - size + 1))
         left = int(generator.integers(grid.width - size + 1))
@@ -67,30 +128,6 @@ class TrainingViews:
         else:
             view = grid.cut(left, top, left + size, top + size)
         return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view
-
-
-class _ResizedImage:
-    """An image with a given shorter side, of which only the parts that are cut need be computed.
-
-    Up to ``budget`` pixels, the area of all views, resizing the whole image once is cheapest and exact. Beyond that
-    (panoramas) every cut is a resize of its own: equal except for rounding, and memory stays bounded.
-    """
-
-    def __init__(self, image: Image.Image, shorter_side: int, budget: int):
-        self.image = image
-        short = min(image.size)
-        self.width, self.height = (int(shorter_side * side / short) for side in image.size)
-        fits = self.width * self.height <= budget
-        self.whole = _resized(image, (self.width, self.height)) if fits else None
-
-    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
-        """The part inside a box whose unit is a pixel of the resized image."""
-        if self.whole is not None:
-            return self.whole.crop((left, top, right, bottom))
-        x, y = self.image.width / self.width, self.image.height / self.height
-        return _resized(
-            self.image, (right - left, bottom - top), box=(left * x, top * y, right * x, bottom * y)
-        )
 
 
 def _resized(
@@ -113,7 +150,7 @@ def _resized(
 
 
 def _turned_crop(
-    grid: _ResizedImage, left: int, top: int, size: int, angle: float, scale: float
+    grid: ResizedImage, left: int, top: int, size: int, angle: float, scale: float
 ) -> Image.Image:
     """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
 
@@ -178,17 +215,25 @@ class EvaluationView:
         """Pixels of an image's shorter side beyond which the view hardly changes; for `decode_image`."""
         return ENOUGH * max(side for side in dict(self.processor.size).values() if side)
 
-    def __call__(self, image: Image.Image | DecodedImage) -> torch.Tensor:
+    @property
+    def shorter_side(self) -> int | None:
+        """What the shorter side is resized to, in pixels, as training views resize it; `None` if otherwise."""
+        bicubic = self.processor.resample == BICUBIC
+        return dict(self.processor.size).get("shortest_edge") if bicubic else None
+
+    def __call__(self, image: Image.Image | DecodedImage | ResizedImage) -> torch.Tensor:
         """The central crop, ``(3, S, S)``, uint8; `normalise` with `mean` and `std` follows on the device.
 
         Strips beyond `MAX_ASPECT` lose their ends first: 3000 x 1 resized to 768000 x 256 takes gigabytes.
 
         Args:
-            image: RGB of any size, or one that was decoded reduced; the crop covers the same part of both.
+            image: RGB of any size, or one that was decoded reduced, the crop covers the same part of both; or resized.
 
         Raises:
-            ValueError: the image was skipped.
+            ValueError: the image was skipped, or resized to another side.
         """
+        if isinstance(image, ResizedImage):
+            return self._crop(image.require(self.shorter_side).image)
         size, box = (image.size, None) if isinstance(image, Image.Image) else (image.size, image.box)
         pixels = image if isinstance(image, Image.Image) else image.image
         if pixels is None:
@@ -198,7 +243,9 @@ class EvaluationView:
             left, top = (size[0] - width) // 2, (size[1] - height) // 2
             pixels, size, box = pixels.crop((left, top, left + width, top + height)), (width, height), None
         # As the processor resizes, but its arrays of a whole photograph take three times as long.
-        resized = _resized(pixels, self._size_of(size), self.processor.resample, box)
+        return self._crop(_resized(pixels, self._size_of(size), self.processor.resample, box))
+
+    def _crop(self, resized: Image.Image) -> torch.Tensor:
         batch = self.processor(
             resized, do_resize=False, do_rescale=False, do_normalize=False, return_tensors="pt"
         )
@@ -208,8 +255,7 @@ class EvaluationView:
         asked = self.processor.size
         if not asked.get("shortest_edge"):
             return asked["width"], asked["height"]
-        width, height = (int(asked["shortest_edge"] * side / min(size)) for side in size)
-        return width, height
+        return resized_size(size, asked["shortest_edge"])
 
 
 def normalise(
