@@ -268,8 +268,8 @@ def test_an_image_that_changed_under_its_name_is_read_again(
     for each in images:
         for index in range(len(each)):
             image = each.stage.decode(int(each.positions[index])).image
-            expected = np.asarray(ResizedImage.of(image, 32).image)
-            assert np.array_equal(np.asarray(each.for_view(index, 32).image), expected)
+            expected = ResizedImage.of(image, 32).pixels
+            assert np.array_equal(each.for_view(index, 32).pixels, expected)
 
 
 @pytest.mark.parametrize("harm", ["cut", "changed", "emptied", "another record", "no sums", "a link"])
@@ -461,11 +461,11 @@ def test_a_loader_process_that_starts_anew_maps_the_pixels_itself(tmp_path: Path
     images, *_ = read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         there = pool.apply(_pixels_of, (images,))
-    assert np.array_equal(there, np.asarray(images.for_view(0, 32).image))
+    assert np.array_equal(there, images.for_view(0, 32).pixels)
 
 
 def _pixels_of(images: StageImages) -> np.ndarray:
-    return np.asarray(images.for_view(0, 32).image)
+    return images.for_view(0, 32).pixels
 
 
 def test_the_place_is_named_as_recipes_do(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_quarter_turn_is_exact():
 def test_double_scale_shows_twice_the_side():
     grid = ResizedImage.of(picture(64, 64), 64)
     zoomed = np.asarray(_turned_crop(grid, 16, 16, 32, 0.0, 2.0)).astype(float)
-    halves = np.asarray(grid.image).reshape(32, 2, 32, 2, 3).mean(axis=(1, 3))
+    halves = grid.pixels.reshape(32, 2, 32, 2, 3).mean(axis=(1, 3))
     assert np.abs(zoomed - halves)[1:-1, 1:-1].max() < 16
     assert np.abs(np.asarray(_turned_crop(grid, 16, 16, 32, 0.0, 1.0)) - halves).mean() > 20
 

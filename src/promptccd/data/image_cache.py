@@ -92,7 +92,7 @@ def kept_of(image: Image.Image, views: ViewOptions) -> Kept | None:
         image.size
     )  # of which the fixed view takes the middle first
     if prod(size) < prod(image.size) and prod(size) <= views.budget and not is_strip:
-        return Kept(np.asarray(ResizedImage.of(image, views.resize_size).image), True)
+        return Kept(ResizedImage.of(image, views.resize_size).pixels, True)
     return Kept(np.asarray(image), False) if prod(image.size) <= views.budget else None
 
 
@@ -231,7 +231,7 @@ class _Images:
             return None
         if self._pixels is None:
             try:
-                self._pixels = np.memmap(self._file, np.uint8, "r")
+                self._pixels = np.asarray(np.memmap(self._file, np.uint8, "r"))
             except OSError:
                 return None
         pixels = self._pixels[self._starts[place] : self._starts[place + 1]]

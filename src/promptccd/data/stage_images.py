@@ -153,7 +153,7 @@ class StageImages:
         """The same image, already resized if a copy with that shorter side is kept."""
         kept = self._kept(index)
         if kept is not None and kept.is_resized and min(kept.pixels.shape[:2]) == shorter_side:
-            return ResizedImage(Image.fromarray(kept.pixels))
+            return ResizedImage(kept.pixels)
         return self[index]
 
     def seen_in(self, view: EvaluationView, index: int) -> Tensor:

@@ -28,27 +28,27 @@ class ResizedImage:
     """An image at the size that its views are cut from: views of it equal those of the image, byte for byte.
 
     Args:
-        image: RGB, whole; its shorter side is that of a view's options.
+        pixels: ``(H, W, 3)`` uint8, of all of it; the shorter side is that of a view's options.
     """
 
-    def __init__(self, image: Image.Image):
-        self.image = image
-        self.width, self.height = image.size
+    def __init__(self, pixels: np.ndarray):
+        self.pixels = pixels
+        self.height, self.width = pixels.shape[:2]
 
     @classmethod
     def of(cls, image: Image.Image, shorter_side: int) -> "ResizedImage":
         """An image, resized."""
-        return cls(_resized(image, resized_size(image.size, shorter_side)))
+        return cls(np.asarray(_resized(image, resized_size(image.size, shorter_side))))
 
     def require(self, shorter_side: int | None) -> "ResizedImage":
         """The same, if views are cut from this very size; a `ValueError` otherwise."""
-        if (own := min(self.image.size)) != shorter_side:
+        if (own := min(self.width, self.height)) != shorter_side:
             raise ValueError(f"Expected a shorter side of {shorter_side} pixels, got {own}.")
         return self
 
-    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
-        """The part inside a box."""
-        return self.image.crop((left, top, right, bottom))
+    def cut(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
+        """The part ``(h, w, 3)`` inside a box whose unit is a pixel of the resized image."""
+        return self.pixels[top:bottom, left:right]
 
 
 class _ResizedInParts(ResizedImage):
@@ -58,15 +58,14 @@ class _ResizedInParts(ResizedImage):
     """
 
     def __init__(self, image: Image.Image, shorter_side: int):
-        self.image = image
+        self._image = image
         self.width, self.height = resized_size(image.size, shorter_side)
 
-    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
-        """The part inside a box whose unit is a pixel of the resized image."""
-        x, y = self.image.width / self.width, self.image.height / self.height
-        return _resized(
-            self.image, (right - left, bottom - top), box=(left * x, top * y, right * x, bottom * y)
-        )
+    def cut(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
+        """The part inside a box."""
+        x, y = self._image.width / self.width, self._image.height / self.height
+        box = (left * x, top * y, right * x, bottom * y)
+        return np.asarray(_resized(self._image, (right - left, bottom - top), box=box))
 
 
 def resized_size(size: tuple[int, int], shorter_side: int) -> tuple[int, int]:
@@ -105,7 +104,7 @@ class TrainingViews:
         grid = image.require(self.shorter_side) if isinstance(image, ResizedImage) else self._resized(image)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
-            view[:] = np.asarray(self._draw(grid, generator)).transpose(2, 0, 1)
+            view[:] = self._draw(grid, generator).transpose(2, 0, 1)
         return torch.from_numpy(views)
 
     def _resized(self, image: Image.Image) -> ResizedImage:
@@ -115,7 +114,7 @@ class TrainingViews:
         fits = math.prod(resized_size(image.size, self.shorter_side)) <= self.options.budget
         return (ResizedImage.of if fits else _ResizedInParts)(image, self.shorter_side)
 
-    def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> Image.Image:
+    def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> np.ndarray:
         options, size = self.options, self.options.image_size
         top = int(generator.integers(grid.height - size + 1))
         left = int(generator.integers(grid.width - size + 1))
@@ -127,7 +126,7 @@ class TrainingViews:
             view = _turned_crop(grid, left, top, size, angle, scale)
         else:
             view = grid.cut(left, top, left + size, top + size)
-        return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view
+        return view[:, ::-1] if flip else view
 
 
 def _resized(
@@ -151,7 +150,7 @@ def _resized(
 
 def _turned_crop(
     grid: ResizedImage, left: int, top: int, size: int, angle: float, scale: float
-) -> Image.Image:
+) -> np.ndarray:
     """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
 
     It is turned after the resize, at the same scale, so that large photographs do not alias and a tiny angle
@@ -163,12 +162,12 @@ def _turned_crop(
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
     # mutant 1 to 2: a pixel more than is looked at
     x_last, y_last = min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
-    part = grid.cut(x_first, y_first, x_last, y_last)
+    part = Image.fromarray(grid.cut(x_first, y_first, x_last, y_last))
     # output -> input, both counted from their upper left corners; centre goes to centre
     x_shift = x - x_first - (cos - sin) * size / 2
     y_shift = y - y_first - (sin + cos) * size / 2
     matrix = (cos, -sin, x_shift, sin, cos, y_shift)
-    return part.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC)
+    return np.asarray(part.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC))
 
 
 def build_image_processor(
@@ -233,7 +232,7 @@ class EvaluationView:
             ValueError: the image was skipped, or resized to another side.
         """
         if isinstance(image, ResizedImage):
-            return self._crop(image.require(self.shorter_side).image)
+            return self._crop(Image.fromarray(image.require(self.shorter_side).pixels))
         size, box = (image.size, None) if isinstance(image, Image.Image) else (image.size, image.box)
         pixels = image if isinstance(image, Image.Image) else image.image
         if pixels is None:
