@@ -138,7 +138,7 @@ def test_views_of_what_is_kept_are_those_of_the_image(
     assert Image.Image in kinds
 
 
-def test_what_is_smaller_is_kept_and_nothing_larger_than_the_views() -> None:
+def test_what_is_smaller_is_kept_and_nothing_much_larger_than_the_views() -> None:
     def kept(width: int, height: int) -> tuple[tuple[int, ...], bool] | None:
         found = image_cache.kept_of(noise(width, height), SMALL)
         return found and (found.pixels.shape, found.is_resized)
@@ -152,7 +152,9 @@ def test_what_is_smaller_is_kept_and_nothing_larger_than_the_views() -> None:
     assert kept(98, 64) == ((32, 49, 3), True), "exactly as large as all views"
     assert kept(100, 64) is None
     assert kept(196, 8) == ((8, 196, 3), False), "resized it would be larger than all views"
-    assert kept(197, 8) is None
+    assert kept(70, 44) == ((44, 70, 3), False)
+    assert kept(392, 8) == ((8, 392, 3), False), "twice as large as all views"
+    assert kept(393, 8) is None
     wide = ViewOptions(image_size=28, resize_size=32, num_views=100)
     assert image_cache.kept_of(noise(800, 40), wide).is_resized
     assert not image_cache.kept_of(noise(801, 40), wide).is_resized, (

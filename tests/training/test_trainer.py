@@ -272,6 +272,32 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, 
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
 
 
+def test_the_main_process_alone_keeps_time(
+    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[TrainingState] = []
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=2, batch_size=len(images), save_minutes=0)
+    for is_main, epochs in ((True, [1, 2]), (False, [2])):
+        saved.clear()
+        monkeypatch.setattr(Accelerator, "is_main_process", is_main)
+        trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None).train()
+        assert [each.epoch for each in saved] == epochs
+
+
+def test_long_work_off_a_terminal_says_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(0, 1000, 6))  # seconds; one look before the first item, and one at each
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    caplog.set_level(logging.INFO, progress.__name__)
+    assert list(progress.progress_bar("abcde", 5, "reading")) == [*"abcde"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "reading: 1 of 5, 48 s left",
+        "reading: 3 of 5, 16 s left",
+    ]
+
+
 @pytest.mark.parametrize("in_step", [True, False])
 def test_where_a_step_needs_too_much_memory_the_state_before_it_is_saved(
     in_step: bool, model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """Every image looked at once, and what its views are cut from kept, on disk for all who train on it.
 
 An image is kept as it was decoded, or resized to where views are cut, whichever is smaller, and not at all if both are
-larger than all its views (panoramas): views of what is kept equal those of the image, byte for byte. A thousand images
+much larger than all its views (panoramas): views of what is kept equal those of the image, byte for byte. Some hundred images
 make a part, a folder that is there whole or not at all and is named after what its images are known by. So processes
 share the work and the result without talking to each other: who wants a part makes it if nobody else does. A flat file
 of pixels, because images differ in size: they become images where they lie, mapped into memory; Arrow would copy them.
@@ -41,8 +41,11 @@ from promptccd.errors import ConfigurationError, DiskError, PromptCCDError, RunE
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of parts, and of the functions that make what they hold
-PART = 1024  # images
+PART = 512  # images
 AT_ONCE = 64  # images of a loader process
+DECODED = (
+    2  # times the pixels of all views: 16:9 of 500 pixels is too long to resize as a whole, and small enough
+)
 MEMORY_BYTES = 2**30  # kept of a stage, where nothing can be kept on disk
 SHARE = 0.5  # of the free space that the parts which are missing may take
 WAIT_S = 0.05  # between looks at parts that other processes make
@@ -67,7 +70,7 @@ class CheckedImage(NamedTuple):
     Attributes:
         verdict: whether it can be used.
         digest: what its picture is known by; empty if it cannot be used.
-        kept: what its views are cut from; `None` if that is larger than the views, or it cannot be used.
+        kept: what its views are cut from; `None` if that is much larger than them, or it cannot be used.
     """
 
     verdict: Verdict
@@ -93,7 +96,7 @@ def kept_of(image: Image.Image, views: ViewOptions) -> Kept | None:
     )  # of which the fixed view takes the middle first
     if prod(size) < prod(image.size) and prod(size) <= views.budget and not is_strip:
         return Kept(ResizedImage.of(image, views.resize_size).pixels, True)
-    return Kept(np.asarray(image), False) if prod(image.size) <= views.budget else None
+    return Kept(np.asarray(image), False) if prod(image.size) <= DECODED * views.budget else None
 
 
 class _Checking(Dataset):
