@@ -1,10 +1,10 @@
 """Every image looked at once, and what its views are cut from kept, on disk for all who train on it.
 
-An image is kept as it was decoded, or resized to where views are cut, whichever is smaller, and not at all if both are
-much larger than all its views (panoramas): views of what is kept equal those of the image, byte for byte. Some hundred images
-make a part, a folder that is there whole or not at all and is named after what its images are known by. So processes
-share the work and the result without talking to each other: who wants a part makes it if nobody else does. A flat file
-of pixels, because images differ in size: they become images where they lie, mapped into memory; Arrow would copy them.
+An image is kept as it was decoded, or resized to where views are cut, whichever is smaller; not at all if both are much
+larger than all its views (panoramas). Views of what is kept equal those of the image, byte for byte. Some hundred
+images make a part, a folder that is there whole or not at all and is named after what its images are known by. So
+processes share the work and the result without talking to each other: who wants a part makes it if nobody else does. A
+flat file of pixels, because images differ in size: they are used where they lie, mapped into memory; Arrow would copy.
 """
 
 import hashlib
