@@ -278,7 +278,7 @@ def test_the_main_process_alone_keeps_time(
     saved: list[TrainingState] = []
     images = StageImages.read(stages[1], 0, progress.progress_bar)
     arguments = TrainingArguments(epochs=2, batch_size=len(images), save_minutes=0)
-    for is_main, epochs in ((True, [1, 2]), (False, [2])):
+    for is_main, epochs in ((True, [1, 2]), (False, [])):
         saved.clear()
         monkeypatch.setattr(Accelerator, "is_main_process", is_main)
         trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None).train()
@@ -412,7 +412,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     assert trainer.steps >= 4
     n = trainer.steps
     trainer.train()
-    done = [each for each in range(1, 2 * n + 1) if each % 3 == 0 or each == 2 * n]
+    done = [each for each in range(1, 2 * n + 1) if each % 3 == 0]
     assert [(each.epoch, each.step) for each in states] == [divmod(each, n) for each in done]
     trainer.train(states[0])
     every = [(epoch, step) for epoch in (0, 1) for step in range(1, n + 1)]
@@ -430,7 +430,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     told = [", ".join(line.split(", ")[:2]) for line in caplog.messages if "/2, " in line]
     assert told == [f"stage 1: epoch {each.epoch + 1}/2, loss {each.losses['loss']:.3f}" for each in records]
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
-    trainer.train(states[-1])  # its epochs are over
+    trainer.train(TrainingState(2, 0, states[-1].tensors))  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
 
 

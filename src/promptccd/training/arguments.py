@@ -337,8 +337,8 @@ class TrainingArguments:
             is the same. A folder; ``auto``, ``promptccd`` beside what the library `datasets` caches, which is also what
             a run records; or ``off``: then every start decodes every image.
         feature_batch_size: images per forward where no gradient is needed.
-        save_minutes: minutes between resumable states; 0 means after every step. One is also written at a signal, and
-            at the end of every stage's training.
+        save_minutes: minutes between resumable states, the most that a kill costs; 0 means after every step. One
+            is also written at a signal.
         report_to: experiment tracker, of those that Accelerate knows.
         push_to_hub: push each stage when it is finished, to a repository of its own; a Hub that fails stops nothing.
         hub_namespace: user or organisation to push to; none means who is logged in.

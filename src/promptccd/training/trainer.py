@@ -252,9 +252,9 @@ class StageTrainer:
             yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
 
     def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
-        """Save every `save_minutes`, at the end of the stage, and when asked to stop.
+        """Save every `save_minutes`, and when asked to stop; what a stage ends with is no state, but is whole, too.
 
-        The main process alone keeps time: it writes, and the others wait for it in the next step, or at the end.
+        The main process alone keeps time: it writes, and the others wait for it in the next step.
         """
         next_epoch, next_step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
         stopping = self.stop.agreed(self.accelerator)
@@ -264,11 +264,11 @@ class StageTrainer:
             self._finite(total, epoch)
             tensors = snapshot(self.model, optimizer)
             self._finite(sum(value.sum() for value in tensors.values()), epoch)
-            self.save(TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size))
-            self._saved = time.monotonic()
-        if stopping or next_epoch == self.epochs:
-            self.accelerator.wait_for_everyone()
+            if stopping or is_due:
+                self.save(TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size))
+                self._saved = time.monotonic()
         if stopping:
+            self.accelerator.wait_for_everyone()
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
 
     def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:
