@@ -195,6 +195,17 @@ def test_every_image_is_decoded_once_for_all_seeds_and_starts(
         assert decoded == []
 
 
+def test_loader_processes_read_the_parts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_cache, "PART", 5)
+    monkeypatch.setattr(image_cache, "AT_ONCE", 2)
+    stages = stages_of(plain_table(14))
+    for images in (StageImages.read(each, 1, progress_bar, ImageCache(SMALL, tmp_path)) for each in stages):
+        for index in range(len(images)):
+            image = images.stage.decode(int(images.positions[index])).image
+            assert np.array_equal(images.for_view(index, 32).pixels, ResizedImage.of(image, 32).pixels)
+    assert len([each for each in tmp_path.iterdir() if each.is_dir()]) == 3
+
+
 def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, decoded: list[int]) -> None:
     table = plain_table()
     made = set()

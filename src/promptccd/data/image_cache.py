@@ -207,9 +207,9 @@ class _Images:
 
     def __init__(self, folder: Path, records: Sequence[Mapping[str, Any]]):
         self._file = folder / PIXELS
-        self._records = records
-        sizes = [3 * prod(each["size"] or (0,)) for each in records]
-        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._sizes = np.array([each["size"] or (0, 0) for each in records], dtype=np.int64).reshape(-1, 2)
+        self._resized = np.array([each["resized"] for each in records], dtype=bool)
+        self._starts = np.concatenate([[0], np.cumsum(3 * self._sizes.prod(1))])
         self.verdicts = [Verdict(Status(each["status"]), str(each["note"])) for each in records]
         self.digests = [bytes.fromhex(each["digest"]) for each in records]
         self._pixels: np.ndarray | None = None
@@ -229,8 +229,7 @@ class _Images:
 
     def kept(self, place: int) -> Kept | None:
         """What is kept of an image; `None` also if the part was taken away since."""
-        record = self._records[place]
-        if record["size"] is None:
+        if not (size := self._sizes[place]).all():
             return None
         if self._pixels is None:
             try:
@@ -238,7 +237,7 @@ class _Images:
             except OSError:
                 return None
         pixels = self._pixels[self._starts[place] : self._starts[place + 1]]
-        return Kept(pixels.reshape(*record["size"], 3), record["resized"])
+        return Kept(pixels.reshape(*size, 3), bool(self._resized[place]))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_pixels": None}  # a loader process maps the file anew
