@@ -63,6 +63,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     import datasets
 
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets-cache")
+    os.environ["HF_DATASETS_CACHE"] = str(datasets.config.HF_DATASETS_CACHE)  # of processes that tests start
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +209,7 @@ def resumable_recipe(image_folder: Path, backbone_folder: Path, folder: Path) ->
             "prompt_warmup_epochs": 1,
             "replay_samples": 10,
             "kmeans_restarts": 3,
-            "save_steps": 2,
+            "save_minutes": 0.0,
         },
     }
 

@@ -196,7 +196,7 @@ def prepare(given: Path) -> int:
             "prompt_warmup_epochs": 1,
             "replay_samples": 4,
             "kmeans_restarts": 1,
-            "save_steps": 1,
+            "save_minutes": 0.0,
             "report_to": "tensorboard",
         },
     }

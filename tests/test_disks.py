@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 
 from promptccd import system
 from promptccd.cli.ends import end_of
-from promptccd.data import stage_images
-from promptccd.data.stage_images import loader_options, workers_for
+from promptccd.data import loaders
+from promptccd.data.loaders import loader_options, workers_for
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.workbench.serving import ADDRESS, address_of
 from promptccd.errors import DeviceError, RunError
@@ -157,7 +157,7 @@ MEMORY = shutil.disk_usage("/")
 def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, said, monkeypatch, caplog):
     monkeypatch.setattr(system, "available_cores", lambda: 4)
     monkeypatch.setattr(system.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
-    stage_images._say_how_many.cache_clear()
+    loaders._say_how_many.cache_clear()
     assert workers_for(8, 19_000_000) == workers
     assert said in caplog.text
     assert ("--shm-size" in caplog.text) == bool(said)
@@ -202,7 +202,7 @@ class Images:
 
 if __name__ == "__main__":
     from torch.utils.data import DataLoader
-    from promptccd.data.stage_images import loader_options
+    from promptccd.data.loaders import loader_options
     batches = iter(DataLoader(Images(), multiprocessing_context="spawn", **loader_options(1)))  # kept: it ends them
     while not os.listdir(sys.argv[1]):
         time.sleep(0.01)

@@ -84,7 +84,6 @@ LEAST = {
     ("model", "max_model_bytes"): 1, ("training", "epochs"): 1, ("training", "batch_size"): 2,
     ("training", "discovery_epochs"): 1,
     ("training", "refit_every"): 1, ("training", "kmeans_restarts"): 1, ("training", "feature_batch_size"): 1,
-    ("training", "save_steps"): 1,
 }  # fmt: skip
 GREATEST = {
     ("data", "held_out"): 1.0, ("data", "discovery_stages"): 2, ("training", "final_learning_rate_factor"): 1.0,
@@ -141,7 +140,7 @@ DEFAULTS = {
         "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
         "exemplars_per_class": 0, "exemplar_share": 0.2,
         "mixture_floor": 0.01, "answer_floor": 1.0, "kmeans_restarts": 100, "init_components": 0,
-        "feature_batch_size": 256, "save_steps": 200,
+        "feature_batch_size": 256, "save_minutes": 10.0,
     },
 }  # fmt: skip
 SWITCHES = {

@@ -80,7 +80,7 @@ class Workshop:
                 "prompt_warmup_epochs": 0,
                 "replay_samples": 2,
                 "kmeans_restarts": 1,
-                "save_steps": 1,
+                "save_minutes": 0.0,
             },
         }
 

@@ -8,9 +8,11 @@ import pytest
 from datasets import Dataset
 
 from promptccd.cli.main import main
-from promptccd.data import StageStream, stage_images
+from promptccd.data import StageStream
 from promptccd.data.duplicates import conflicts, digest_of
+from promptccd.data.image_cache import ImageCache
 from promptccd.data.stage_images import Original, StageImages
+from promptccd.data.view_options import ViewOptions
 from promptccd.errors import DataError
 from promptccd.runs import RunEvaluation
 from promptccd.training.arguments import DataArguments
@@ -62,12 +64,11 @@ def test_two_labels_for_one_picture_are_refused() -> None:
 
 
 @pytest.mark.fault(25)
-@pytest.mark.parametrize("cache_bytes", [2**30, 0])
-def test_or_left_out_with_all_copies(cache_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_images, "CACHE_BYTES", cache_bytes)
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_or_left_out_with_all_copies(is_kept: bool) -> None:
     (one, same), (other,) = samples(0, 0, 2), samples(0, 1, 1)
     table = with_copies({other: one, same: one})
-    images = read(table, conflicting="drop")
+    images = read(table, cache=ImageCache(ViewOptions()) if is_kept else None, conflicting="drop")
     assert not {one, same, other} & set(images.sample_ids.tolist())
     assert images.report.num_used == len(images) == images.report.num_images - 3
     assert images.report.to_dict()["conflicting"].keys() == {f"row {one}", f"row {same}", f"row {other}"}

@@ -15,10 +15,11 @@ from promptccd.data.images import decode_image
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import (
     EvaluationView,
+    ResizedImage,
     TrainingViews,
     ViewOptions,
     _resized,
-    _ResizedImage,
+    _ResizedInParts,
     _turned_crop,
     build_image_processor,
     normalise,
@@ -72,7 +73,7 @@ def test_default_views_are_resize_crop_flip_to_the_bit(size):
 def test_views_of_long_images_agree_within_a_grey_level_or_two(size):
     options = ViewOptions(num_views=3)
     image, generator = picture(*size), numpy_generator("long", *size)
-    assert _ResizedImage(image, 256, budget=3 * 224 * 224).whole is None
+    assert type(TrainingViews(options)._resized(image)) is _ResizedInParts
     for view in TrainingViews(options)(image, numpy_generator("long", *size)):
         expected = resize_then_crop(image, options, generator)
         assert largest_difference(view.permute(1, 2, 0), expected) <= 2
@@ -164,7 +165,7 @@ def test_options_out_of_range_are_refused(wrong):
 
 
 def test_an_unturned_crop_is_the_plain_crop():
-    grid = _ResizedImage(picture(64, 48), 48, budget=64 * 48)
+    grid = ResizedImage.of(picture(64, 48), 48)
     for left, top in ((0, 0), (36, 20), (17, 5)):
         plain = grid.cut(left, top, left + 28, top + 28)
         assert np.array_equal(_turned_crop(grid, left, top, 28, angle=0.0, scale=1.0), plain)
@@ -172,16 +173,16 @@ def test_an_unturned_crop_is_the_plain_crop():
 
 
 def test_a_quarter_turn_is_exact():
-    grid = _ResizedImage(picture(64, 48), 48, budget=64 * 48)
+    grid = ResizedImage.of(picture(64, 48), 48)
     plain = np.asarray(grid.cut(17, 5, 45, 33))
     turned = np.asarray(_turned_crop(grid, 17, 5, 28, math.pi / 2, 1.0))
     assert largest_difference(turned, np.rot90(plain)) <= 1
 
 
 def test_double_scale_shows_twice_the_side():
-    grid = _ResizedImage(picture(64, 64), 64, budget=64 * 64)
+    grid = ResizedImage.of(picture(64, 64), 64)
     zoomed = np.asarray(_turned_crop(grid, 16, 16, 32, 0.0, 2.0)).astype(float)
-    halves = np.asarray(grid.whole).reshape(32, 2, 32, 2, 3).mean(axis=(1, 3))
+    halves = grid.pixels.reshape(32, 2, 32, 2, 3).mean(axis=(1, 3))
     assert np.abs(zoomed - halves)[1:-1, 1:-1].max() < 16
     assert np.abs(np.asarray(_turned_crop(grid, 16, 16, 32, 0.0, 1.0)) - halves).mean() > 20
 
@@ -189,9 +190,7 @@ def test_double_scale_shows_twice_the_side():
 @pytest.mark.parametrize(("left", "top"), [(0, 0), (30, 10), (72, 36)])
 def test_turning_needs_only_the_surroundings_of_the_crop(left, top):
     image, angle, scale, size = picture(100, 64), 0.4, 1.2, 28
-    whole = _ResizedImage(image, 64, budget=10**6)
-    parts = _ResizedImage(image, 64, budget=0)
-    assert parts.whole is None
+    whole, parts = ResizedImage.of(image, 64), _ResizedInParts(image, 64)
     turned = _turned_crop(whole, left, top, size, angle, scale)
     assert largest_difference(_turned_crop(parts, left, top, size, angle, scale), turned) <= 2
     # the same turn with the whole image as its input

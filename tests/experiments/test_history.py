@@ -53,7 +53,7 @@ def test_an_interrupted_run_records_every_epoch_and_changes_no_byte(
     recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def recipe(name: str) -> Recipe:
-        training = {**recipe_values["training"], "output_dir": str(tmp_path / name), "save_steps": 1}
+        training = {**recipe_values["training"], "output_dir": str(tmp_path / name), "save_minutes": 0.0}
         return Recipe.from_dict({**recipe_values, "training": training})
 
     train_run(recipe("whole"))

@@ -106,7 +106,7 @@ def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same
 @pytest.mark.parametrize("batch_size", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_another_batch_size_is_refused_unless_memory_was_too_little(values: Values, batch_size: int) -> None:
     with failing(LOST, at_forward=9), pytest.raises(DeviceError):
-        train_run(changed(values, save_steps=1))  # a run without any state binds nothing
+        train_run(changed(values, save_minutes=0.0))  # a run without any state binds nothing
     with pytest.raises(RunError, match=f"training.batch_size was 32, is {batch_size}"):
         train_run(changed(values, batch_size=batch_size))
     with failing(TOO_LITTLE), pytest.raises(OutOfMemoryError):
@@ -138,11 +138,11 @@ def test_a_lost_device_is_one_line_and_the_run_goes_on(
     values: Values, trained_run: Path, tmp_path: Path
 ) -> None:
     with failing(LOST, at_forward=3), pytest.raises(DeviceError) as error:
-        train_run(changed(values, save_steps=1))
+        train_run(changed(values, save_minutes=0.0))
     assert error.value.exit_code == 6
     assert str(error.value).startswith("The device was lost (CUDA error: unspecified launch failure)")
     assert len(str(error.value).splitlines()) == 1
-    train_run(changed(values, save_steps=1))
+    train_run(changed(values, save_minutes=0.0))
     name = "stage3/model.safetensors"
     assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
 

@@ -117,7 +117,7 @@ def shown_at(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, 
     def noted(*arguments: Any) -> Memory | None:
         memory = of(*arguments)
         assert memory is not None
-        samples = [memory.sample(place)[1] for place in range(len(memory))]
+        samples = [memory.sample(place, 18)[1] for place in range(len(memory))]
         shown.append(dict(zip(samples, memory.labels.tolist(), strict=True)))
         return memory
 

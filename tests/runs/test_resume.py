@@ -82,7 +82,7 @@ def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, refer
         **recipe_values,
         "training": {**recipe_values["training"], "output_dir": str(tmp_path / "killed")},
     }
-    values["training"]["save_steps"] = 1
+    values["training"]["save_minutes"] = 0.0
     recipe = tmp_path / "killed.json"
     recipe.write_text(json.dumps(values))
     victim = Path(__file__).with_name("victim.py")
@@ -133,7 +133,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
         **recipe_values,
         "training": {**recipe_values["training"], "output_dir": str(tmp_path / "stopped")},
     }
-    values["training"]["save_steps"] = 10_000
+    values["training"]["save_minutes"] = 1000.0
     recipe = tmp_path / "stopped.json"
     recipe.write_text(json.dumps(values))
     command = [sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]
@@ -432,7 +432,7 @@ def interrupted(values: Values) -> Path:
 
 
 def saving_often(values: Values) -> Recipe:
-    return changed(values, "training", save_steps=1)
+    return changed(values, "training", save_minutes=0.0)
 
 
 def without_tensors(state: Path, start: str) -> str:

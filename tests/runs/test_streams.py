@@ -372,7 +372,7 @@ def test_kills_change_no_byte_of_streams(
     collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
 ) -> None:
     values = values_of(collection, tiny_backbone, tmp_path / "run", *WEEKS)
-    values["training"]["save_steps"] = 1
+    values["training"]["save_minutes"] = 0.0
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps(values))
     victim = Path(__file__).with_name("victim.py")

@@ -41,7 +41,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbo
             "prompt_warmup_epochs": 1,
             "replay_samples": 10,
             "kmeans_restarts": 3,
-            "save_steps": 2,
+            "save_minutes": 0.0,
         },
     }
     (folder / "tiny.yaml").write_text(json.dumps(values))  # JSON is YAML

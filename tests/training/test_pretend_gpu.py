@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from promptccd import system
 from promptccd.cli.main import main
-from promptccd.data.stage_images import workers_for
+from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.runs import train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for

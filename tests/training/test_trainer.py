@@ -28,6 +28,7 @@ from promptccd.models import PromptCCDBModel
 from promptccd.runs import train_run
 from promptccd.runs.train_run import accelerator_for
 from promptccd.training import progress
+from promptccd.training import trainer as trainer_module
 from promptccd.training.arguments import TrainingArguments, cosine_rate
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
@@ -264,11 +265,37 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, 
 
     saved: list[TrainingState] = []
     images = StageImages.read(stages[1], 0, progress.progress_bar)
-    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_steps=100)
+    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_minutes=100)
     trainer = trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None, stop)
     with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
         trainer.train()
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
+
+
+def test_the_main_process_alone_keeps_time(
+    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[TrainingState] = []
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=2, batch_size=len(images), save_minutes=0)
+    for is_main, epochs in ((True, [1, 2]), (False, [])):
+        saved.clear()
+        monkeypatch.setattr(Accelerator, "is_main_process", is_main)
+        trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None).train()
+        assert [each.epoch for each in saved] == epochs
+
+
+def test_long_work_off_a_terminal_says_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(0, 1000, 6))  # seconds; one look before the first item, and one at each
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    caplog.set_level(logging.INFO, progress.__name__)
+    assert list(progress.progress_bar("abcde", 5, "reading")) == [*"abcde"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "reading: 1 of 5, 48 s left",
+        "reading: 3 of 5, 16 s left",
+    ]
 
 
 @pytest.mark.parametrize("in_step", [True, False])
@@ -377,14 +404,15 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     images = StageImages.read(stages[1], 0, progress.progress_bar)
     states: list[TrainingState] = []
     records: list[EpochRecord] = []
-    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01)
+    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_minutes=3, learning_rate=0.01)
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(steps)))
     trainer = trainer_of(
         model, images, Noted, arguments, states.append, records.append, lambda *step: steps.append(step)
     )
     assert trainer.steps >= 4
     n = trainer.steps
     trainer.train()
-    done = [each for each in range(1, 2 * n + 1) if each % 3 == 0 or each == 2 * n]
+    done = [each for each in range(1, 2 * n + 1) if each % 3 == 0]
     assert [(each.epoch, each.step) for each in states] == [divmod(each, n) for each in done]
     trainer.train(states[0])
     every = [(epoch, step) for epoch in (0, 1) for step in range(1, n + 1)]
@@ -402,7 +430,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     told = [", ".join(line.split(", ")[:2]) for line in caplog.messages if "/2, " in line]
     assert told == [f"stage 1: epoch {each.epoch + 1}/2, loss {each.losses['loss']:.3f}" for each in records]
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
-    trainer.train(states[-1])  # its epochs are over
+    trainer.train(TrainingState(2, 0, states[-1].tensors))  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
 
 

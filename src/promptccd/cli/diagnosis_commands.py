@@ -66,6 +66,7 @@ def _share(text: str) -> float:
 
 def diagnose_command(options: argparse.Namespace) -> None:
     """``promptccd diagnose``."""
+    from promptccd.data.image_cache import ImageCache
     from promptccd.data.stage_images import StageImages
     from promptccd.discovery.embedding import load_embedder
     from promptccd.training.gpus import device_named, placed, usual_precision
@@ -78,7 +79,10 @@ def diagnose_command(options: argparse.Namespace) -> None:
     if (usual_precision(device.type == "cpu") if precision == "auto" else precision) == "bf16":
         model.config.precision = "bfloat16"
     stage = runs.stage_stream(recipe.data, training.seed, split_rule="whole").labelled
-    images = StageImages.read(stage, training.num_workers, progress_bar, conflicting=recipe.data.conflicts)
+    cache = ImageCache.at(training.image_cache, recipe.views)
+    images = StageImages.read(
+        stage, training.num_workers, progress_bar, cache, conflicting=recipe.data.conflicts
+    )
     asked = {
         name: getattr(options, name) for name in ("categories", "seeds", "floors", "covariances", "restarts")
     }

@@ -34,6 +34,7 @@ COMMANDS = {
     "training_commands": {
         "train": "train on your images, or all stages of a recipe; a run that was begun goes on",
         "split": "show the stages that images or a recipe are cut into; trains nothing",
+        "data": "make copies of images that all trainings on them share; a training makes them, too",
         "parameters": "count what a model learns, part by part",
         "recipes": "list the recipes that come along",
     },

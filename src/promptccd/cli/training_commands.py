@@ -1,4 +1,4 @@
-"""``promptccd train``, ``split``, ``parameters`` and ``recipes``."""
+"""``promptccd train``, ``split``, ``data``, ``parameters`` and ``recipes``."""
 
 import argparse
 import logging
@@ -11,6 +11,7 @@ from promptccd.cli.parsing import add_push_target, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean
+from promptccd.storage import readable_size
 from promptccd.training.launcher import is_first_process
 from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
 
@@ -37,6 +38,17 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     add_push_target(split)
     add_what(split)
     split.set_defaults(run=split_command, needs=("promptccd.runs.train_run", "promptccd.hub.stage_datasets"))
+
+
+def _declare_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=["cache"],
+        help="cache: look at every image, and keep what views are cut from",
+    )
+    add_what(parser)
+    parser.set_defaults(run=data_command, needs=("promptccd.runs.train_run", "promptccd.data.image_cache"))
 
 
 def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
@@ -117,6 +129,20 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
     )
 
 
+def data_command(options: argparse.Namespace) -> None:
+    """``promptccd data cache``."""
+    from promptccd.data.image_cache import ImageCache
+    from promptccd.training.progress import progress_bar
+
+    recipe = recipe_from(options, needs_images=True)
+    stages = runs.stage_stream(recipe.data, recipe.training.seed)
+    cache = ImageCache.at(recipe.training.image_cache, recipe.views)
+    made = cache.make(stages, recipe.training.num_workers, progress_bar)
+    show(
+        options, made, lambda: f"{made['images']} images, {readable_size(made['bytes'])}, in {made['folder']}"
+    )
+
+
 def parameters_command(options: argparse.Namespace) -> None:
     """``promptccd parameters``."""
     counts = runs.count_parameters(recipe_from(options))
@@ -173,6 +199,7 @@ def _lines(texts: dict[str, str]) -> list[str]:
 COMMANDS = {
     "train": _declare_train,
     "split": _declare_split,
+    "data": _declare_data,
     "parameters": _declare_parameters,
     "recipes": _declare_recipes,
 }

@@ -1,6 +1,7 @@
 """Images that are rows of a data set, a person's own or one of the Hub."""
 
 import contextlib
+import hashlib
 import logging
 import os
 import stat
@@ -20,11 +21,20 @@ from promptccd.data.file_names import display_name
 from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, load_images
-from promptccd.data.sources import Entry, ImageSource, first_bytes, read_regular_file, within_limit
+from promptccd.data.sources import (
+    Entry,
+    ImageSource,
+    first_bytes,
+    identity_of,
+    read_regular_file,
+    within_limit,
+)
 from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
+
+AT_ONCE = 256  # rows that are read from the table together
 
 
 class ForeignFileError(SkippedFileError):
@@ -43,6 +53,10 @@ class ImageRows:
         roots: folders that may hold the files that rows name; by default the download folders.
         decoding: how they become pixels.
 
+    Attributes:
+        whole: the images that these are a part of, and copies are kept of together; by default themselves.
+        rows: which of them these are, ``(N,)``.
+
     Raises:
         DataError: which column holds the images is unclear.
     """
@@ -59,6 +73,7 @@ class ImageRows:
         table = table.with_format(None).select_columns([self._column])
         self._table = table.cast_column(self._column, datasets.Image(decode=False))
         self._roots = [os.path.realpath(root) for root in (_download_folders() if roots is None else roots)]
+        self.whole, self.rows = self, np.arange(len(self._table))
 
     def __len__(self) -> int:
         return len(self._table)
@@ -66,6 +81,29 @@ class ImageRows:
     def select(self, rows: np.ndarray) -> "ImageRows":
         """The images of these rows, in this order."""
         return ImageRows(self._table.select(rows), self._column, self._roots, self.decoding)
+
+    def part(self, rows: np.ndarray) -> "ImageRows":
+        """The same as `select`, for images whose copies are kept with those of the others."""
+        part = self.select(rows)
+        part.whole, part.rows = self.whole, self.rows[rows]
+        return part
+
+    def known_by(self) -> Iterator[bytes]:
+        """For each image what another one would differ in, found without decoding.
+
+        Of a row that holds its image it is the bytes. Of one that names a file, size, time of the last change and first
+        bytes: so a data set may move, and a program that keeps the time of a photograph that it turns is noticed.
+        """
+        for first in range(0, len(self), AT_ONCE):
+            for image in self._table[first : first + AT_ONCE][self._column]:
+                content, path = (image or {}).get("bytes"), (image or {}).get("path")
+                if content is not None or path is None:
+                    yield hashlib.blake2b(content or b"", digest_size=16).digest()
+                    continue
+                try:
+                    yield identity_of(self._own_file(path))
+                except SkippedFileError as skipped:
+                    yield str(skipped).encode()
 
     def by_one_rule(self, bit_depth: int | None = None) -> "ImageRows":
         """The same images, those with more than 8 bits a value shown by one rule.

@@ -1,85 +1,31 @@
-"""The readable images of a stage, decoded once where memory allows.
+"""The readable images of a stage.
 
-Every image is read before a stage begins. An image that cannot be read is left out of the stage and listed with its
-reason, so that no later step can meet it; images that fit into the cache are never decoded again. Copies of the same
-picture are listed, and never trained on under two labels.
+Every image is looked at before a stage begins, now or when its copy was made. An image that cannot be read is left out
+of the stage and listed with its reason, so that no later step can meet it. Copies of the same picture are listed, and
+never trained on under two labels.
 """
 
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor
 
-from promptccd import system
-from promptccd.data.duplicates import Original, conflicts, digest_of
+from promptccd.data.duplicates import Original, conflicts
+from promptccd.data.image_cache import CheckedStage, ImageCache, Kept
 from promptccd.data.images import Status, Verdict
 from promptccd.data.limits import TOO_MANY_BAD
+from promptccd.data.loaders import Progress
 from promptccd.data.stages import LabelledStage, Stage
+from promptccd.data.views import EvaluationView, ResizedImage
 from promptccd.errors import DataError
-from promptccd.processes import end_with_parent
 
 logger = logging.getLogger(__name__)
 
-CACHE_BYTES = 2**30  # decoded pixels kept per stage; 30,450 images of CIFAR-100 take a tenth of it
-
 Conflicting = Literal["refuse", "drop"]
-Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
-
-
-MOST_USUAL = 8  # loader processes; more of them wait for the disk
-IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the one that it makes
-LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
-
-
-def usual_workers() -> int:
-    """Loader processes unless told: beside a GPU its share of the cores, up to `MOST_USUAL`."""
-    if not torch.cuda.is_available():
-        return 0
-    # Of this training on this machine, as launchers say it.
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(MOST_USUAL, system.available_cores() // processes)
-
-
-def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
-    """Loader processes: as many as wanted, but no more than cores, nor than shared memory has room for.
-
-    The results are the same bytes for any number.
-
-    Args:
-        wanted: number of processes; `None` means `usual_workers`.
-        batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
-    """
-    wanted = usual_workers() if wanted is None else wanted
-    workers, free = min(wanted, system.available_cores()), system.free_shared_memory()
-    if not batch_bytes or not workers or free is None:
-        return workers
-    fitting = free // (IN_FLIGHT * batch_bytes)
-    if fitting < workers:
-        _say_how_many(fitting, workers, round(IN_FLIGHT * batch_bytes / 1e6))
-    return min(workers, fitting)
-
-
-@cache  # once, however many loaders start
-def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
-    logger.warning(
-        "Shared memory (%s) is short, and a loader process needs %d MB of it: images are loaded by %s. More of it "
-        "(docker run --shm-size 2g) or a smaller --batch_size allows %d.",
-        system.SHARED_MEMORY, megabytes, f"{fitting} of them" if fitting else "this process itself", workers,
-    )  # fmt: skip
-
-
-def loader_options(wanted: int | None, batch_bytes: int = 0) -> dict[str, Any]:
-    """What a `DataLoader` is told about its processes; arguments are those of `workers_for`."""
-    if not (workers := workers_for(wanted, batch_bytes)):
-        return {}
-    return {"num_workers": workers, "timeout": LOADER_WAITS_S, "worker_init_fn": end_with_parent}
 
 
 @dataclass(frozen=True)
@@ -135,7 +81,7 @@ class StageImages:
     Args:
         stage: the stage.
         positions: positions in the stage that can be read, ascending.
-        cache: decoded pixels ``(H, W, 3)`` uint8 by entry of `positions`; `None` to decode on every access.
+        checked: what is kept of its images; `None` to decode on every access.
         report: what became of every image.
         digests: by which equal pictures are known, by entry of `positions`.
     """
@@ -144,14 +90,14 @@ class StageImages:
         self,
         stage: Stage,
         positions: np.ndarray,
-        cache: list[np.ndarray] | None,
+        checked: CheckedStage | None,
         report: ImageReport,
         digests: Sequence[bytes] = (),
     ):
         self.stage = stage
         self.positions = positions
         self.report, self.digests = report, digests
-        self._cache = cache
+        self._checked = checked
 
     @classmethod
     def read(
@@ -159,16 +105,18 @@ class StageImages:
         stage: Stage,
         num_workers: int | None,
         progress: Progress,
+        cache: ImageCache | None = None,
         *,
         seen: dict[bytes, Original] | None = None,
         conflicting: Conflicting | None = None,
     ) -> "StageImages":
-        """Read every image of a stage once.
+        """Look at every image of a stage, unless a cache knows it.
 
         Args:
             stage: the stage.
             num_workers: loader processes.
             progress: wraps an iterable, its length and a label in a progress bar.
+            cache: where what views are cut from is kept; by default nowhere.
             seen: the first image with each picture of earlier stages, by digest; this stage adds its own.
             conflicting: ``"refuse"`` the stage if a picture has two labels, or ``"drop"`` all copies of that picture;
                 `None` keeps them, as for test images.
@@ -176,29 +124,44 @@ class StageImages:
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
-        loader = DataLoader(_Decoded(stage), batch_size=64, collate_fn=list, **loader_options(num_workers))
+        cache = cache or ImageCache(None)
+        checked = cache.of(stage, num_workers, progress)
         read = _Reading(stage, {} if seen is None else seen)
-        for records in progress(loader, len(loader), f"stage {stage.index}: reading images"):
-            for record in records:
-                read.add(*record)
+        for verdict, digest in checked:
+            read.add(verdict, digest)
         if conflicting is not None and isinstance(stage, LabelledStage):
             read.leave_out_conflicts(stage, conflicting)
         _log_and_judge(read.report, stage.place)
-        return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report, read.digests)
+        return cls(stage, np.asarray(read.used, dtype=np.int64), checked, read.report, read.digests)
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __getitem__(self, index: int) -> Image.Image:
         """The decoded RGB image at an index among the readable ones."""
-        if self._cache is not None:
-            return Image.fromarray(self._cache[index])
+        kept = self._kept(index)
+        if kept is not None and not kept.is_resized:
+            return Image.fromarray(kept.pixels)
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
             raise DataError(
                 f"{self.name_of(index)!r} could be read before and cannot be now: was it changed?"
             )
         return image
+
+    def for_view(self, index: int, shorter_side: int | None) -> Image.Image | ResizedImage:
+        """The same image, already resized if a copy with that shorter side is kept."""
+        kept = self._kept(index)
+        if kept is not None and kept.is_resized and min(kept.pixels.shape[:2]) == shorter_side:
+            return ResizedImage(kept.pixels)
+        return self[index]
+
+    def seen_in(self, view: EvaluationView, index: int) -> Tensor:
+        """The fixed view of the same image."""
+        return view(self.for_view(index, view.shorter_side))
+
+    def _kept(self, index: int) -> Kept | None:
+        return None if self._checked is None else self._checked.kept(int(self.positions[index]))
 
     def name_of(self, index: int) -> str:
         """What the image at an index among the readable ones is called."""
@@ -211,20 +174,19 @@ class StageImages:
 
 
 class _Reading:
-    """The report, positions, digests and cache of a stage while its images are read in order."""
+    """The report, positions and digests of a stage while its images are read in order."""
 
     def __init__(self, stage: Stage, seen: dict[bytes, Original]):
         self._stage, self._samples = stage, iter(enumerate(stage.sample_ids.tolist()))
-        self._room, self._seen = CACHE_BYTES, seen
+        self._seen = seen
         self.report = ImageReport(stage.index, len(stage), {}, {}, once=stage.once)
         self.used: list[int] = []
         self.digests: list[bytes] = []
-        self.cache: list[np.ndarray] | None = []
 
-    def add(self, pixels: np.ndarray | None, verdict: Verdict, digest: bytes) -> None:
+    def add(self, verdict: Verdict, digest: bytes) -> None:
         """Add the next image."""
         position, sample = next(self._samples)
-        if pixels is None:
+        if verdict.status is Status.SKIPPED:
             self.report.skipped[sample] = verdict.note
             self.report.names[sample] = self._stage.name_of(position)
             return
@@ -240,10 +202,6 @@ class _Reading:
         if verdict.status is Status.NOTED:
             self.report.noted[sample] = verdict.note
             self.report.names[sample] = name
-        self._room -= pixels.nbytes
-        if self.cache is not None:
-            self.cache.append(pixels)
-            self.cache = self.cache if self._room >= 0 else None
 
     def leave_out_conflicts(self, stage: LabelledStage, how: Conflicting) -> None:
         """Leave out every copy of a picture with two labels, or refuse the stage for it."""
@@ -257,8 +215,6 @@ class _Reading:
         self.report.conflicting.update({samples[one]: samples[other] for one, other in found.items()})
         self.used = [position for index, position in enumerate(self.used) if index not in found]
         self.digests = [digest for index, digest in enumerate(self.digests) if index not in found]
-        if self.cache is not None:
-            self.cache = [pixels for index, pixels in enumerate(self.cache) if index not in found]
         if bare := set(labels) - set(stage.labels[self.used].tolist()):
             raise DataError(
                 f"All images of {stage.category_names[min(bare)]!r} also have another label, so none can be trained "
@@ -273,23 +229,6 @@ def _contradiction(found: Mapping[int, int], called: Mapping[int, str], names: l
         f"{names[other]!r}; {len(found)} images of stage 0 contradict another in this way. Nothing was trained: "
         "mend the labels, or leave all of them out with --conflicting_labels drop."
     )
-
-
-class _Decoded(Dataset):
-    """Pixels (or `None`), verdict and digest of every image of a stage."""
-
-    def __init__(self, stage: Stage):
-        self.stage = stage
-
-    def __len__(self) -> int:
-        return len(self.stage)
-
-    def __getitem__(self, position: int) -> tuple[np.ndarray | None, Verdict, bytes]:
-        decoded = self.stage.decode(position)
-        if decoded.image is None:
-            return None, decoded.verdict, b""
-        pixels = np.asarray(decoded.image)
-        return pixels, decoded.verdict, digest_of(pixels)
 
 
 def _log_and_judge(report: ImageReport, place: str) -> None:

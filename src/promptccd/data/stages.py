@@ -263,10 +263,13 @@ class StageStream(Sequence[Stage]):
             return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
         if split_rule not in SPLIT_RULES:
             raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
+        used = np.flatnonzero(category_ids != UNUSED)  # by any seed
         category_ids, cut = SPLIT_RULES[split_rule](
             category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
-        stages = _stages_of([images.select(ids) for ids in cut.sample_ids], category_ids, cut)
+        whole = images.select(used)
+        parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
+        stages = _stages_of(parts, category_ids, cut)
         return cls(stages, cut, category_ids, origin, opened.left_out)
 
     @classmethod

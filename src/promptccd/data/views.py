@@ -24,6 +24,56 @@ BICUBIC = Image.Resampling.BICUBIC
 ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact ones
 
 
+class ResizedImage:
+    """An image at the size that its views are cut from: views of it equal those of the image, byte for byte.
+
+    Args:
+        pixels: ``(H, W, 3)`` uint8, of all of it; the shorter side is that of a view's options.
+    """
+
+    def __init__(self, pixels: np.ndarray):
+        self.pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+
+    @classmethod
+    def of(cls, image: Image.Image, shorter_side: int) -> "ResizedImage":
+        """An image, resized."""
+        return cls(np.asarray(_resized(image, resized_size(image.size, shorter_side))))
+
+    def require(self, shorter_side: int | None) -> "ResizedImage":
+        """The same, if views are cut from this very size; a `ValueError` otherwise."""
+        if (own := min(self.width, self.height)) != shorter_side:
+            raise ValueError(f"Expected a shorter side of {shorter_side} pixels, got {own}.")
+        return self
+
+    def cut(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
+        """The part ``(h, w, 3)`` inside a box whose unit is a pixel of the resized image."""
+        return self.pixels[top:bottom, left:right]
+
+
+class _ResizedInParts(ResizedImage):
+    """An image too long to resize as a whole (a panorama), of which only what is cut is computed.
+
+    Equal to the whole except for rounding; memory stays bounded.
+    """
+
+    def __init__(self, image: Image.Image, shorter_side: int):
+        self._image = image
+        self.width, self.height = resized_size(image.size, shorter_side)
+
+    def cut(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
+        """The part inside a box."""
+        x, y = self._image.width / self.width, self._image.height / self.height
+        box = (left * x, top * y, right * x, bottom * y)
+        return np.asarray(_resized(self._image, (right - left, bottom - top), box=box))
+
+
+def resized_size(size: tuple[int, int], shorter_side: int) -> tuple[int, int]:
+    """Width and height of an image whose shorter side is resized."""
+    short = min(size)
+    return int(shorter_side * size[0] / short), int(shorter_side * size[1] / short)
+
+
 class TrainingViews:
     """Random views of one image."""
 
@@ -35,26 +85,36 @@ class TrainingViews:
         """Bytes of the views of one image."""
         return self.options.num_views * 3 * self.options.image_size**2
 
-    def __call__(self, image: Image.Image, generator: np.random.Generator) -> torch.Tensor:
+    @property
+    def shorter_side(self) -> int:
+        """What the shorter side of an image is resized to before views are cut, in pixels."""
+        return self.options.resize_size
+
+    def __call__(self, image: Image.Image | ResizedImage, generator: np.random.Generator) -> torch.Tensor:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
         Args:
-            image: RGB of any size, from `promptccd.data.images.decode_image`.
+            image: RGB of any size, from `promptccd.data.images.decode_image`; or already resized.
             generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
 
         Raises:
-            ValueError: the image is not RGB.
+            ValueError: the image is not RGB, or resized to another side.
         """
-        if image.mode != "RGB":
-            raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
         size = self.options.image_size
-        grid = _ResizedImage(image, self.options.resize_size, budget=self.options.num_views * size * size)
+        grid = image.require(self.shorter_side) if isinstance(image, ResizedImage) else self._resized(image)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
-            view[:] = np.asarray(self._draw(grid, generator)).transpose(2, 0, 1)
+            view[:] = self._draw(grid, generator).transpose(2, 0, 1)
         return torch.from_numpy(views)
 
-    def _draw(self, grid: "_ResizedImage", generator: np.random.Generator) -> Image.Image:
+    def _resized(self, image: Image.Image) -> ResizedImage:
+        """The whole image where that is no larger than all views, which is cheapest and exact."""
+        if image.mode != "RGB":
+            raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
+        fits = math.prod(resized_size(image.size, self.shorter_side)) <= self.options.budget
+        return (ResizedImage.of if fits else _ResizedInParts)(image, self.shorter_side)
+
+    def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> np.ndarray:
         options, size = self.options, self.options.image_size
         top = int(generator.integers(grid.height - size + 1))
         left = int(generator.integers(grid.width - size + 1))
@@ -66,31 +126,7 @@ class TrainingViews:
             view = _turned_crop(grid, left, top, size, angle, scale)
         else:
             view = grid.cut(left, top, left + size, top + size)
-        return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view
-
-
-class _ResizedImage:
-    """An image with a given shorter side, of which only the parts that are cut need be computed.
-
-    Up to ``budget`` pixels, the area of all views, resizing the whole image once is cheapest and exact. Beyond that
-    (panoramas) every cut is a resize of its own: equal except for rounding, and memory stays bounded.
-    """
-
-    def __init__(self, image: Image.Image, shorter_side: int, budget: int):
-        self.image = image
-        short = min(image.size)
-        self.width, self.height = (int(shorter_side * side / short) for side in image.size)
-        fits = self.width * self.height <= budget
-        self.whole = _resized(image, (self.width, self.height)) if fits else None
-
-    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
-        """The part inside a box whose unit is a pixel of the resized image."""
-        if self.whole is not None:
-            return self.whole.crop((left, top, right, bottom))
-        x, y = self.image.width / self.width, self.image.height / self.height
-        return _resized(
-            self.image, (right - left, bottom - top), box=(left * x, top * y, right * x, bottom * y)
-        )
+        return view[:, ::-1] if flip else view
 
 
 def _resized(
@@ -113,8 +149,8 @@ def _resized(
 
 
 def _turned_crop(
-    grid: _ResizedImage, left: int, top: int, size: int, angle: float, scale: float
-) -> Image.Image:
+    grid: ResizedImage, left: int, top: int, size: int, angle: float, scale: float
+) -> np.ndarray:
     """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
 
     It is turned after the resize, at the same scale, so that large photographs do not alias and a tiny angle
@@ -126,12 +162,12 @@ def _turned_crop(
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
     # mutant 1 to 2: a pixel more than is looked at
     x_last, y_last = min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
-    part = grid.cut(x_first, y_first, x_last, y_last)
+    part = Image.fromarray(grid.cut(x_first, y_first, x_last, y_last))
     # output -> input, both counted from their upper left corners; centre goes to centre
     x_shift = x - x_first - (cos - sin) * size / 2
     y_shift = y - y_first - (sin + cos) * size / 2
     matrix = (cos, -sin, x_shift, sin, cos, y_shift)
-    return part.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC)
+    return np.asarray(part.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC))
 
 
 def build_image_processor(
@@ -178,17 +214,25 @@ class EvaluationView:
         """Pixels of an image's shorter side beyond which the view hardly changes; for `decode_image`."""
         return ENOUGH * max(side for side in dict(self.processor.size).values() if side)
 
-    def __call__(self, image: Image.Image | DecodedImage) -> torch.Tensor:
+    @property
+    def shorter_side(self) -> int | None:
+        """What the shorter side is resized to, in pixels, as training views resize it; `None` if otherwise."""
+        bicubic = self.processor.resample == BICUBIC
+        return dict(self.processor.size).get("shortest_edge") if bicubic else None
+
+    def __call__(self, image: Image.Image | DecodedImage | ResizedImage) -> torch.Tensor:
         """The central crop, ``(3, S, S)``, uint8; `normalise` with `mean` and `std` follows on the device.
 
         Strips beyond `MAX_ASPECT` lose their ends first: 3000 x 1 resized to 768000 x 256 takes gigabytes.
 
         Args:
-            image: RGB of any size, or one that was decoded reduced; the crop covers the same part of both.
+            image: RGB of any size, or one that was decoded reduced, the crop covers the same part of both; or resized.
 
         Raises:
-            ValueError: the image was skipped.
+            ValueError: the image was skipped, or resized to another side.
         """
+        if isinstance(image, ResizedImage):
+            return self._crop(Image.fromarray(image.require(self.shorter_side).pixels))
         size, box = (image.size, None) if isinstance(image, Image.Image) else (image.size, image.box)
         pixels = image if isinstance(image, Image.Image) else image.image
         if pixels is None:
@@ -198,7 +242,9 @@ class EvaluationView:
             left, top = (size[0] - width) // 2, (size[1] - height) // 2
             pixels, size, box = pixels.crop((left, top, left + width, top + height)), (width, height), None
         # As the processor resizes, but its arrays of a whole photograph take three times as long.
-        resized = _resized(pixels, self._size_of(size), self.processor.resample, box)
+        return self._crop(_resized(pixels, self._size_of(size), self.processor.resample, box))
+
+    def _crop(self, resized: Image.Image) -> torch.Tensor:
         batch = self.processor(
             resized, do_resize=False, do_rescale=False, do_normalize=False, return_tensors="pt"
         )
@@ -208,8 +254,7 @@ class EvaluationView:
         asked = self.processor.size
         if not asked.get("shortest_edge"):
             return asked["width"], asked["height"]
-        width, height = (int(asked["shortest_edge"] * side / min(size)) for side in size)
-        return width, height
+        return resized_size(size, asked["shortest_edge"])
 
 
 def normalise(

@@ -13,6 +13,7 @@ from datasets import Dataset, Features, Image
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
+from promptccd.data.image_cache import ImageCache
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
@@ -143,16 +144,17 @@ def _train(
         refit_every=max(1, options.epochs // 3),
         prompt_warmup_epochs=0,
     )
+    views = TrainingViews(_view_options(session))
     StageTrainer(
         model,
         StageContext(
-            StageImages.read(_stage_of(session), 0, stop.progress),
+            StageImages.read(_stage_of(session), 0, stop.progress, ImageCache(views.options)),
             replay=replay,
             num_categories=num_categories,
         ),
         method_named(model.config.model_type).objective,
         arguments=arguments,
-        views=TrainingViews(_view_options(session)),
+        views=views,
         evaluation_view=session.view,
         accelerator=accelerator_for(arguments, model.device),
         stop=stop,

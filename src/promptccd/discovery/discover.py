@@ -16,7 +16,7 @@ from PIL import Image
 
 from promptccd import __version__
 from promptccd.clustering import CountEstimate
-from promptccd.data.stage_images import Progress
+from promptccd.data.loaders import Progress
 from promptccd.discovery.adapt import (
     AdaptedStage,
     adapt,

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.stage_images import Progress
+from promptccd.data.loaders import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile

@@ -12,8 +12,8 @@ from torch import Tensor
 from promptccd import __version__, system
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.limits import IntakeLimits
+from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
-from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of

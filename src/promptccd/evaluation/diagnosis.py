@@ -389,7 +389,7 @@ def read_prompts(
     read: dict[str, list[Tensor]] = {}
     batches = torch.arange(len(rows)).split(min(options.batch_size, AT_ONCE))
     for batch in progress_bar(batches, len(batches), "prompts"):
-        pixels = torch.stack([view(images[int(row)]) for row in rows[batch]]).to(prompted.device)
+        pixels = torch.stack([images.seen_in(view, int(row)) for row in rows[batch]]).to(prompted.device)
         found = _on_their_way(prompted, normalise(pixels, view.mean, view.std), chosen[batch])
         for name, values in found.items():
             read.setdefault(name, []).append(values)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.duplicates import Original
+from promptccd.data.image_cache import ImageCache
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
@@ -79,8 +80,9 @@ class RunEvaluation:
         self.run.require_split(self.stages)
         self.device, self.num_workers = device_named(device), num_workers
         seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
+        self._cache = ImageCache.at(self.recipe.training.image_cache, self.recipe.views)
         self.images = [  # conflicts and copies as the training left them out
-            StageImages.read(stage, num_workers, progress_bar, seen=seen, conflicting="drop")
+            StageImages.read(stage, num_workers, progress_bar, self._cache, seen=seen, conflicting="drop")
             for stage in self.stages[: self.num_stages]
         ]
         self._keep_features = keep_features
@@ -228,7 +230,8 @@ class RunEvaluation:
             test = self._cut_unseen(test_split, rule)
             ids = ids_in_run(test, self.stages)
             images = [
-                StageImages.read(stage, self.num_workers, progress_bar) for stage in test[: self.num_stages]
+                StageImages.read(stage, self.num_workers, progress_bar, self._cache)
+                for stage in test[: self.num_stages]
             ]
             require_unseen(images, self.images, self.recipe.data, test_split)
             labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]

@@ -14,9 +14,10 @@ from torch import Tensor
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
+from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.ranges import with_floats
-from promptccd.data.stage_images import Progress, StageImages
+from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
@@ -176,7 +177,7 @@ def stage_zero_model(
     wanted: Any = "auto" if recipe.model.num_parts == "auto" else model.config.num_parts
     sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=recipe.training.seed)
     view = evaluation_view(recipe)
-    pixels = torch.stack([view(images[index]) for index in sample])
+    pixels = torch.stack([images.seen_in(view, index) for index in sample])
     features = [
         model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
         for batch in pixels.split(recipe.training.feature_batch_size)
@@ -236,7 +237,7 @@ def ensure_backbone(
         )
     logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
     view = evaluation_view(recipe)
-    pixels = torch.stack([view(images[index]) for index in range(len(images))])
+    pixels = torch.stack([images.seen_in(view, index) for index in range(len(images))])
     backbone = pretrain_backbone(
         pixels.to(device), config, recipe.pretraining, seed=recipe.training.seed, progress=progress
     )

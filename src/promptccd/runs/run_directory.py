@@ -65,8 +65,8 @@ FREE_FIELDS = {
     "data": {"dataset", "unlabelled", "labels"},
     "model": {"max_model_bytes"},
     "training": {
-        "output_dir", "num_workers", "save_steps", "report_to", "push_to_hub", "hub_namespace", "hub_private",
-        "resume_from",
+        "output_dir", "num_workers", "image_cache", "save_minutes", "report_to", "push_to_hub", "hub_namespace",
+        "hub_private", "resume_from",
     },
 }  # fmt: skip
 _FACTS = ("dataset", "split", "num_classes", "images_per_class")
@@ -169,6 +169,7 @@ class RunDirectory:
         """The recipe of the run, with local folders as seen from where the run lies now."""
         values = self.manifest["recipe"]
         change_places(values, self._seen_from_here)
+        values["training"]["image_cache"] = _cache_to_record(values["training"].get("image_cache", "auto"))
         return Recipe.from_dict(values)
 
     @property
@@ -551,7 +552,13 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
 
     change_places(values, portable)
     values["training"]["output_dir"] = _name_of(run) or "run"
+    values["training"]["image_cache"] = _cache_to_record(recipe.training.image_cache)
     return values
+
+
+def _cache_to_record(place: str) -> str:
+    """No folder: nobody else has it, and nothing is written to one that a stranger's record names."""
+    return "off" if place == "off" else "auto"
 
 
 def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:

@@ -19,11 +19,13 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import Original
+from promptccd.data.image_cache import ImageCache
+from promptccd.data.loaders import workers_for
 from promptccd.data.loading import open_images
 from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages, workers_for
+from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import (
@@ -348,6 +350,7 @@ class _Run:
             told = {"mean": [*map(float, self.view.mean)], "std": [*map(float, self.view.std)]}
             run.update_manifest({NORMALISATION: told})
         self.images: list[StageImages] = []
+        self._cache = ImageCache.at(recipe.training.image_cache, recipe.views)
         self._seen: dict[bytes, Original] = {}  # pictures of all stages, by digest
         self._counts = COUNTS[recipe.training.counting](recipe.training)
         self.state = RunState(run.path, len(stages), accelerator.is_main_process)
@@ -423,7 +426,6 @@ class _Run:
         def save(state: TrainingState) -> None:
             if self.accelerator.is_main_process:
                 self.run.save_state(stage.index, state, before + time.monotonic() - started)
-            self.accelerator.wait_for_everyone()
 
         def record(epoch: EpochRecord) -> None:
             if self.accelerator.is_main_process:
@@ -760,6 +762,7 @@ class _Run:
                 stage,
                 self.recipe.training.num_workers,
                 self.stop.progress,
+                self._cache,
                 seen=self._seen,
                 conflicting=self.recipe.data.conflicts,
             )

@@ -337,8 +337,12 @@ class TrainingArguments:
         compile: whether `torch.compile` makes one graph of a step's forward, anew in each stage, where the machine can.
         num_workers: loader processes, no more than cores; any number gives the same bytes. None means this process's
             share of the cores, up to 8, beside a CUDA GPU, which would wait for images, and 0 without one.
+        image_cache: where copies of the images are kept that views are cut from, for all runs on them; what is trained
+            is the same. A folder; ``auto``, ``promptccd`` beside what the library `datasets` caches, which is also what
+            a run records; or ``off``: then every start decodes every image.
         feature_batch_size: images per forward where no gradient is needed.
-        save_steps: steps between resumable states; one is also written at the end of every stage's training.
+        save_minutes: minutes between resumable states, the most that a kill costs; 0 means after every step. One
+            is also written at a signal.
         report_to: experiment tracker, of those that Accelerate knows.
         push_to_hub: push each stage when it is finished, to a repository of its own; a Hub that fails stops nothing.
         hub_namespace: user or organisation to push to; none means who is logged in.
@@ -391,8 +395,9 @@ class TrainingArguments:
     frozen_precision: Literal["same", "bf16"] = "same"
     compile: bool = False
     num_workers: int | None = number(None, 0, 512)
+    image_cache: str = "auto"
     feature_batch_size: int = number(256, 1, 2**20)
-    save_steps: int = number(200, 1)
+    save_minutes: float = number(10.0, 0)
     report_to: Tracker = "none"
     push_to_hub: bool = False
     hub_namespace: str | None = None

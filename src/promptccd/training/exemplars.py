@@ -17,6 +17,7 @@ from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
+from promptccd.data.views import ResizedImage
 from promptccd.models.untrusted import MOST_CATEGORIES
 from promptccd.training.arguments import TrainingArguments
 
@@ -138,7 +139,7 @@ class Memory:
     def __len__(self) -> int:
         return len(self.places)
 
-    def sample(self, place: int) -> tuple[Image.Image, int]:
-        """The decoded RGB image of an exemplar, and its row in the source data set."""
+    def sample(self, place: int, shorter_side: int) -> tuple[Image.Image | ResizedImage, int]:
+        """The image of an exemplar, as `StageImages.for_view` gives it, and its row in the source data set."""
         images, index = self.places[place]
-        return images[index], int(images.sample_ids[index])
+        return images.for_view(index, shorter_side), int(images.sample_ids[index])

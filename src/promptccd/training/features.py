@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from promptccd.clustering.semi_supervised_kmeans import finite_rows
-from promptccd.data.stage_images import Progress, StageImages, loader_options
+from promptccd.data.loaders import Progress, loader_options
+from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
@@ -24,7 +25,7 @@ class _EvaluationImages(Dataset):
         return len(self.images)
 
     def __getitem__(self, index: int) -> Tensor:
-        return self.view(self.images[index])
+        return self.images.seen_in(self.view, index)
 
 
 @torch.no_grad()

@@ -153,7 +153,7 @@ def measure(
         return found["plain"]
 
     for batch in np.array_split(rows, math.ceil(len(rows) / batch_size)):
-        in_smaller_batches(add, torch.stack([view(images[int(row)]) for row in batch]))
+        in_smaller_batches(add, torch.stack([images.seen_in(view, int(row)) for row in batch]))
     model.train(was_training)
     values = {name: torch.cat(each).cpu() for name, each in parts.items()}
     # mutant without .double(): the last digits of a mean that is shown with three

@@ -24,8 +24,16 @@ NO_BARS = True if HF_HUB_DISABLE_PROGRESS_BARS else None
 
 
 def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-    """Iterate under a bar; silent where stderr is no terminal or ``HF_HUB_DISABLE_PROGRESS_BARS`` is set."""
-    return iter(tqdm(items, total=total, desc=label, leave=False, disable=NO_BARS))
+    """Iterate under a bar; a line every few seconds where stderr is no terminal or bars are switched off."""
+    bar = tqdm(items, total=total, desc=label, leave=False, disable=NO_BARS)
+    started = logged = time.monotonic()
+    for done, item in enumerate(bar):
+        now = time.monotonic()
+        if bar.disable and now - logged >= SECONDS_BETWEEN_LINES:
+            logged = now
+            left = (now - started) * max(0, total - done) / max(1, done)
+            logger.info("%s: %d of %d, %s left", label, done, total, readable_time(left))
+        yield item
 
 
 def readable_time(seconds: float) -> str:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from promptccd.data.loaders import loader_options
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages, loader_options
+from promptccd.data.stage_images import StageImages
 from promptccd.data.views import TrainingViews
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.devices import gather_rows, share_of
@@ -97,10 +98,11 @@ class _Views(Dataset):
         epoch, index = key
         position: tuple[int, ...]
         if self.memory is None or index < len(self.images):
-            image, position = self.images[index], (int(self.images.sample_ids[index]),)
+            image = self.images.for_view(index, self.views.shorter_side)
+            position = (int(self.images.sample_ids[index]),)
         else:
             lap, place = divmod(index - len(self.images), len(self.memory))
-            image, sample = self.memory.sample(place)
+            image, sample = self.memory.sample(place, self.views.shorter_side)
             position = sample, lap  # another round, another crop
         return self.views(
             image, numpy_generator("view", self.seed, self.images.stage.index, epoch, *position)

@@ -129,6 +129,7 @@ class StageTrainer:
         shares = self.plan.shares(self.epochs, (first_epoch, first_step), *processes)
         batches = iter(self._views_of(shares))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
+        self._saved = time.monotonic()
         try:
             with frozen_prefix(self.model, self.arguments.frozen_precision):
                 forward = self._compiled(wrapped) if self.arguments.compile else wrapped
@@ -264,16 +265,23 @@ class StageTrainer:
             yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
 
     def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
-        """Save every `save_steps`, at the end of the stage, and when asked to stop."""
+        """Save every `save_minutes`, and when asked to stop; what a stage ends with is no state, but is whole, too.
+
+        The main process alone keeps time: it writes, and the others wait for it in the next step.
+        """
         next_epoch, next_step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
-        done = next_epoch * self.steps + next_step
         stopping = self.stop.agreed(self.accelerator)
-        if stopping or done % self.arguments.save_steps == 0 or next_epoch == self.epochs:
+        since = time.monotonic() - self._saved
+        is_due = since >= 60 * self.arguments.save_minutes and self.accelerator.is_main_process
+        if stopping or is_due or next_epoch == self.epochs:
             self._finite(total, epoch)
             tensors = snapshot(self.model, optimizer)
             self._finite(sum(value.sum() for value in tensors.values()), epoch)
-            self.save(TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size))
+            if stopping or is_due:
+                self.save(TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size))
+                self._saved = time.monotonic()
         if stopping:
+            self.accelerator.wait_for_everyone()
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
 
     def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:

@@ -21,9 +21,9 @@ from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status, Verdict
 from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.loaders import Progress
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
-from promptccd.data.stage_images import Progress
 from promptccd.data.table_files import is_saved
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import Look, SeenFiles

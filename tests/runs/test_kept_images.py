@@ -1,0 +1,100 @@
+"""A run on images that are kept: the same bytes, and nothing is decoded again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.image_rows import ImageRows
+from promptccd.data.images import DecodedImage
+from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
+from promptccd.training.recipe import Recipe
+from tests.conftest import quick_recipe
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    rows: list[int] = []
+    usual = ImageRows.decode
+
+    def counted(images: ImageRows, row: int) -> DecodedImage:
+        rows.append(row)
+        return usual(images, row)
+
+    monkeypatch.setattr(ImageRows, "decode", counted)
+    return rows
+
+
+def recipe_at(
+    place: str, image_folder: Path, backbone_folder: Path, folder: Path, **training: object
+) -> Recipe:
+    recipe = Recipe.from_dict(quick_recipe(image_folder, backbone_folder, folder))
+    changed = replace(recipe.training, image_cache=place, epochs=1, **training)
+    return replace(recipe, training=changed)
+
+
+def bytes_of(run: Path) -> list[bytes]:
+    return [(run / f"stage{stage}" / "model.safetensors").read_bytes() for stage in range(4)]
+
+
+def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path, decoded: list[int]
+) -> None:
+    counts = []
+    cache = str(tmp_path / "cache")
+    for name, place in (("first", cache), ("second", cache), ("without", "off")):
+        recipe = recipe_at(place, image_folder, tiny_backbone, tmp_path / name)
+        stages = stage_stream(recipe.data, 1)
+        decoded.clear()
+        train_run(recipe, stages=stages)
+        counts.append(len(decoded))
+    number = sum(map(len, stages))
+    assert counts == [number, 0, number]
+    assert bytes_of(tmp_path / "first") == bytes_of(tmp_path / "second") == bytes_of(tmp_path / "without")
+    recorded = [RunDirectory(tmp_path / name).recipe.training.image_cache for name in ("first", "without")]
+    assert recorded == ["auto", "off"], "no folder of this machine"
+    assert cache not in (tmp_path / "first" / "manifest.json").read_text()
+    decoded.clear()
+    train_run(recipe_at("off", image_folder, tiny_backbone, tmp_path / "first"), stages=stages)
+    assert len(decoded) == 0, "a finished run reads nothing, and may be asked with another place"
+
+
+def test_a_folder_in_a_record_is_not_written_to(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_at("off", image_folder, tiny_backbone, tmp_path / "run")
+    train_run(recipe)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    manifest["recipe"]["training"]["image_cache"] = str(tmp_path / "of a stranger")
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    assert RunDirectory(tmp_path / "run").recipe.training.image_cache == "auto"
+    RunEvaluation(tmp_path / "run")
+    assert not (tmp_path / "of a stranger").exists()
+
+
+def test_copies_are_made_beforehand(
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    decoded: list[int],
+) -> None:
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path / "run")
+    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
+    words = ["data", "cache", str(tmp_path / "recipe.yaml"), "--image_cache", str(tmp_path / "cache")]
+    assert main([*words, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made == {"folder": str(tmp_path / "cache"), "images": 150, "bytes": 150 * 3 * 16 * 16}
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"150 images, 0.1 MB, in {tmp_path / 'cache'}\n"
+    recipe = recipe_at(str(tmp_path / "cache"), image_folder, tiny_backbone, tmp_path / "run")
+    stages = stage_stream(recipe.data, 1)
+    decoded.clear()
+    train_run(recipe, stages=stages)
+    assert decoded == []
+    assert main([*words[:3], "--image_cache", "off"]) == 2
+    assert "image_cache is off" in capsys.readouterr().err
+    (tmp_path / "a file").write_text("")
+    assert main([*words[:3], "--image_cache", str(tmp_path / "a file")]) == 3
