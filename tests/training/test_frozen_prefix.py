@@ -310,7 +310,7 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
         AcceleratorState._reset_state(reset_partial_state=True)
         values = resumable_recipe(image_folder, tiny_backbone, tmp_path / name)
-        values["training"] |= {"frozen_precision": "bf16", "epochs": 2, "save_steps": 1}
+        values["training"] |= {"frozen_precision": "bf16", "epochs": 2, "save_minutes": 0.0}
         recipe = Recipe.from_dict(values)
         if callbacks:
             with pytest.raises(InterruptedRunError):

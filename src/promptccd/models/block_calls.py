@@ -69,16 +69,20 @@ def let_in(block: nn.Module) -> None:
 def is_watched(module: nn.Module) -> bool:
     """Whether something hangs on a module or a part of it that expects to see what usually goes in and comes out."""
     return _hang_there(_global_forward_hooks, _global_forward_pre_hooks) or any(
-        _hang_there(
-            part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
-        )
-        or ("forward" in vars(part) and not _keeps_elsewhere(part))
+        has_hooks(part) or ("forward" in vars(part) and not _keeps_elsewhere(part))
         for part in module.modules()
     )
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether hooks hang on a module itself."""
+    return _hang_there(
+        module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    )
+
+
 def _hang_there(*hooks: Mapping[int, Any]) -> bool:
-    """Whether there are hooks, but for those of transformers for hidden states, which stay and see its forward alone."""
+    """Whether there are hooks, but for those of transformers for hidden states, which stay and see forward alone."""
     return any(
         not getattr(hook, "__module__", "").startswith("transformers.")
         for each in hooks

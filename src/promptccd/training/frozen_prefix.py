@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import Rotation, recomputed, turned, whole_block
+from promptccd.models.block_calls import Enterable, has_hooks
 from promptccd.training.gpus import has_bf16
 
 logger = logging.getLogger(__name__)
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 DTYPES = {"same": None, "bf16": torch.bfloat16}
 
 
@@ -103,9 +103,9 @@ def why_not_copied(block: Any, usual: dict[str, type]) -> str:
 
 
 def kinds_built_by(block: Any) -> dict[str, type]:
-    """Kinds of all modules of a new block of this class, by name; empty for a class that is not of transformers."""
-    kind = type(block)
-    if not kind.__module__.startswith("transformers.models."):
+    """Kinds of all modules of a new block of this class, by name; empty for a class of somebody else."""
+    kind: Any = type(block)
+    if kind.__module__ != Enterable.__module__:
         return {}
     with torch.device("meta"):
         return {name: type(module) for name, module in kind(block.attention.config).named_modules()}
@@ -117,7 +117,7 @@ def _named(kind: type | None) -> str:
 
 def _acting(module: nn.Module) -> str:
     """What a module does besides computing with weights that stay."""
-    if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
+    if has_hooks(module) or "forward" in vars(module):
         return "has a hook"
     if module.training:
         return "is in training mode"
