@@ -144,7 +144,13 @@ DEFAULTS = {
         "feature_batch_size": 256, "save_steps": 200,
     },
 }  # fmt: skip
-SWITCHES = {"decay_vectors": True, "exemplar_labels": True, "push_to_hub": False, "hub_private": False}
+SWITCHES = {
+    "decay_vectors": True,
+    "deterministic": False,
+    "exemplar_labels": True,
+    "push_to_hub": False,
+    "hub_private": False,
+}
 
 
 def test_numbers_that_nobody_gives_are_the_papers() -> None:

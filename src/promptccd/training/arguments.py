@@ -331,6 +331,8 @@ class TrainingArguments:
         max_categories: the most that ``kmeans`` tries; none means twice the known ones.
         mixed_precision: ``no`` or ``bf16``; ``auto`` is what the launcher says, else ``bf16`` on a CUDA GPU that has it
             in hardware, else ``no``, and is recorded as what it became.
+        deterministic: take torch's algorithms that give the same bytes again on a GPU too, where it has such, and be
+            told where it has none; slower there. The CPU's always do.
         num_workers: loader processes, no more than cores; any number gives the same bytes. None means this process's
             share of the cores, up to 8, beside a CUDA GPU, which would wait for images, and 0 without one.
         feature_batch_size: images per forward where no gradient is needed.
@@ -384,6 +386,7 @@ class TrainingArguments:
     init_components: int = number(0, *WHOLE["num_components"])
     max_categories: int | None = number(None, *WHOLE["num_components"])
     mixed_precision: MixedPrecision = "auto"
+    deterministic: bool = False
     num_workers: int | None = number(None, 0, 512)
     feature_batch_size: int = number(256, 1, 2**20)
     save_steps: int = number(200, 1)
