@@ -145,6 +145,7 @@ DEFAULTS = {
 }  # fmt: skip
 SWITCHES = {
     "decay_vectors": True, "exemplar_labels": True, "push_to_hub": False, "hub_private": False, "compile": False,
+    "deterministic": False,
 }  # fmt: skip
 
 

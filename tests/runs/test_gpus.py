@@ -43,6 +43,13 @@ def test_what_a_machine_reports_says_where_is_computed(gpu: str, features: str, 
     assert exact_device(torch.device(features)) == torch.device(groups)
 
 
+def test_a_gpu_that_computes_float64_finds_groups_and_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU stands for one of a kind of which not all do."""
+    monkeypatch.setattr(gpus, "_EXACT", ())
+    assert exact_device(CPU) is CPU
+    assert exact_device(torch.device("meta")) == CPU  # has the numbers and computes none
+
+
 def test_an_index_stays() -> None:
     assert exact_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
 
@@ -62,7 +69,7 @@ def test_this_machine_reports_what_torch_finds() -> None:
 
 def test_a_line_says_why_a_training_is_on_the_cpu() -> None:
     assert why_on_the_cpu("") == "No GPU was found: training on the CPU."
-    assert "need float64, which not every GPU of the kind mps has" in why_on_the_cpu("mps")
+    assert "need float64, which this GPU (mps) has not" in why_on_the_cpu("mps")
 
 
 def test_a_device_that_gives_the_same_answers_is_used(trained_run: Path, monkeypatch, caplog) -> None:
@@ -71,7 +78,7 @@ def test_a_device_that_gives_the_same_answers_is_used(trained_run: Path, monkeyp
     caplog.set_level("INFO")
     there = placed(model, view, CPU)
     assert there is not model
-    assert "Features are computed on cpu, and groups are found on the CPU" in caplog.text
+    assert "Features are computed on cpu, and groups are found on cpu" in caplog.text
     assert all(map(torch.equal, there.state_dict().values(), model.state_dict().values()))
 
 

@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +26,7 @@ from promptccd.training.features import extract_features
 from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.promptccd import MixtureObjective
-from promptccd.training.progress import progress_bar
+from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.step import BatchPlan
 from tests.conftest import coloured_images
 
@@ -119,6 +121,54 @@ def test_rows_come_together_in_order_and_gradients_go_back_to_their_owner(tmp_pa
         assert rows == whole.tolist()
         assert gradient == (2 * (weights[:, :3], weights[:, 3:])[rank]).tolist()
         assert said == 10
+
+
+@pytest.mark.parametrize(
+    ("asked_of", "expected"),
+    [
+        ([(0, False), (15, True)], (15, True)), ([(15, False), (2, False)], (15, False)),
+        ([(0, True), (0, False)], (0, True)), ([(0, False), (0, False)], (0, False)),
+    ],
+)  # fmt: skip
+def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
+    asked_of: list[tuple[int, bool]], expected: tuple[int, bool], tmp_path: Path
+) -> None:
+    def work(rank: int) -> tuple[bool, int, bool]:
+        stop = StopRequest()
+        stop.received, stop.asked = asked_of[rank]
+        several = SimpleNamespace(num_processes=2)  # of a device it knows nothing
+        agreed = stop.agreed(several)
+        assert stop.agreed(several) is agreed
+        return agreed, stop.received, stop.asked
+
+    assert on_two_processes(work, tmp_path) == [(any(expected), *expected)] * 2
+
+
+def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> None:
+    """The first pretrains a backbone, or pushes a stage, while the others are at a barrier."""
+    says = (
+        "from promptccd.runs.train_run import accelerator_for; from promptccd.training.arguments import "
+        "TrainingArguments; import torch.distributed as dist; accelerator_for(TrainingArguments()); "
+        "print(dist.group.WORLD._get_backend(__import__('torch').device('cpu')).options._timeout)"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    meeting = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", says], env={**os.environ, **meeting, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE, text=True,
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    assert [each.communicate()[0].strip() for each in started] == ["1 day, 0:00:00"] * 2
 
 
 def test_features_of_two_processes_are_those_of_one_in_its_order(

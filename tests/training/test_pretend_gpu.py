@@ -4,6 +4,7 @@ About 4 s per method.
 """
 
 import json
+import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -20,13 +21,15 @@ from torch.utils._pytree import tree_leaves
 
 from promptccd import system
 from promptccd.cli.main import main
+from promptccd.clustering import SemiSupervisedKMeans, split_and_merge
 from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
-from promptccd.runs import train_run
+from promptccd.models.weights import CheckpointError, on_one_device
+from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for
 from promptccd.training import trainer
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.devices import _off_device
+from promptccd.training.devices import _off_device, reproducible
 from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -264,3 +267,71 @@ def test_what_processes_tell_each_other_leaves_the_gpu() -> None:
         assert [each.device.type for each in (told[0].values, told[1][0])] == ["cpu", "cpu"]
     assert again[0].name == "a" and again[1][1:] == (2,) and again[2] == "words"
     assert torch.equal(again[0].values, again[1][0])
+
+
+def test_what_shall_give_the_same_bytes_again_adds_in_one_order(gpu: Log) -> None:
+    """Running sums are what CUDA adds in any order, and torch has no other way for."""
+    points, on_device = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), []
+
+    def kernel(func: object, kind: str, args: tuple[torch.Tensor, ...], kwargs: object) -> None:
+        if kind == "cumsum" and args[0].is_floating_point():
+            on_device.append(args[0].device)
+
+    gpu.kernel = kernel
+
+    def found(where: torch.Tensor) -> list[torch.Tensor]:
+        kmeans = SemiSupervisedKMeans(5, 3, random_state=0).fit(where)
+        return [each.cpu() for each in (kmeans.labels_, split_and_merge(where, 2, seed=0).labels)]
+
+    usual = found(points)
+    found(points.cuda())
+    assert on_device
+    on_device.clear()
+    with reproducible(True):
+        assert all(map(torch.equal, found(points.cuda()), usual))
+    assert not on_device
+
+
+def test_a_run_is_asked_for_the_same_bytes_by_its_recipe(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    loss = trainer.training_loss
+
+    def watched(*args: object) -> dict[str, torch.Tensor]:
+        attention = torch.backends.cuda.mem_efficient_sdp_enabled(), torch.backends.cuda.flash_sdp_enabled()
+        seen.append((torch.are_deterministic_algorithms_enabled(), attention))
+        return loss(*args)
+
+    monkeypatch.setattr(trainer, "training_loss", watched)
+    values = resumable_recipe(image_folder, tiny_backbone, tmp_path / "run")
+    values["training"] |= {"epochs": 1, "discovery_epochs": 1, "deterministic": True}
+    train_run(Recipe.from_dict(values))
+    assert set(seen) == {(True, (False, True))}
+    assert RunDirectory(tmp_path / "run").recipe.training.deterministic
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_was_asked_of_torch_before_stays(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+
+    def asked() -> tuple[bool, bool]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+    with reproducible(False):
+        assert asked() == (False, False)
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    torch.use_deterministic_algorithms(strict)
+    try:
+        with pytest.raises(KeyError), reproducible(True):
+            assert asked() == (True, not strict)
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+            raise KeyError
+        assert asked() == (strict, False)
+    finally:
+        torch.use_deterministic_algorithms(False)

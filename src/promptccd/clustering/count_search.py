@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.kmeans_restarts import running_sums
 from promptccd.clustering.semi_supervised_kmeans import as_features
 from promptccd.clustering.split_merge import (
     NormalInverseWishart,
@@ -91,5 +92,6 @@ def _affordable_moves(
 
 def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
     """How many moves, cheapest per point first, lose no more in total than their points allow."""
-    within = -gains.cumsum(0) <= LOSS_PER_VALUE * width * involved.cumsum(0)
+    allowed = LOSS_PER_VALUE * width * involved.cumsum(0)
+    within = -running_sums(gains, 0) <= allowed
     return int(within.long().cumprod(0).sum())

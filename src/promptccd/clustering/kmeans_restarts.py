@@ -162,7 +162,7 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
         first = num_classes + new == 0  # without a centre all points are equally likely
         # mutant without .clamp_(): what rounding puts below zero moves a draw by no more than the rounding
         weights = torch.ones_like(best) if first else problem.squares.sub(best, alpha=2).clamp_(min=0)
-        cumulated = weights.double().cumsum(1)
+        cumulated = running_sums(weights.double(), 1)
         drawn = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
         drawn.clamp_(max=num_points - 1)  # if all points lie on centres
         improved = problem.affinities_to_points(drawn.flatten()).view(num_restarts, trials, num_points)
@@ -289,6 +289,13 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
         change = corrected.sum_of(problem.gram) / after[:, None].to(dtype)
         change += offset[:, None].to(dtype)  # mutant without .to(): changes the last digits of a sum alone
         affinity[rows] = torch.addcmul(change, affinity[rows], (before / after)[:, None].to(dtype))
+
+
+def running_sums(values: Tensor, dim: int) -> Tensor:
+    """As `torch.cumsum`; on the CPU where torch shall give the same bytes again, for CUDA adds in any order."""
+    if torch.are_deterministic_algorithms_enabled():
+        return values.cpu().cumsum(dim).to(values.device)
+    return values.cumsum(dim)
 
 
 def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from promptccd.clustering.kmeans_restarts import sum_rows
+from promptccd.clustering.kmeans_restarts import running_sums, sum_rows
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import ConfigurationError, DataError
@@ -338,7 +338,8 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
     # mutant without .clamp_(), - to +: the limit is for a product that is rounded up, once in millions
     first = rows((draws[..., 0] * sizes).long().clamp_(max=sizes - 1))  # (S, R, D)
     distances = squares[:, None] - 2 * first @ points.mT + first.square().sum(2, keepdim=True)
-    mass = (distances.clamp_(min=0) * present[:, None]).cumsum(2)  # k-means++: far points are likely
+    # k-means++: far points are likely
+    mass = running_sums(distances.clamp_(min=0) * present[:, None], 2)
     drawn = (mass < draws[..., 1:] * mass[..., -1:]).sum(2)
     direction = rows(drawn) - first
     border = 0.5 * (direction * (first + rows(drawn))).sum(2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -74,11 +74,11 @@ from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
 from promptccd.training.arguments import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import device_problem, same_on_all
+from promptccd.training.devices import PATIENCE, device_problem, reproducible, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.frozen_prefix import tell_of_emulation
-from promptccd.training.gpus import reported_gpu, usual_precision, why_on_the_cpu
+from promptccd.training.gpus import exact_device, reported_gpu, usual_device, usual_precision, why_on_the_cpu
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -177,12 +177,13 @@ def _require_published(
 
 
 def accelerator_for(arguments: TrainingArguments, device: torch.device | None = None) -> Accelerator:
-    """The accelerator of a training: its device, precision and tracker; on the CPU by default where there is no CUDA.
+    """The accelerator of a training: its device, precision and tracker; on the CPU where no GPU computes float64.
 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
     steps are the recipe's. Where that says ``auto``, the launcher may say bf16; its ``no`` is what it says unasked.
     """
-    on_cpu = not torch.cuda.is_available() if device is None else device.type == "cpu"
+    device = exact_device(device or torch.device(usual_device(reported_gpu())))
+    on_cpu = device.type == "cpu"
     precision: str = arguments.mixed_precision
     if precision == "auto":
         asked_for = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
@@ -201,8 +202,9 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
                 ours,
                 remedy,
             )
-    if device is not None and device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # Accelerate takes the current GPU, which is the first until it is told
+    if not on_cpu and device.index is not None:
+        # Accelerate takes the current one, which is the first until it is told.
+        torch.get_device_module(device).set_device(device)
     return Accelerator(
         # without it, processes of torchrun on CPUs do not find each other
         cpu=on_cpu,
@@ -210,7 +212,10 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=None if arguments.report_to == "none" else arguments.report_to,
         project_dir=str(Path(arguments.output_dir) / "logs"),
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(broadcast_buffers=False),
+            InitProcessGroupKwargs(timeout=PATIENCE),
+        ],
     )
 
 
@@ -270,7 +275,8 @@ def train_run(
                 run.prepare(recipe, stages)
                 require_space(run.path, space.left(run, len(stages)), "what is left of the training")
             accelerator.wait_for_everyone()
-            score = _Run(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
+            with reproducible(arguments.deterministic):
+                score = _Run(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
             if own_processes:
                 accelerator.end_training()
             return score

@@ -335,6 +335,8 @@ class TrainingArguments:
             which mixed precision casts a copy in every pass, or ``bf16``, with sums between blocks in bfloat16 as well.
             It acts in the epochs of a stage; what ends a stage is computed by the weights that are saved.
         compile: whether `torch.compile` makes one graph of a step's forward, anew in each stage, where the machine can.
+        deterministic: take torch's algorithms that give the same bytes again on a GPU too, where it has such, and be
+            told where it has none; slower there. The CPU's always do.
         num_workers: loader processes, no more than cores; any number gives the same bytes. None means this process's
             share of the cores, up to 8, beside a CUDA GPU, which would wait for images, and 0 without one.
         image_cache: where copies of the images are kept that views are cut from, for all runs on them; what is trained
@@ -394,6 +396,7 @@ class TrainingArguments:
     mixed_precision: MixedPrecision = "auto"
     frozen_precision: Literal["same", "bf16"] = "same"
     compile: bool = False
+    deterministic: bool = False
     num_workers: int | None = number(None, 0, 512)
     image_cache: str = "auto"
     feature_batch_size: int = number(256, 1, 2**20)

@@ -3,7 +3,10 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,13 @@ import torch
 import torch.distributed as dist
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 logger = logging.getLogger(__name__)
 
+# How long processes wait for one that works alone: it may pretrain a backbone, or push a stage to a slow Hub. One that
+# ends is noticed at once, by the launcher.
+PATIENCE = timedelta(hours=24)
 _LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
 _LOADER = ("DataLoader worker", "DataLoader timed out")
 _OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
@@ -92,6 +99,26 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
         rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
     gathered = _GatherWithGradient.apply(rows)
     return torch.cat([gathered[rank][:, :size] for rank, size in enumerate(sizes)], dim=1)
+
+
+@contextmanager
+def reproducible(wanted: bool) -> Iterator[None]:
+    """Where wanted, torch takes algorithms here that give the same bytes again, and warns where it has none."""
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA reads it at its first product
+    before, warned = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(True, warn_only=warned or not before)
+    try:
+        # The third kind of attention adds up gradients in any order.
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 def same_on_all(value: Any) -> Any:

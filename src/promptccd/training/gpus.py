@@ -14,7 +14,7 @@ from promptccd.models.untrusted import one_line
 logger = logging.getLogger(__name__)
 
 _GPUS = ("cuda", "xpu", "mps")  # kinds that are used without being named
-_EXACT = ("cpu", "cuda")  # kinds that compute float64, whatever the model of the GPU
+_EXACT = ("cpu", "cuda")  # kinds that compute float64, whatever the model of the GPU; others are asked
 _ALIKE = (
     0.9999  # cosine of features: another device rounds the seventh digit, a wrong kernel changes the first
 )
@@ -36,9 +36,15 @@ def usual_device(gpu: str) -> str:
 def exact_device(device: torch.device) -> torch.device:
     """The device that groups are found on, and models are trained on, where features are computed on this one.
 
-    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them.
+    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them: they are asked.
     """
-    return device if device.type in _EXACT else torch.device("cpu")
+    if device.type in _EXACT:
+        return device
+    try:
+        exact = torch.ones(1, dtype=torch.float64, device=device).add(1).item() == 2
+    except (RuntimeError, TypeError, AssertionError):  # which of them depends on the kind
+        exact = False
+    return device if exact else torch.device("cpu")
 
 
 def usual_precision(on_cpu: bool) -> str:
@@ -58,8 +64,8 @@ def why_on_the_cpu(gpu: str) -> str:
     if not gpu:
         return "No GPU was found: training on the CPU."
     return (
-        f"Training on the CPU: k-means and mixtures need float64, which not every GPU of the kind {gpu} has. discover, "
-        "predict and evaluate compute features on it."
+        f"Training on the CPU: k-means and mixtures need float64, which this GPU ({gpu}) has not. discover, predict "
+        "and evaluate compute features on it."
     )
 
 
@@ -85,7 +91,9 @@ def placed(
     if problem:
         logger.warning("Features are computed on the CPU and not on %s: %s", device, problem)
         return model
-    logger.info("Features are computed on %s, and groups are found on the CPU, in float64.", device)
+    logger.info(
+        "Features are computed on %s, and groups are found on %s, in float64.", device, exact_device(device)
+    )
     return there
 
 

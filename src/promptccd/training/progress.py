@@ -9,12 +9,14 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from huggingface_hub.constants import HF_HUB_DISABLE_PROGRESS_BARS
 from tqdm import tqdm
 
 from promptccd import processes
 from promptccd.errors import InterruptedRunError
+from promptccd.training.devices import PATIENCE
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +115,7 @@ class StopRequest:
         self.received, self.asked = 0, False
         self._previous: dict[int, Any] = {}
         self._process = os.getpid()
+        self._group: dist.ProcessGroup | None = None
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():  # no other thread may ask for signals
@@ -135,9 +138,11 @@ class StopRequest:
     def agreed(self, accelerator: Accelerator) -> bool:
         """Whether any process was asked to stop; all processes get the same answer."""
         if accelerator.num_processes > 1:
-            own = torch.tensor([[self.received, int(self.asked)]], device=accelerator.device)
-            received, asked = accelerator.gather(own).amax(0).tolist()
-            self.received, self.asked = max(self.received, received), bool(asked)
+            if self._group is None:  # of CPUs: a GPU would have to finish its step before it answers
+                self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
+            words = torch.tensor([self.received, int(self.asked)])
+            dist.all_reduce(words, dist.ReduceOp.MAX, group=self._group)
+            self.received, self.asked = int(words[0]), bool(words[1])
         return bool(self.received) or self.asked
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
