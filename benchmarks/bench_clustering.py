@@ -18,7 +18,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from benchmarks.measuring import extra_megabytes, timed
-from promptccd.clustering import SemiSupervisedKMeans, mixture
+from promptccd.clustering import AnchoredKMeans, mixture
 
 REGULARISATION = 1e-3
 
@@ -84,7 +84,7 @@ def semi_supervised_kmeans(size: Size) -> Figure:
     unlabelled, labelled, labels = clustered_features(size)
     points = torch.cat([labelled, unlabelled]).numpy()
     num_clusters = size.old + size.new
-    ours = SemiSupervisedKMeans(num_clusters, size.restarts, random_state=0)
+    ours = AnchoredKMeans(num_clusters, size.restarts, random_state=0)
     memory = extra_megabytes(lambda: ours.fit(unlabelled, labelled, labels))
     ours_seconds, _ = timed(lambda: ours.fit(unlabelled, labelled, labels))
     theirs_seconds, theirs = timed(lambda: KMeans(num_clusters, n_init=1, random_state=0).fit(points))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.bench_count import embedded
 from benchmarks.measuring import extra_megabytes
-from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering import AnchoredKMeans
 from promptccd.discovery.grouping import KnownCategories, group_images
 
 COUNTS = 18  # numbers of groups that are tried for those who cannot say one
@@ -75,7 +75,7 @@ def by_score(points: np.ndarray, score: Callable[[np.ndarray, np.ndarray], float
     most = max(4, min(len(points) // 4, 300))
     tried = []
     for count in np.unique(np.geomspace(2, most, COUNTS).round().astype(int)).tolist():
-        labels = SemiSupervisedKMeans(count, 4, random_state=0).fit(points).labels_
+        labels = AnchoredKMeans(count, 4, random_state=0).fit(points).labels_
         labels = np.asarray(labels)
         tried.append((score(points, labels), labels))
     return max(tried, key=lambda each: each[0])[1]
@@ -150,7 +150,7 @@ def cost(images: Sequence[int], categories: Sequence[int], known_share: float) -
             )
             if size == 8_000:
                 started = time.process_time()
-                SemiSupervisedKMeans(number, 10, random_state=0).fit(features)
+                AnchoredKMeans(number, 10, random_state=0).fit(features)
                 ratio = spent[-1][1] / (time.process_time() - started)
                 print(f"    {ratio:.1f} times ten restarts of k-means that is told the number", flush=True)
         if len(spent) > 1:

@@ -46,7 +46,7 @@ def scripted(monkeypatch, accuracy, given=None):
         def fit_predict(self, points):
             return torch.zeros(len(points), dtype=torch.int64)
 
-    monkeypatch.setattr(module, "SemiSupervisedKMeans", Clusters)
+    monkeypatch.setattr(module, "AnchoredKMeans", Clusters)
     monkeypatch.setattr(
         module, "clustering_accuracy", lambda *_: type("Accuracy", (), {"all": accuracy(tried[-1])})
     )

@@ -125,12 +125,12 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for module in (continual, protocols):
 
-        class Watched(module.SemiSupervisedKMeans):  # type: ignore[misc, name-defined]
+        class Watched(module.AnchoredKMeans):  # type: ignore[misc, name-defined]
             def fit(self, *points: Any) -> Any:
                 found.append((self.n_init, self.random_state))
                 return super().fit(*points)
 
-        monkeypatch.setattr(module, "SemiSupervisedKMeans", Watched)
+        monkeypatch.setattr(module, "AnchoredKMeans", Watched)
     return found
 
 

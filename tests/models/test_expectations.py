@@ -245,6 +245,85 @@ def test_double_precision_is_saved_and_loaded(
     torch.testing.assert_close(found[0].float(), expected, rtol=1e-4, atol=1e-4)
 
 
+@every_method
+def test_some_layers_are_kept(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    whole = model(pixels, output_hidden_states=True, output_attentions=True)
+    some = model(pixels, output_hidden_states=[0, -2], output_attentions=[1])
+    assert [each is not None for each in some.hidden_states] == [True, False, True, False]
+    assert [each is not None for each in some.attentions] == [False, True, False]
+    assert torch.equal(some.hidden_states[2], whole.hidden_states[2])
+    assert torch.equal(some.attentions[1], whole.attentions[1])
+    assert model(pixels, output_hidden_states=[]).hidden_states is None
+
+
+@every_method
+def test_the_configuration_of_the_backbone_is_one(stage_of, method: str) -> None:
+    model, other = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
+    assert model.config.vision_config is model.backbone.config
+    model.set_attn_implementation("eager")
+    assert other.backbone.config._attn_implementation == "sdpa"
+
+
+@every_method
+def test_a_model_is_made_of_tensors(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    again = type(model).from_pretrained(None, config=model.config, state_dict=state)
+    assert torch.equal(again(pixels, prompted=True).features, model(pixels, prompted=True).features)
+    assert [each.requires_grad for each in again.parameters()] == [
+        each.requires_grad for each in model.parameters()
+    ]
+    state.pop("prototypes")
+    with pytest.raises(
+        CheckpointError, match="state_dict is not a whole checkpoint: 1 keys are missing: proto"
+    ):
+        type(model).from_pretrained(None, config=model.config, state_dict=state)
+    for place, config in ((stage_of(method), model.config), (None, None)):
+        with pytest.raises(TypeError, match="state_dict= stands for a whole checkpoint: give None instead"):
+            type(model).from_pretrained(place, config=config, state_dict=state)
+
+
+@pytest.mark.parametrize("method", ["promptccd-pp", "promptccd-b", "grow-merge"])
+def test_weights_of_copied_blocks_are_initialised(bare: Path, method: str) -> None:
+    more = {"num_branches": 2, "num_means": 2} if method == "grow-merge" else {}
+    config = AutoConfig.from_pretrained(bare)
+    config.layerscale_value = 0.25
+    own = promptccd.models.VARIANTS[method].config_class(vision_config=config, **TINY_HEAD, **more)
+    with torch.device("meta"):
+        model = promptccd.models.VARIANTS[method](own)
+    model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan)
+        parameter._is_hf_initialized = False
+    for module in model.modules():
+        module._is_hf_initialized = False
+    model.init_weights()
+    assert not [name for name, value in model.named_parameters() if not value.isfinite().all()]
+    scales = [value for name, value in model.named_parameters() if name.endswith("lambda1")]
+    assert len(scales) > 6 and all((each == 0.25).all() for each in scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_known_images_get_static_features_in_any_precision(
+    bare: Path, dtype: torch.dtype, pixels: torch.Tensor
+) -> None:
+    model = model_of("grow-merge", bare)
+    with torch.no_grad():
+        static = model.features_of(pixels, prompted=False)
+    model.remember(static[:1])
+    model.grow(static[:2])
+    model.branches[-1].mlp.fc2.weight.data.add_(0.1)
+    model.config.static_for_known, model.config.known_similarity = True, 0.98
+    model = model.to(dtype)
+    given = pixels.to(dtype)
+    with torch.no_grad():
+        known = model.looks_known(model.features_of(given, prompted=False))
+        found, plain = model(given).features, model(given, prompted=False).features
+    assert known[0] and found.dtype == dtype
+    assert [torch.equal(*each) for each in zip(found, plain, strict=True)] == known.tolist()
+
+
 def test_an_argument_that_nobody_takes_is_named(stage: Path) -> None:
     with pytest.raises(
         TypeError, match="takes no 'nonsense': it takes fields of PromptCCDConfig, cache_dir, "
@@ -399,7 +478,8 @@ def test_what_a_forward_answers_with_on_request_stands_in_its_signature(name: st
     parameters = inspect.signature(promptccd.models.VARIANTS[name].forward).parameters
     assert not {each.kind for each in parameters.values()} & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
     for option in ("output_hidden_states", "output_attentions", "return_dict"):
-        assert str(parameters[option]) == f"{option}: bool | None = None"
+        kinds = "bool | None" if option == "return_dict" else "bool | list[int] | None"
+        assert str(parameters[option]) == f"{option}: {kinds} = None"
         assert parameters[option].kind is Parameter.KEYWORD_ONLY
 
 

@@ -143,20 +143,20 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> 
     model.set_spread(CategorySpread(torch.eye(32), torch.full((3,), 1e-9), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
     model.prototypes[1] *= 1000
     model.mixture.variances[2, 7] = 1e-9
-    model.require_numbers("here")
+    model.require_numbers({}, "here")
 
     def refused(said: str, values: torch.Tensor, place: tuple[int, ...], value: float) -> None:
         before = values[place].clone()
         values[place] = value
         with pytest.raises(CheckpointError, match=f"{said} of here"):
-            model.require_numbers("here")
+            model.require_numbers({}, "here")
         values[place] = before
 
     refused("prototypes", model.prototypes, (2, 0), 1001.0)
     refused("spreads", model.spreads, (1,), 0.0)
     refused("mixture.variances", model.mixture.variances, (5, 31), 0.0)
     model.set_spread(None)
-    model.require_numbers("here")
+    model.require_numbers({}, "here")
 
 
 def test_a_model_knows_where_it_came_from(built: Built, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from promptccd.cli.main import main
 from promptccd.clustering import SemiSupervisedKMeans, split_and_merge
 from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
-from promptccd.models.weights import CheckpointError, on_one_device
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for
 from promptccd.training import trainer

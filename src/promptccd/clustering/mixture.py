@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.kmeans_restarts import POINTS_PER_BLOCK, sum_rows
-from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
+from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
 from promptccd.errors import DataError
 
 # mutant: twice as much is no more than what float32 rounds away
@@ -330,7 +330,7 @@ def start_groups(
     free = settled < 0
     if free.any():
         # Centres of known categories stay: a free one without a category of its own must not take over a known one.
-        kmeans = SemiSupervisedKMeans(
+        kmeans = AnchoredKMeans(
             num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, hold_labelled=True
         )
         kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), settled[~free])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
+from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.models.part_labeller import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
@@ -236,7 +236,7 @@ def _principal_axes(points: Tensor, count: int) -> Tensor:
 def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int) -> tuple[Tensor, Tensor]:
     """Centres ``(P, 3)`` and sizes ``(P,)`` of k-means: the background, then the others, largest first."""
     position = seed_of("part labels", seed, num_parts)
-    kmeans = SemiSupervisedKMeans(num_parts, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=position)
+    kmeans = AnchoredKMeans(num_parts, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=position)
     labels = torch.as_tensor(kmeans.fit_predict(points))
     centres = torch.as_tensor(kmeans.cluster_centers_)
     # mutant: the best of twenty runs leaves no cluster empty

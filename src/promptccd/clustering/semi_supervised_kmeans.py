@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from promptccd.clustering.kmeans_restarts import (
@@ -37,8 +36,10 @@ MAX_BATCH_RESTARTS = 25  # mutant: speed alone
 MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) held at once: 16 MB in float32 stay in a CPU's cache
 
 
-class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
-    """k-means over labelled and unlabelled points; labelled points keep their category.
+class AnchoredKMeans:
+    """k-means over labelled and unlabelled points, given apart; labelled points keep their category.
+
+    `promptccd.clustering.SemiSupervisedKMeans` is the same for scikit-learn.
 
     Centres of labelled categories start at the class means, the others by greedy k-means++ on the unlabelled
     points; the restart with the lowest inertia wins. Centres are not re-normalised.
@@ -86,7 +87,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
     @torch.no_grad()
     def fit(
         self, features_unlabelled: Array, features_labelled: Array | None = None, labels: Array | None = None
-    ) -> "SemiSupervisedKMeans":
+    ) -> "AnchoredKMeans":
         """Cluster the unlabelled points. Tensors give tensors on the same device, arrays give arrays.
 
         Args:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.kmeans_restarts import running_sums, sum_rows
-from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
+from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import ConfigurationError, DataError
 
@@ -261,7 +261,7 @@ def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
     count = min(max(start, known), known + int(free.sum()))
     labels = anchors.clone()
     if free.any():
-        kmeans = SemiSupervisedKMeans(count, START_RESTARTS, START_ITERATIONS, random_state=seed)
+        kmeans = AnchoredKMeans(count, START_RESTARTS, START_ITERATIONS, random_state=seed)
         reference = (points[~free], anchors[~free]) if known else ()
         labels[free] = torch.as_tensor(kmeans.fit(points[free], *reference).labels_)
     return labels.unique(return_inverse=True)[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from promptccd.clustering import PRIORS, CountEstimate, Trial, calibrate, estimate_as_taught
 from promptccd.clustering.category_spread import measure_spread
-from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
+from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
 from promptccd.clustering.stream import Stream, enough_earlier
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
@@ -70,7 +70,7 @@ def estimate_by_accuracy(
     def error(position: float) -> float:
         count = min(int(position), max_count)
         if count not in scores:
-            clusters = SemiSupervisedKMeans(count, restarts, random_state=seed).fit_predict(points)
+            clusters = AnchoredKMeans(count, restarts, random_state=seed).fit_predict(points)
             found = torch.as_tensor(clusters)[: len(labels)]
             # mutant arguments swapped: a best matching is one from either side
             scores[count] = clustering_accuracy(labels.cpu(), found.cpu(), ()).all

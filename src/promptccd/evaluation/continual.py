@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate, SemiSupervisedKMeans
+from promptccd.clustering import AnchoredKMeans, CountEstimate
 from promptccd.clustering.semi_supervised_kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
@@ -197,7 +197,7 @@ def discover_categories(
         first_free: first id of new categories; by default the one after the highest reference id.
     """
     ids = torch.as_tensor(reference_ids, device=features.device)
-    kmeans = SemiSupervisedKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
+    kmeans = AnchoredKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
     kmeans.fit(features, reference, ids)
     found = torch.as_tensor(kmeans.labels_).cpu().numpy()  # mutant: NumPy reads a tensor as it reads an array
     settled = np.unique(reference_ids)

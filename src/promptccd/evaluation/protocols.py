@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate, SemiSupervisedKMeans
+from promptccd.clustering import AnchoredKMeans, CountEstimate
 from promptccd.data.randomness import seed_of
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError
@@ -91,7 +91,7 @@ def session_accuracy(
     """
     rows, separate = [], []
     for session, (true_ids, count) in enumerate(zip(labels, num_categories, strict=True), start=1):
-        kmeans = SemiSupervisedKMeans(count, restarts, random_state=seed_of("session", seed, session) % 2**32)
+        kmeans = AnchoredKMeans(count, restarts, random_state=seed_of("session", seed, session) % 2**32)
         # mutant: NumPy reads a tensor as it reads an array
         clusters = torch.as_tensor(kmeans.fit_predict(features_of(session))).cpu().numpy()
         known = range(num_known)

@@ -1,6 +1,6 @@
 """What the forward of every transformers model can also return: hidden states, attentions, a tuple."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import update_wrapper
 from inspect import Parameter, signature
 from typing import Any
@@ -10,22 +10,27 @@ from transformers import PreTrainedModel
 
 from .backbones import Rotation, blocks_of, entering, whole_attention
 
-OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
+OPTIONS: dict[str, Any] = {
+    "output_hidden_states": bool | list[int] | None,
+    "output_attentions": bool | list[int] | None,
+    "return_dict": bool | None,
+}
 
 
 def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options ``output_hidden_states``, ``output_attentions`` and ``return_dict`` to a model's forward.
 
-    Their default is in the configuration, as in transformers. States and attentions are those that transformers gives
-    for the plain backbone, whatever prompts do. They take a second forward, which runs only on request.
+    Their default is in the configuration, as in transformers; a list keeps some layers. States and attentions are those
+    that transformers gives for the plain backbone, whatever prompts do. They take a second forward, which runs only on
+    request.
     """
 
     def answer(
         self: Any,
         pixel_values: Tensor,
         *args: Any,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
+        output_hidden_states: bool | list[int] | None = None,
+        output_attentions: bool | list[int] | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -39,9 +44,9 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
             tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
             states = entering(self.backbone, tokens, rotation)
             if with_states:
-                output.hidden_states = states
+                output.hidden_states = _wanted(states, with_states)
             if with_attentions:
-                output.attentions = attentions(self.backbone, states, rotation)
+                output.attentions = _wanted(attentions(self.backbone, states, rotation), with_attentions)
         as_tuple = not (config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output
 
@@ -49,12 +54,21 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
     vars(answer).pop("__wrapped__")  # Accelerate would follow it, and put the original forward back
     own = signature(forward)
     options = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=bool | None) for name in OPTIONS
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kinds)
+        for name, kinds in OPTIONS.items()
     ]
     answer.__signature__ = own.replace(  # type: ignore[attr-defined]
         parameters=[*own.parameters.values(), *options]
     )
     return answer
+
+
+def _wanted(layers: tuple[Tensor, ...], which: bool | Collection[int]) -> tuple[Tensor | None, ...]:
+    """All layers, or those at some places, which may be counted from the end, and `None` for the others."""
+    if isinstance(which, bool):
+        return layers
+    places = {place % len(layers) for place in which}
+    return tuple(layer if place in places else None for place, layer in enumerate(layers))
 
 
 def attentions(

@@ -5,7 +5,6 @@ read. So the blocks before it need no graph, and the last one needs query, atten
 hundredth of a block's work.
 """
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -38,7 +37,7 @@ Rotation = tuple[Tensor, Tensor]
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """A backbone with random weights, whose blocks are called even for a piece (`promptccd.models.block_calls`)."""
     model_class, options = _CLASSES[config.model_type]
-    backbone: PreTrainedModel = model_class(copy.deepcopy(config), **options)
+    backbone: PreTrainedModel = model_class(config, **options)
     for block in blocks_of(backbone):
         let_in(block)
     return backbone

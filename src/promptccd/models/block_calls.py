@@ -82,7 +82,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _hang_there(*hooks: Mapping[int, Any]) -> bool:
-    """Whether there are hooks, but for those of transformers for hidden states, which stay and see forward alone."""
+    """Whether there are hooks; those of transformers for hidden states, which stay, see its own forward alone."""
     return any(
         not getattr(hook, "__module__", "").startswith("transformers.")
         for each in hooks

@@ -44,7 +44,7 @@ _MEANINGS = (
     (RevisionNotFoundError, ": it has no such revision"),
 )
 # Heads that a bare backbone may have been published with; none of ours is among them.
-_FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
+_FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mask_token")
 _BASES = (
     "dinov2.",
     "dinov2_with_registers.",

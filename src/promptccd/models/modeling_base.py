@@ -179,6 +179,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
                     init.constant_(module._buffers[name], value)
         elif callable(start := getattr(module, "initialise", None)):  # our own parts know how they start
             start(self.config.initializer_range)
+        elif type(module).__module__.startswith("transformers.models."):  # of a copied block
+            self.backbone._init_weights(module)
 
     @classmethod
     def from_pretrained(
@@ -203,7 +205,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
             config: instead of the stored one.
             output_loading_info: also return what transformers reports about the keys.
             max_model_bytes: the most memory its weights may take; by default `MAX_MODEL_BYTES`.
-            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers.
+            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers; with
+                ``state_dict`` and `config`, the name is `None`.
 
         Raises:
             OSError: there is no such model.
@@ -212,6 +215,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 out of range.
             TypeError: a keyword that nothing takes.
         """
+        state_dict = kwargs.pop("state_dict", None)
+        if state_dict is not None:
+            return cls._of_tensors(
+                pretrained_model_name_or_path, config, state_dict, output_loading_info, kwargs
+            )
         hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
         found = find_model(pretrained_model_name_or_path, **hub_options)
         place, raw, hub_options = found.place, found.values, found.options
@@ -246,6 +254,24 @@ class CategoryDiscoveryModel(PreTrainedModel):
         model.hub_options = hub_options
         model.freeze()
         return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _of_tensors(
+        cls, place: Any, config: Any, tensors: Mapping[str, Tensor], with_info: bool, options: dict[str, Any]
+    ) -> Any:
+        """A model of tensors that the caller has, by the names of `state_dict`, and trusts."""
+        if place is not None or config is None:
+            raise TypeError(
+                f"state_dict= stands for a whole checkpoint: give None instead of {place!r}, and config=, such as "
+                f"{cls.config_class.__name__}.from_pretrained({place!r})."
+            )
+        with without_key_report():
+            model, info = super().from_pretrained(
+                None, config=config, state_dict=dict(tensors), output_loading_info=True, **options
+            )
+        require_whole(info, False, "state_dict")
+        model.freeze()
+        return (model, info) if with_info else model
 
     @classmethod
     def _configuration(

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.nn.functional import normalize
 
-from promptccd.clustering import GroupingConstraints, SemiSupervisedKMeans
+from promptccd.clustering import AnchoredKMeans, GroupingConstraints
 from promptccd.discovery.grouping import (
     KnownCategories,
     group_images,
@@ -84,7 +84,7 @@ def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
 def test_with_nothing_known_it_is_as_good_as_many_restarts_of_k_means(digits):
     points, _, _ = digits
     found, _ = group_images(points, keys_of(points), KnownCategories.none(30), num_categories=10, next_id=0)
-    best = SemiSupervisedKMeans(10, 20, random_state=0).fit(points.numpy())
+    best = AnchoredKMeans(10, 20, random_state=0).fit(points.numpy())
     assert float(found.distances.sum()) < 1.01 * best.inertia_
 
 

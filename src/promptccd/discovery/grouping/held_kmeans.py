@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering import AnchoredKMeans
 from promptccd.clustering.kmeans_restarts import sum_rows
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.units import Units
@@ -161,10 +161,10 @@ class GroupTree:
         free[self.units.settled[0]] = False
         return self.units.points[free].repeat_interleave(self.units.weights[free].long(), 0)
 
-    def _started(self, num_new: int, restarts: int, iterations: int) -> SemiSupervisedKMeans:
+    def _started(self, num_new: int, restarts: int, iterations: int) -> AnchoredKMeans:
         """k-means from random starts: new groups beside those that stay and those that pins open."""
         beside = torch.cat([self.held, self.opened])
-        kmeans = SemiSupervisedKMeans(
+        kmeans = AnchoredKMeans(
             len(beside) + num_new, restarts, iterations, random_state=self.seed, hold_labelled=True
         )
         return kmeans.fit(self._free_points, beside, torch.arange(len(beside)))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints, Pair
-from promptccd.clustering.semi_supervised_kmeans import Array, SemiSupervisedKMeans, as_features
+from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, Array, as_features
 from promptccd.errors import DataError
 from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
@@ -167,7 +167,7 @@ def suggest_split(
             f"Expected at least two different images to split, got {len(members)}"
             f"{' that are all alike' if len(members) > 1 else ''}: choose a larger group."
         )
-    kmeans = SemiSupervisedKMeans(2, SPLIT_RESTARTS, random_state=seed).fit(points)
+    kmeans = AnchoredKMeans(2, SPLIT_RESTARTS, random_state=seed).fit(points)
     first = torch.as_tensor(kmeans.labels_) == 0
     parts = members[first], members[~first]
     return (parts[0], parts[1]) if len(parts[0]) >= len(parts[1]) else (parts[1], parts[0])
