@@ -302,6 +302,10 @@ def test_a_machine_that_emulates_bfloat16_says_so(
         caplog.clear()
         tell_of_emulation(precision, torch.device("cpu"))
         assert caplog.text.count("has no bfloat16 in hardware") == said
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # of torch before 2.11
+    caplog.clear()
+    tell_of_emulation("bf16", torch.device("cpu"))
+    assert not caplog.text
 
 
 class Stopped(CategoryDiscoveryCallback):
