@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from promptccd import PromptCCDModel
 from promptccd.errors import InterruptedRunError
 from promptccd.models import GCDModel
-from promptccd.models.backbones import blocks_of, run_prefix, whole_block
+from promptccd.models.backbones import blocks_of, embed, rotation_of, run_prefix, whole_block
 from promptccd.runs import train_run
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.training import trainer
@@ -21,8 +21,11 @@ from promptccd.training.frozen_prefix import (
     FrozenBlock,
     FrozenPrefix,
     frozen_prefix,
+    kinds_built_by,
     tell_of_emulation,
+    why_not_copied,
 )
+from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe, resumable_recipe
 from tests.models.finished import BACKBONES, write_backbone
@@ -57,6 +60,28 @@ def test_a_copy_computes_what_its_block_does(kind: str, tmp_path: Path) -> None:
     assert not any(each.requires_grad for each in copied.parameters())
     with torch.autocast("cpu", torch.bfloat16):  # which does not reach into it
         torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("dinov2", {"use_swiglu_ffn": True}),
+        ("dinov3", {"query_bias": False, "value_bias": False, "proj_bias": False, "mlp_bias": False}),
+        ("dinov3", {"key_bias": True, "use_gated_mlp": True}),
+        ("dino", {"qkv_bias": False}),
+    ],
+)
+def test_a_copy_of_a_block_with_other_parts_computes_the_same(kind: str, options: dict[str, bool]) -> None:
+    model_class, config = BACKBONES[kind]
+    backbone = model_class(type(config())(**{**config().to_dict(), **options})).eval().requires_grad_(False)
+    draw_weights(backbone)
+    block = blocks_of(backbone)[0]
+    assert why_not_copied(block, kinds_built_by(block)) == ""
+    pixels = torch.randn(2, 3, 16, 24)
+    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    expected = whole_block(block, rotation)(tokens)
+    found = FrozenBlock(block, torch.float32)(tokens, rotation)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -262,12 +287,8 @@ def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
     assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
 
 
-def test_a_machine_that_emulates_bfloat16_says_so_once(
-    image_folder: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_a_machine_that_emulates_bfloat16_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: dict[str, bool] = {}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
@@ -281,6 +302,10 @@ def test_a_machine_that_emulates_bfloat16_says_so_once(
         caplog.clear()
         tell_of_emulation(precision, torch.device("cpu"))
         assert caplog.text.count("has no bfloat16 in hardware") == said
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # of torch before 2.11
+    caplog.clear()
+    tell_of_emulation("bf16", torch.device("cpu"))
+    assert not caplog.text
 
 
 class Stopped(CategoryDiscoveryCallback):
@@ -296,17 +321,28 @@ def weights_of(run: Path) -> dict[str, bytes]:
 
 
 def test_a_run_with_frozen_blocks_in_bfloat16(
-    image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Steps are computed so, and what ends a stage is not; a kill changes no byte, and the manifest knows."""
     inside: list[bool] = []
-    loss = trainer.training_loss
+    at_the_end: list[bool] = []
+    loss, end = trainer.training_loss, MixtureObjective.end_stage
 
     def noted(*args: object) -> dict[str, Tensor]:
         inside.append(hasattr(args[1].model.backbone, "frozen_prefix"))
         return loss(*args)
 
+    def noted_end(objective: MixtureObjective) -> None:
+        at_the_end.append(hasattr(objective.model.backbone, "frozen_prefix"))
+        end(objective)
+
     monkeypatch.setattr(trainer, "training_loss", noted)
+    monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
         AcceleratorState._reset_state(reset_partial_state=True)
         values = resumable_recipe(image_folder, tiny_backbone, tmp_path / name)
@@ -319,6 +355,8 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
             train_run(recipe)
     assert inside
     assert all(inside)
+    assert at_the_end == [False] * 8
+    assert caplog.text.count("cpu has no bfloat16 in hardware") == 3  # of each start
     assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "killed")
     assert RunDirectory(tmp_path / "whole").recipe.training.frozen_precision == "bf16"
     bare, trained = (

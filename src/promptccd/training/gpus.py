@@ -53,10 +53,11 @@ def usual_precision(on_cpu: bool) -> str:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware."""
+    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; also where an older torch cannot tell of a CPU."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
+    told = getattr(torch.cpu, "get_capabilities", lambda: {"bf16": True})()
+    return any(there for name, there in told.items() if "bf16" in name)
 
 
 def why_on_the_cpu(gpu: str) -> str:
