@@ -387,7 +387,7 @@ class _Making:
         )
         read: list[CheckedImage] = []
         try:
-            for batch in progress(loader, total, "reading images"):
+            for batch in progress(loader, total, f"reading images, {AT_ONCE} at a time"):
                 read += batch
                 while self._mine and len(read) >= (count := len(self._mine[0][0].rows)):
                     self._write(read[:count])
