@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from promptccd import system
 from promptccd.cli.main import main
-from promptccd.clustering import SemiSupervisedKMeans, split_and_merge
+from promptccd.clustering import split_and_merge
+from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.runs import RunDirectory, train_run
@@ -279,7 +280,7 @@ def test_what_shall_give_the_same_bytes_again_adds_in_one_order(gpu: Log) -> Non
     gpu.kernel = kernel
 
     def found(where: torch.Tensor) -> list[torch.Tensor]:
-        kmeans = SemiSupervisedKMeans(5, 3, random_state=0).fit(where)
+        kmeans = AnchoredKMeans(5, 3, random_state=0).fit(where)
         return [each.cpu() for each in (kmeans.labels_, split_and_merge(where, 2, seed=0).labels)]
 
     usual = found(points)
