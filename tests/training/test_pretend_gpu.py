@@ -27,7 +27,7 @@ from promptccd.models import PromptCCDModel
 from promptccd.models.weights import CheckpointError, on_one_device
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for
-from promptccd.training import trainer
+from promptccd.training import gpus, trainer
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import _off_device, reproducible
 from promptccd.training.objectives import METHODS
@@ -101,6 +101,39 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
         key: count for key, count in steps.items() if count > 2
     }  # constants are copied for the first batch
     assert not often or name in ONE_AT_A_TIME
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[] if each == "orca" else pytest.mark.slow) for each in METHODS],
+)
+def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_found(
+    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apple's: the pretended one loses float64, and is asked whether its features are the CPU's."""
+    monkeypatch.setattr(gpus, "_EXACT", ("cpu",))
+
+    def kernel(func: object, kind: str, args: object, kwargs: dict[str, object]) -> None:
+        leaves = tree_leaves((args, kwargs))
+        if any(isinstance(each, GpuTensor) and each.dtype == torch.float64 for each in leaves):
+            raise TypeError("Cannot convert a MPS Tensor to float64")
+
+    with pretend_gpu() as log:
+        log.kernel = kernel
+        on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu")
+        assert log.kernels > 1000
+    assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu")
+
+
+def test_a_training_is_on_the_cpu_where_it_is_asked_for(gpu: Log, monkeypatch, caplog) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    caplog.set_level("INFO", "promptccd")
+    accelerator = accelerator_for(TrainingArguments(mixed_precision="no"))
+    assert accelerator.device.type == "cpu"
+    _tell_of_device(accelerator, None)
+    assert "Not asked for a GPU: training on the CPU." in caplog.text
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_the_rules_of_a_gpu(gpu: Log) -> None:

@@ -33,7 +33,8 @@ class ORCAObjective(ClassifierObjective):
         if self.stage.labels is None:
             return
         config = self.model.config
-        logits = config.logit_scale * self.model.classifier(self.plain_features("features for the margin"))
+        features = self.plain_features("features for the margin").to(self.model.device)
+        logits = config.logit_scale * self.model.classifier(features)
         uncertainty = same_on_all(1 - float(logits.softmax(1).amax(1).mean()))
         self.model.margin.fill_(min(uncertainty, config.largest_margin))
 
