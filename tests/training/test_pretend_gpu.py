@@ -105,7 +105,7 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[] if each == "orca" else pytest.mark.slow) for each in METHODS],
+    [pytest.param(each, marks=[] if each == "promptccd" else pytest.mark.slow) for each in METHODS],
 )
 def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_found(
     name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ from promptccd.training.devices import PATIENCE, device_problem, reproducible, s
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.gpus import (
+    exact_device,
     reported_gpu,
     require_alike,
     usual_device,
@@ -765,7 +766,7 @@ class _Run:
             progress=self.stop.progress,
             label=f"features of stage {images.stage.index}",
             prompted=prompted,
-        )
+        ).to(exact_device(self.accelerator.device))
 
     def _read(self, stage: Stage) -> StageImages:
         self.images.append(

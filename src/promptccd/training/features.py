@@ -13,7 +13,6 @@ from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import gather_rows, in_smaller_batches, place_among_processes, shard_bounds
-from promptccd.training.gpus import exact_device
 from promptccd.training.progress import progress_bar
 
 
@@ -41,9 +40,7 @@ def extract_features(
     label: str,
     prompted: bool | None = None,
 ) -> Tensor:
-    """L2-normalised [CLS] features of a stage under the deterministic view, ``(N, D)`` in float32.
-
-    They are computed on the device, and handed over where groups are found (`exact_device`).
+    """L2-normalised [CLS] features of a stage under the deterministic view, ``(N, D)`` float32 on the device.
 
     (The released code uses the random training crop here; we do not.) Each of several processes embeds its share, and
     all receive the whole. Where memory runs out, a batch is halved, with a warning. `progress` wraps the batches in a
@@ -73,7 +70,7 @@ def extract_features(
         features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
         place += len(pixels)
     model.train(was_training)
-    return _finite(gather_rows(features[None], len(images))[0], images).to(exact_device(device))
+    return _finite(gather_rows(features[None], len(images))[0], images)
 
 
 @torch.no_grad()

@@ -33,8 +33,7 @@ class ORCAObjective(ClassifierObjective):
         if self.stage.labels is None:
             return
         config = self.model.config
-        features = self.plain_features("features for the margin").to(self.model.device)
-        logits = config.logit_scale * self.model.classifier(features)
+        logits = config.logit_scale * self.model.classifier(self.plain_features("features for the margin"))
         uncertainty = same_on_all(1 - float(logits.softmax(1).amax(1).mean()))
         self.model.margin.fill_(min(uncertainty, config.largest_margin))
 
