@@ -13,16 +13,18 @@ import torch
 from PIL import Image
 
 from promptccd.cli.main import main
+from promptccd.errors import DeviceError
 from promptccd.runs import load_model
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.training import gpus
+from promptccd.training.devices import device_problem
 from promptccd.training.gpus import (
     device_named,
     exact_device,
     placed,
     reported_gpu,
+    require_alike,
     usual_device,
-    why_on_the_cpu,
 )
 
 CPU = torch.device("cpu")
@@ -43,7 +45,7 @@ def test_what_a_machine_reports_says_where_is_computed(gpu: str, features: str, 
     assert exact_device(torch.device(features)) == torch.device(groups)
 
 
-def test_a_gpu_that_computes_float64_finds_groups_and_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_computes_float64_finds_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU stands for one of a kind of which not all do."""
     monkeypatch.setattr(gpus, "_EXACT", ())
     assert exact_device(CPU) is CPU
@@ -65,11 +67,6 @@ def test_without_a_name_it_is_what_the_machine_reports(monkeypatch: pytest.Monke
 
 def test_this_machine_reports_what_torch_finds() -> None:
     assert reported_gpu() == ("cuda" if torch.cuda.is_available() else "")
-
-
-def test_a_line_says_why_a_training_is_on_the_cpu() -> None:
-    assert why_on_the_cpu("") == "No GPU was found: training on the CPU."
-    assert "need float64, which this GPU (mps) has not" in why_on_the_cpu("mps")
 
 
 def test_a_device_that_gives_the_same_answers_is_used(trained_run: Path, monkeypatch, caplog) -> None:
@@ -170,3 +167,38 @@ def test_a_gpu_that_gives_other_answers_is_left(
     assert code == 0
     assert f"Features are computed on the CPU and not on pretended: {why}" in said
     assert layers <= 5  # of the two pictures of noise
+
+
+def test_a_device_is_asked_before_a_training(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, view = load_model(trained_run / "stage1").train(), load_view(trained_run / "stage1")
+    require_alike(model, view)
+    monkeypatch.setattr(gpus, "_EXACT", ())
+    require_alike(model, view)
+    assert model.training
+    monkeypatch.setattr(gpus, "_ALIKE", 1.5)
+    with pytest.raises(DeviceError, match=r"Cannot train on cpu: .*cosine 1.0000.*ACCELERATE_USE_CPU=true"):
+        require_alike(model, view)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotImplementedError("The operator 'aten::x' is not currently implemented for the MPS device. Or so."),
+        NotImplementedError("Could not run 'aten::x' with arguments from the 'XPU' backend.\nMore"),
+        TypeError(
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+        ),
+    ],
+)
+def test_what_a_gpu_lacks_is_told_with_a_way_out(error: Exception) -> None:
+    said = device_problem(error)
+    assert said is not None
+    assert said.startswith(
+        f"The GPU lacks what this needs ({str(error).splitlines()[0]}). To train on the CPU"
+    )
+    assert "\n" not in said
+
+
+def test_other_errors_are_not_the_devices() -> None:
+    assert device_problem(TypeError("unsupported operand")) is None
+    assert device_problem(NotImplementedError("later")) is None

@@ -236,6 +236,7 @@ def test_a_large_stage_is_measured_on_512_of_its_images(
     seen: list[int] = []
     model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     monkeypatch.setattr(StageImages, "__len__", lambda _: 600)
+    monkeypatch.setattr(StageImages, "_kept", lambda *_: None)
     monkeypatch.setattr(
         StageImages, "__getitem__", lambda _, row: Image.new("RGB", (18, 18), (row % 256, 0, 0))
     )

@@ -27,7 +27,7 @@ from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for
-from promptccd.training import trainer
+from promptccd.training import gpus, trainer
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import _off_device, reproducible
 from promptccd.training.objectives import METHODS
@@ -120,6 +120,39 @@ def test_what_cannot_be_compiled_trains_as_it_is(
         )
     assert asked == without
     assert caplog.text.count("Nothing is compiled on this machine, and training goes on without: ") == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[] if each == "promptccd" else pytest.mark.slow) for each in METHODS],
+)
+def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_found(
+    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apple's: the pretended one loses float64, and is asked whether its features are the CPU's."""
+    monkeypatch.setattr(gpus, "_EXACT", ("cpu",))
+
+    def kernel(func: object, kind: str, args: object, kwargs: dict[str, object]) -> None:
+        leaves = tree_leaves((args, kwargs))
+        if any(isinstance(each, GpuTensor) and each.dtype == torch.float64 for each in leaves):
+            raise TypeError("Cannot convert a MPS Tensor to float64")
+
+    with pretend_gpu() as log:
+        log.kernel = kernel
+        on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu")
+        assert log.kernels > 1000
+    assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu")
+
+
+def test_a_training_is_on_the_cpu_where_it_is_asked_for(gpu: Log, monkeypatch, caplog) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    caplog.set_level("INFO", "promptccd")
+    accelerator = accelerator_for(TrainingArguments(mixed_precision="no"))
+    assert accelerator.device.type == "cpu"
+    _tell_of_device(accelerator, None)
+    assert "Not asked for a GPU: training on the CPU." in caplog.text
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_the_rules_of_a_gpu(gpu: Log) -> None:

@@ -38,7 +38,6 @@ from promptccd.runs.prediction import load_model
 from promptccd.runs.train_run import accelerator_for
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.gpus import exact_device, why_on_the_cpu
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest
 from promptccd.training.trainer import StageTrainer
@@ -97,10 +96,7 @@ def adapt(
     require_head(session)
     require_enough_images(session)
     found, before = session.assignment(), (session.model, session.features)
-    device = session.model.device
-    student = copy.deepcopy(session.model).to(exact_device(device))
-    if student.device != device:
-        logger.info(why_on_the_cpu(device.type))
+    student = copy.deepcopy(session.model)
     try:
         _train(student, session, len(found.ids), options, stop or StopRequest())
     except InterruptedRunError as error:  # its message is that of a run, which keeps states
@@ -111,7 +107,7 @@ def adapt(
     except OutOfMemoryError as error:  # the same
         raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
     try:
-        session.model = student.to(device).eval()
+        session.model = student.eval()
         # Training changed how known categories spread, and their images are not here to measure it.
         session.model.set_spread(None)
         features = session.embed(None if stop is None else stop.progress, precision)

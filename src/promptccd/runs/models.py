@@ -27,6 +27,7 @@ from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.storage import trusted, write_directory
 from promptccd.training.devices import same_on_all
+from promptccd.training.gpus import exact_device
 from promptccd.training.objectives import PARTS, method_named
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe
@@ -184,7 +185,9 @@ def stage_zero_model(
     ]
     # Processes may differ in the last bit, and must not choose different numbers of parts in a tie.
     labels = same_on_all(
-        fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
+        fit_part_labels(
+            torch.cat(features).to(exact_device(device)), (side, side), wanted, seed=recipe.training.seed
+        )
     )
     if labels.num_parts != model.config.num_parts:
         sized = replace(recipe, model=replace(recipe.model, num_parts=labels.num_parts))

@@ -78,7 +78,13 @@ from promptccd.training.devices import PATIENCE, device_problem, reproducible, s
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.frozen_prefix import tell_of_emulation
-from promptccd.training.gpus import exact_device, reported_gpu, usual_device, usual_precision, why_on_the_cpu
+from promptccd.training.gpus import (
+    exact_device,
+    reported_gpu,
+    require_alike,
+    usual_device,
+    usual_precision,
+)
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -177,12 +183,12 @@ def _require_published(
 
 
 def accelerator_for(arguments: TrainingArguments, device: torch.device | None = None) -> Accelerator:
-    """The accelerator of a training: its device, precision and tracker; on the CPU where no GPU computes float64.
+    """The accelerator of a training: its device, precision and tracker; on the CPU where there is no GPU.
 
     What a launcher or a job script left in the environment does not change a training without a word: precision and
     steps are the recipe's. Where that says ``auto``, the launcher may say bf16; its ``no`` is what it says unasked.
     """
-    device = exact_device(device or torch.device(usual_device(reported_gpu())))
+    device = device or torch.device(usual_device(reported_gpu()))
     on_cpu = device.type == "cpu"
     precision: str = arguments.mixed_precision
     if precision == "auto":
@@ -202,7 +208,7 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
                 ours,
                 remedy,
             )
-    if not on_cpu and device.index is not None:
+    if device.type in ("cuda", "xpu") and device.index is not None:  # of which there may be several
         # Accelerate takes the current one, which is the first until it is told.
         torch.get_device_module(device).set_device(device)
     return Accelerator(
@@ -283,7 +289,7 @@ def train_run(
         except OutOfMemoryError:
             run.allow_smaller_batches(arguments.batch_size)
             raise
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, TypeError) as error:
             if (problem := device_problem(error)) is None:
                 raise
             raise DeviceError(
@@ -303,7 +309,8 @@ def _in_precision(recipe: Recipe, precision: MixedPrecision) -> Recipe:
 def _tell_of_device(accelerator: Accelerator, num_workers: int | None) -> None:
     device, precision = accelerator.device, accelerator.mixed_precision
     if device.type == "cpu":
-        logger.info(why_on_the_cpu(reported_gpu()))
+        why = "Not asked for a GPU" if reported_gpu() else "No GPU was found"
+        logger.info("%s: training on the CPU.", why)
         return
     logger.info(
         "Training on %s in %s; images are loaded by %d processes.",
@@ -679,8 +686,11 @@ class _Run:
                 ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
             self.accelerator.wait_for_everyone()
             backbone = backbone_of(self.recipe, self.run)
-            return stage_zero_model(self.recipe, backbone, self.images[0], self._known_ids(), device)
+            model = stage_zero_model(self.recipe, backbone, self.images[0], self._known_ids(), device)
+            require_alike(model, self.view)
+            return model
         model = load_stage(self.run.stage(stage - 1), self.recipe.model).to(device)
+        require_alike(model, self.view)
         model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
         return model
 
@@ -760,7 +770,7 @@ class _Run:
             progress=self.stop.progress,
             label=f"features of stage {images.stage.index}",
             prompted=prompted,
-        )
+        ).to(exact_device(self.accelerator.device))
 
     def _read(self, stage: Stage) -> StageImages:
         self.images.append(

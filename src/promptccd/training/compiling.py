@@ -48,8 +48,8 @@ class WholeBatches:
 
 def why_not_compiled(device: torch.device, backend: Backend = "inductor") -> str:
     """What keeps this machine from compiling for a device, in a line; empty where nothing does."""
-    compiled: Callable[..., torch.Tensor] = torch.compile(torch.tanh, backend=backend)
     try:
+        compiled: Callable[..., torch.Tensor] = torch.compile(torch.tanh, backend=backend)
         compiled(torch.ones(2, device=device, requires_grad=True)).sum().backward()
     except Exception as error:  # of a compiler, of which there are many, or of its absence
         return one_line(error)[:200] or type(error).__name__

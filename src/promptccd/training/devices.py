@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 # ends is noticed at once, by the launcher.
 PATIENCE = timedelta(hours=24)
 _LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
+ON_THE_CPU = "To train on the CPU, set ACCELERATE_USE_CPU=true before the command"
+_LACKING = ("implemented for the", "Could not run 'aten::", "to float64")
 _LOADER = ("DataLoader worker", "DataLoader timed out")
 _OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
 
@@ -152,6 +154,8 @@ def device_problem(error: BaseException) -> str | None:
     if is_out_of_memory(error):
         return "There is too little memory"
     message = str(error)
+    if isinstance(error, NotImplementedError | TypeError) and any(word in message for word in _LACKING):
+        return f"The GPU lacks what this needs ({message.splitlines()[0][:200]}). {ON_THE_CPU}"
     if isinstance(error, RuntimeError) and message.startswith(_LOADER):
         return (
             "A process that loads images ended or hangs; without such processes it goes on: --num_workers 0"

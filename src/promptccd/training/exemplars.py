@@ -94,7 +94,7 @@ class Exemplars:
         The images have unit features ``(N, D)``, classes by the method ``(N,)`` and categories ``(N,)``; `labels`
         ``(M,)`` are the classes that the present exemplars are trained as.
         """
-        points, stage, chosen = features.double().cpu().numpy(), images.stage.index, [np.zeros(0, np.int64)]
+        points, stage, chosen = features.cpu().double().numpy(), images.stage.index, [np.zeros(0, np.int64)]
         for number in np.setdiff1d(class_ids, [*self.class_ids, *labels, NO_LABEL]).tolist():
             own = np.flatnonzero(class_ids == number)
             generator = numpy_generator("exemplars", arguments.seed, stage, number)

@@ -105,7 +105,7 @@ def why_not_copied(block: Any, usual: dict[str, type]) -> str:
 def kinds_built_by(block: Any) -> dict[str, type]:
     """Kinds of all modules of a new block of this class, by name; empty for a class of somebody else."""
     kind: Any = type(block)
-    if kind.__module__ != Enterable.__module__:
+    if not kind.__module__.startswith(("transformers.models.", Enterable.__module__)):
         return {}
     with torch.device("meta"):
         return {name: type(module) for name, module in kind(block.attention.config).named_modules()}

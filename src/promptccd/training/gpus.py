@@ -7,9 +7,10 @@ import torch
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, DeviceError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.untrusted import one_line
+from promptccd.training.devices import ON_THE_CPU
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def usual_device(gpu: str) -> str:
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """The device that groups are found on, and models are trained on, where features are computed on this one.
+    """The device that groups are found on where features are computed on this one.
 
     k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them: they are asked.
     """
@@ -60,16 +61,6 @@ def has_bf16(device: torch.device) -> bool:
     return any(there for name, there in told.items() if "bf16" in name)
 
 
-def why_on_the_cpu(gpu: str) -> str:
-    """Why a training is on the CPU, in a line; `gpu` is what `reported_gpu` says."""
-    if not gpu:
-        return "No GPU was found: training on the CPU."
-    return (
-        f"Training on the CPU: k-means and mixtures need float64, which this GPU ({gpu}) has not. discover, predict "
-        "and evaluate compute features on it."
-    )
-
-
 def placed(
     model: CategoryDiscoveryModel, view: EvaluationView, device: torch.device
 ) -> CategoryDiscoveryModel:
@@ -79,23 +70,42 @@ def placed(
     """
     if device.type in _EXACT:
         return model.to(device)
-    noise = torch.rand(2, 3, *view.sides, generator=torch_generator("placed"))
-    there, problem = copy.deepcopy(model).to(device), ""
-    with torch.no_grad():
-        wanted = model.eval().features_of(normalise((noise * 255).byte(), view.mean, view.std))
-        try:
-            pixels = normalise((noise * 255).byte().to(device), view.mean, view.std)
-            alike = float((there.eval().features_of(pixels).cpu() * wanted).sum(1).min())
-            problem = "" if alike >= _ALIKE else f"it gives other features than the CPU (cosine {alike:.4f})"
-        except (RuntimeError, TypeError) as error:  # an operator that it has not
-            problem = one_line(error)[:200]
-    if problem:
+    there = copy.deepcopy(model).to(device)
+    if problem := _unlike(model.eval(), there, view):
         logger.warning("Features are computed on the CPU and not on %s: %s", device, problem)
         return model
     logger.info(
         "Features are computed on %s, and groups are found on %s, in float64.", device, exact_device(device)
     )
     return there
+
+
+def require_alike(model: CategoryDiscoveryModel, view: EvaluationView) -> None:
+    """Ask the device of a model that is about to be trained whether it gives the CPU's features, as `placed` does.
+
+    Raises:
+        DeviceError: it does not.
+    """
+    if model.device.type in _EXACT:
+        return
+    was_training = model.training
+    problem = _unlike(copy.deepcopy(model).cpu().eval(), model, view)
+    model.train(was_training)
+    if problem:
+        raise DeviceError(f"Cannot train on {model.device}: {problem} {ON_THE_CPU}.")
+
+
+def _unlike(model: CategoryDiscoveryModel, there: CategoryDiscoveryModel, view: EvaluationView) -> str:
+    """What is wrong with a device that a copy of the model is on, by two pictures of noise; empty if nothing is."""
+    noise = (torch.rand(2, 3, *view.sides, generator=torch_generator("placed")) * 255).byte()
+    with torch.no_grad():
+        wanted = model.features_of(normalise(noise, view.mean, view.std))
+        try:
+            pixels = normalise(noise.to(there.device), view.mean, view.std)
+            alike = float((there.eval().features_of(pixels).cpu() * wanted).sum(1).min())
+        except (RuntimeError, TypeError) as error:  # an operator that it has not
+            return one_line(error)[:200]
+    return "" if alike >= _ALIKE else f"it gives other features than the CPU (cosine {alike:.4f})."
 
 
 def device_named(name: str | None) -> torch.device:

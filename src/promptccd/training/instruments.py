@@ -16,6 +16,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import in_smaller_batches
+from promptccd.training.gpus import exact_device
 
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component # mutant: a mean over one feature more or less
@@ -199,13 +200,13 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
 
 def _turned(features: Tensor, others: Tensor) -> Tensor:
     """1 - cosine ``(B,)``, from the difference of unit vectors, since ``1 - cos`` loses small values to rounding."""
-    units = (F.normalize(each.double()) for each in (features, others))
+    units = (F.normalize(each.to(exact_device(each.device)).double()) for each in (features, others))
     return next(units).sub(next(units)).square().sum(1) / 2
 
 
 def mean_cosine(prompts: Tensor) -> Tensor:
     """Mean cosine ``(B,)`` between two of the prompts ``(B, P, D)`` of an image."""
-    total = F.normalize(prompts.double(), dim=-1).sum(1).square().sum(-1)
+    total = F.normalize(prompts.to(exact_device(prompts.device)).double(), dim=-1).sum(1).square().sum(-1)
     count = prompts.shape[1]
     return (total - count) / (count * (count - 1))
 

@@ -10,6 +10,7 @@ from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gau
 from promptccd.data.randomness import seed_of
 from promptccd.models import PromptCCDModel
 from promptccd.training.devices import same_on_all
+from promptccd.training.gpus import exact_device
 from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective
 
@@ -49,8 +50,12 @@ class MixtureObjective(ContrastiveObjective):
         self.model.load_mixture(*self._fitted(features, count, self.arguments.mixture_floor, epoch))
 
     def _features_and_replay(self, what: str) -> Tensor:
-        replay, features = self.stage.replay, self.plain_features(what)
+        replay, features = self.stage.replay, self._exact_features(what)
         return features if replay is None else torch.cat([features, replay.features.to(features)])
+
+    def _exact_features(self, what: str) -> Tensor:
+        features = self.plain_features(what)
+        return features.to(exact_device(features.device))
 
     def _fitted(self, features: Tensor, count: int, floor: float, epoch: int) -> list[Tensor]:
         """A mixture whose first components are the known categories, the same on every process."""
@@ -85,7 +90,7 @@ class MixtureObjective(ContrastiveObjective):
         prior = arguments.count_prior
         counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:
-            features = self.plain_features("features to count by")
+            features = self._exact_features("features to count by")
             calibration = calibrate(
                 features, self.stage.labels, seed_of("count", arguments.seed, "scale"), prior=prior
             )
