@@ -24,7 +24,7 @@ ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0
 # Its setting: 80 % of a category when it appears, the later stages share the rest equally.
 CUTS    := '[[.8, .2, .25, 0.3333333333333333, .5, 1], [.8, .25, 0.3333333333333333, .5, 1], [.8, 0.3333333333333333, .5, 1], [.8, .5, 1], [.8, 1], [1]]'
 
-.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms gpu test test-slow test-landing test-all faults mutants lint docs page format bench year clean
+.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms gpu peers test test-slow test-landing test-all faults mutants lint docs page format bench year clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -116,11 +116,17 @@ GPU    ?=
 gpu: $(VENV)/.dev            ## what only a GPU can tell: does every method run, how fast, what prompts could do; goes on where it stopped
 	$(BIN)/python -m benchmarks.bench_gpu $(GPU) --out $(RUNS)/gpu
 
+# PEERS='"simgcd finished"' takes one case alone.
+PEERS  ?=
+peers: $(VENV)/.dev          ## transformers' own tests of every model, fetched once, over every method and backbone
+	$(BIN)/python -m pip install --quiet parameterized
+	$(BIN)/python -m tests.peers $(PEERS)
+
 page:                        ## build the page of `promptccd open` from frontend/; needs Node 20
 	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .mutants_cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .mutants_cache .peers_cache
 
 $(VENV)/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
