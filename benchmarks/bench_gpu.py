@@ -60,10 +60,10 @@ def _steps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     peak = _kept(folder / "peak.json", lambda: gpu_steps.measure_peak(sizes, on_cpu))
     print(f"product of matrices in bf16: {peak:.1f} TFLOP/s", flush=True)
     found, failed = {}, {}
-    for name, precision in gpu_steps.cases():
-        case, place = f"{name} {precision}", folder / f"{name}-{precision}.json"
+    for name, way in gpu_steps.cases():
+        case, place = f"{name} {way}", folder / f"{name}-{way}.json"
         try:
-            found[case] = _kept(place, partial(gpu_steps.measure, name, precision, sizes, on_cpu))
+            found[case] = _kept(place, partial(gpu_steps.measure, name, way, sizes, on_cpu))
         except Exception as error:  # one that does not fit says nothing of the others
             failed[case] = {
                 "message": f"{type(error).__name__}: {error}",

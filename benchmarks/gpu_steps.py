@@ -24,6 +24,8 @@ from transformers import Dinov2Config
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.train_run import accelerator_for
 from promptccd.training.arguments import TrainingArguments
+from promptccd.training.compiling import WholeBatches
+from promptccd.training.frozen_prefix import DTYPES, FrozenPrefix
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.step import Batch, training_loss
 
@@ -34,6 +36,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "promptccd-b": {"pool": "l2p"},
 }
 PRECISIONS = ("no", "bf16")
+# How a step is computed: its precision, that of the frozen blocks, and whether it is compiled.
+WAYS = {
+    "no": ("no", "same", False),
+    "bf16": ("bf16", "same", False),
+    "frozen": ("bf16", "bf16", False),
+    "compiled": ("bf16", "bf16", True),
+}
 COMPONENTS = 100
 # What the host waits in for the device, by its name in a profile.
 WAITS = (
@@ -80,8 +89,9 @@ def model_of(name: str, sizes: Sizes) -> CategoryDiscoveryModel:
     return model
 
 
-def step_of(name: str, precision: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[], None], Any]:
+def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[], None], Any]:
     """One step as `StageTrainer` takes it, and the model."""
+    precision, frozen, compiled = WAYS[way]
     AcceleratorState._reset_state(reset_partial_state=True)  # one precision after the other
     arguments = TrainingArguments(mixed_precision=precision, prompt_warmup_epochs=0)  # type: ignore[arg-type]
     accelerator = accelerator_for(arguments, torch.device("cpu" if on_cpu else "cuda"))
@@ -93,12 +103,15 @@ def step_of(name: str, precision: str, sizes: Sizes, on_cpu: bool) -> tuple[Call
     )
     wrapped, optimizer = accelerator.prepare(model, optimizer)
     model.train()
+    if (dtype := DTYPES[frozen]) is not None:
+        model.backbone.frozen_prefix = FrozenPrefix(dtype)
+    forward = WholeBatches(model, wrapped, 2 * sizes.images) if compiled else wrapped
     pixels = torch.randn(sizes.images, 2, 3, sizes.side, sizes.side, device=accelerator.device)
     batch = Batch(pixels, None, torch.arange(sizes.images))
     total = torch.zeros((), device=accelerator.device)
 
     def step() -> None:
-        losses = training_loss(wrapped, objective, batch, 0)
+        losses = training_loss(forward, objective, batch, 0)
         optimizer.zero_grad()
         accelerator.backward(losses["loss"])
         optimizer.step()
@@ -126,16 +139,16 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_step(name: str, precision: str, sizes: Sizes, on_cpu: bool) -> dict[str, float]:
+def measure_step(name: str, way: str, sizes: Sizes, on_cpu: bool) -> dict[str, float]:
     """Images per second, arithmetic, waits and memory of a step."""
-    step, model = step_of(name, precision, sizes, on_cpu)
+    step, model = step_of(name, way, sizes, on_cpu)
     device = model.device
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     seconds = seconds_of(step, sizes.steps, device)
-    with FlopCounterMode(display=False) as counted:
-        step()
+    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counted:
+        step()  # whose arithmetic is the same; nothing counts that of a compiled one
     waits = waits_of(step, device)
     found = {
         "images_per_s": sizes.images / seconds,
@@ -206,15 +219,15 @@ def measure_peak(sizes: Sizes, on_cpu: bool) -> float:
 
 
 def cases() -> list[tuple[str, str]]:
-    """Everything that is measured, by method and precision; the bare backbone is called ``bare``."""
-    return [(name, precision) for precision in PRECISIONS for name in ("bare", *METHODS)]
+    """Everything that is measured, by method and way; the bare backbone is called ``bare``."""
+    return [(name, way) for way in WAYS for name in ("bare", *METHODS) if name != "bare" or way in PRECISIONS]
 
 
-def measure(name: str, precision: str, sizes: Sizes, on_cpu: bool) -> dict[str, float]:
+def measure(name: str, way: str, sizes: Sizes, on_cpu: bool) -> dict[str, float]:
     """The figures of a case."""
     if name == "bare":
-        return measure_bare(precision, sizes, on_cpu)
-    return measure_step(name, precision, sizes, on_cpu)
+        return measure_bare(way, sizes, on_cpu)
+    return measure_step(name, way, sizes, on_cpu)
 
 
 def with_shares(found: dict[str, dict[str, float]], peak: float) -> dict[str, dict[str, float]]:
@@ -223,7 +236,7 @@ def with_shares(found: dict[str, dict[str, float]], peak: float) -> dict[str, di
         name: {
             **each,
             "share_of_peak": each["teraflops"] / peak,
-            "share_of_bare": each["images_per_s"] / found[f"bare {name.split()[1]}"]["images_per_s"],
+            "share_of_bare": each["images_per_s"] / found[f"bare {WAYS[name.split()[1]][0]}"]["images_per_s"],
         }
         for name, each in found.items()
     }

@@ -93,10 +93,19 @@ def test_a_step_is_that_of_training_and_counts_its_arithmetic() -> None:
         {
             "bare no": {"images_per_s": 100.0, "teraflops": 2.0},
             "x no": {"images_per_s": 25.0, "teraflops": 4.0},
+            "bare bf16": {"images_per_s": 200.0, "teraflops": 2.0},
+            "x compiled": {"images_per_s": 25.0, "teraflops": 4.0},
         },
         peak=8.0,
-    )["x no"]
-    assert (share["share_of_peak"], share["share_of_bare"]) == (0.5, 0.25)
+    )
+    assert (share["x no"]["share_of_peak"], share["x no"]["share_of_bare"]) == (0.5, 0.25)
+    assert share["x compiled"]["share_of_bare"] == 0.125
+
+
+def test_a_step_is_measured_with_frozen_blocks_in_bfloat16() -> None:
+    _, model = gpu_steps.step_of("promptccd-gcd", "frozen", gpu_steps.SMALL, on_cpu=True)
+    assert model.backbone.frozen_prefix.dtype == torch.bfloat16
+    assert gpu_steps.measure_step("promptccd-gcd", "frozen", gpu_steps.SMALL, on_cpu=True)["images_per_s"] > 0
 
 
 def test_waits_are_counted_by_step() -> None:
@@ -107,10 +116,11 @@ def test_waits_are_counted_by_step() -> None:
 
 @pytest.mark.slow
 def test_every_part_runs_on_a_cpu(tmp_path: Path, capsys) -> None:
-    words = ["steps", "discover", "diagnose", "--device", "cpu", "--small", "--jobs", "1"]
+    words = ["roofline", "steps", "discover", "diagnose", "--device", "cpu", "--small", "--jobs", "1"]
     assert bench_gpu.main([*words, "--out", str(tmp_path)]) == 0
     steps = json.loads((tmp_path / "steps.json").read_text())
-    assert len(steps["cases"]) == 10
+    assert len(steps["cases"]) == 18
+    assert len(json.loads((tmp_path / "roofline.json").read_text())["counted"]) == 12
     assert steps["failed"] == {}
     assert json.loads((tmp_path / "discover.json").read_text())["grouped"]["rand"] > 0.9
     assert len(json.loads((tmp_path / "diagnose.json").read_text())["verdict"]) == 3

@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from promptccd import PromptCCDModel
 from promptccd.models.backbones import blocks_of
@@ -16,8 +17,10 @@ from promptccd.runs import train_run
 from promptccd.training import trainer
 from promptccd.training.compiling import WholeBatches, why_not_compiled
 from promptccd.training.frozen_prefix import frozen_prefix
+from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
+from tests.training.test_pretend_gpu import MODEL, TRAINING
 
 
 class Graphs:
@@ -103,3 +106,25 @@ def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
     monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "")
     assert trained(values, tmp_path / "with", compile=True) == plain
     assert graphs.rows == [32] * 4  # two views of 16 images; the last batch of a stage is smaller
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_compiled_whole(
+    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant=name, **MODEL.get(name, {}))
+    values["data"]["class_blocks"] = [3, 2]
+    values["training"] |= {
+        "epochs": 1,
+        "learning_rate": 1e-3,
+        "prompt_warmup_epochs": 0,
+        **TRAINING.get(name, {}),
+    }
+    plain, graphs = trained(values, tmp_path / "plain"), Graphs()
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
+    monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "")
+    counters.clear()
+    assert trained(values, tmp_path / "with", compile=True) == plain
+    assert len(graphs.rows) >= 2  # a graph for each stage at least
+    assert not counters["graph_break"]

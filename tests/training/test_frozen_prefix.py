@@ -108,6 +108,30 @@ def test_without_gradients_no_graph_is_built(tmp_path: Path) -> None:
         assert not run_prefix(model.backbone, tokens, rotation).requires_grad
 
 
+def test_activations_are_recomputed_where_that_is_on(tmp_path: Path) -> None:
+    model, tokens, rotation = embedded("dinov3", tmp_path)
+    slopes, saved = [], []
+    for recomputes in (False, True):
+        if recomputes:
+            model.gradient_checkpointing_enable()
+        own, kept = tokens.clone().requires_grad_(), set()
+
+        def keep(value: Tensor, kept: set[int] = kept) -> Tensor:
+            kept.add(value.untyped_storage().data_ptr())
+            return value
+
+        with (
+            frozen_prefix(model, "bf16"),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value),
+        ):
+            passed = run_prefix(model.backbone, own, rotation)
+            saved.append(len(kept))
+            passed.square().mean().backward()
+        slopes.append(own.grad)
+    assert torch.equal(*slopes)
+    assert saved[1] < saved[0] / 4
+
+
 class Adapted(nn.Module):
     def __init__(self, inner: nn.Module):
         super().__init__()
