@@ -105,7 +105,9 @@ def test_a_stream_is_a_sequence(stages: StageStream) -> None:
 
 def test_an_unlabelled_stage_has_nothing_to_read_a_label_from(stages: StageStream) -> None:
     for stage in stages[1:]:
-        assert set(vars(stage.images)) == {"_table", "_column", "_roots", "decoding"}
+        for images in (stage.images, stage.images.whole):
+            assert set(vars(images)) == {"_table", "_column", "_roots", "decoding", "whole", "rows"}
+            assert images._table.column_names == [images._column]
         assert stage.images._table.column_names == ["image"]
         assert not any("label" in name for name in vars(stage))
     truth = stages.evaluation_labels(stages[2])

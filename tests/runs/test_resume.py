@@ -496,3 +496,24 @@ def test_states_of_finished_stages_are_not_left_behind(recipe_values: Values, tm
         shutil.copytree(kept, resume / name)
     RunDirectory(tmp_path / "run").forget_states(1)
     assert [path.name for path in resume.iterdir()] == ["stage3-epoch000000-step00000001"]
+
+
+def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
+    quick_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time alone would not have saved them yet."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    recipe = Recipe.from_dict(quick_values)
+    folder = Path(recipe.training.output_dir)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sys.modules["promptccd.runs.train_run"], "save_stage", fail)
+        train_run(recipe)
+    (state,) = (folder / "resume").iterdir()
+    assert state.name == f"stage0-epoch{recipe.training.epochs:06}-step00000000"
+    monkeypatch.setattr("promptccd.training.trainer.training_loss", fail)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(recipe)
+    assert [each.name for each in folder.glob("stage*")] == ["stage0"], "without another step"

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from promptccd.errors import (
     ConfigurationError,
     DataError,
     DeviceError,
+    DiskError,
     OutOfMemoryError,
     RunError,
     SplitMismatchError,
@@ -470,8 +472,14 @@ class _Run:
             record=record,
             stepped=stepped,
         )
-        trainer.train(resumed[0] if resumed else None)
-        self._finish_stage(stage, model, count, started - before)
+        try:
+            trainer.train(resumed[0] if resumed else None)
+            self._finish_stage(stage, model, count, started - before)
+        except BaseException:  # a signal, no memory: the steps are not lost for it
+            if trainer.unsaved is not None:
+                with suppress(DiskError):  # of which the error tells, too
+                    save(trainer.unsaved)
+            raise
 
     def _tell_of_labels(self, stage: Stage) -> None:
         """Say what labels that came later change before a stage, and how many are of images that did not come yet."""

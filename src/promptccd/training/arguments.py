@@ -344,7 +344,7 @@ class TrainingArguments:
             a run records; or ``off``: then every start decodes every image.
         feature_batch_size: images per forward where no gradient is needed.
         save_minutes: minutes between resumable states, the most that a kill costs; 0 means after every step. One
-            is also written at a signal.
+            is also written at a signal, and where what follows a stage's training fails.
         report_to: experiment tracker, of those that Accelerate knows.
         push_to_hub: push each stage when it is finished, to a repository of its own; a Hub that fails stops nothing.
         hub_namespace: user or organisation to push to; none means who is logged in.

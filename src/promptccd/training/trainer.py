@@ -68,7 +68,12 @@ class StageTrainer:
         save: writes a resumable state.
         record: called with the record of every finished epoch.
         stepped: called after every step, with its epoch and the number of finished steps.
+
+    Attributes:
+        unsaved: the state after the last step, to save if what follows does not come to its end.
     """
+
+    unsaved: TrainingState | None = None
 
     def __init__(
         self,
@@ -265,7 +270,7 @@ class StageTrainer:
             yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
 
     def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
-        """Save every `save_minutes`, and when asked to stop; what a stage ends with is no state, but is whole, too.
+        """Save every `save_minutes`, and when asked to stop; what a stage ends with is only held.
 
         The main process alone keeps time: it writes, and the others wait for it in the next step.
         """
@@ -277,9 +282,12 @@ class StageTrainer:
             self._finite(total, epoch)
             tensors = snapshot(self.model, optimizer)
             self._finite(sum(value.sum() for value in tensors.values()), epoch)
+            state = TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size)
             if stopping or is_due:
-                self.save(TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size))
+                self.save(state)
                 self._saved = time.monotonic()
+            elif next_epoch == self.epochs:
+                self.unsaved = state
         if stopping:
             self.accelerator.wait_for_everyone()
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
