@@ -20,6 +20,7 @@ from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageColumn
 from PIL import Image
 
+from promptccd import storage, system
 from promptccd.data import StageStream, image_cache
 from promptccd.data.image_cache import ImageCache
 from promptccd.data.image_rows import ImageRows
@@ -411,6 +412,36 @@ def test_a_signal_ends_the_reading_and_what_was_made_stays(
     decoded.clear()
     read(stages, ImageCache(SMALL, tmp_path))
     assert sorted(decoded) == list(range(4, 12)), "the locks were let go"
+
+
+def test_what_another_process_made_meanwhile_is_taken_and_what_it_makes_is_waited_for(
+    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_cache, "PART", 6)
+    stages = stages_of(plain_table())
+    decoded.clear()
+    waits = []
+
+    def beside_another(items: object, total: int, label: str) -> Iterator[object]:
+        if not label.startswith("reading images"):
+            yield from items
+            return
+        read(stages, ImageCache(SMALL, tmp_path))
+        first, second = sorted(each for each in tmp_path.iterdir() if each.is_dir())
+        shutil.move(second, tmp_path / ".it is at work")
+        lock = storage.open_to_change(tmp_path / f".lock-{second.name[:2]}")
+        assert system.has_locked(lock)
+        for item in items:
+            waits.append(item)
+            if len(waits) == 3:
+                shutil.move(tmp_path / ".it is at work", second)
+                os.close(lock)
+            yield item
+
+    images = StageImages.read(stages[0], 0, beside_another, ImageCache(SMALL, tmp_path))
+    assert waits == [[]] * 3
+    assert sorted(decoded) == list(range(12)), "by the other one"
+    assert isinstance(images.for_view(0, 32), ResizedImage)
 
 
 PROCESS = """

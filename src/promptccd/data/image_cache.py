@@ -410,8 +410,9 @@ class _Making:
                 self._mine.append((part, lock))
                 for first in range(0, len(part.rows), AT_ONCE):
                     yield list(part.rows[first : first + AT_ONCE])
-            time.sleep(WAIT_S)
-            yield []
+            if self._missing:
+                time.sleep(WAIT_S)
+                yield []
 
     def _lock(self, part: _Part) -> int | None:
         """A lock for a part, to close; `None` where another process holds it."""
