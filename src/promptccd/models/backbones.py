@@ -91,9 +91,11 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
 
     A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
     """
-    before = blocks_of(backbone)[:-1]
+    *before, _ = blocks_of(backbone)
     # mutant and to or: without gradients no token requires one
-    with torch.set_grad_enabled(torch.is_grad_enabled() and (tokens.requires_grad or _learns(before))):
+    with torch.set_grad_enabled(
+        torch.is_grad_enabled() and (tokens.requires_grad or any(_learns(block) for block in before))
+    ):
         for block in before:
             tokens = recomputed(block, whole_block(block, rotation), tokens)
     return tokens
