@@ -92,9 +92,11 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
     A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
     While a stage trains, the backbone may carry another way to run these blocks, `frozen_prefix`.
     """
-    before = blocks_of(backbone)[:-1]
+    *before, _ = blocks_of(backbone)
     # mutant and to or: without gradients no token requires one
-    with torch.set_grad_enabled(torch.is_grad_enabled() and (tokens.requires_grad or _learns(before))):
+    with torch.set_grad_enabled(
+        torch.is_grad_enabled() and (tokens.requires_grad or any(_learns(block) for block in before))
+    ):
         if (other := getattr(backbone, "frozen_prefix", None)) is not None:
             return other(before, tokens, rotation)
         for block in before:
