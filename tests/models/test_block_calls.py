@@ -369,6 +369,37 @@ def test_a_functional_call_gives_other_weights(stage_of, pixels: Tensor) -> None
     torch.testing.assert_close(slope, model.get_parameter(name).grad)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("method", FAST)
+def test_images_are_mapped_one_by_one(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+
+    def feature(image: Tensor) -> Tensor:
+        return model(image[None], prompted=True).features[0]
+
+    with torch.no_grad():
+        expected = model(pixels, prompted=True).features
+        torch.testing.assert_close(torch.func.vmap(feature)(pixels), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name == "promptccd-b-dualprompt" else pytest.param(name, marks=pytest.mark.slow)
+        for name in FAST
+    ],
+)
+def test_an_exported_model_takes_any_number_of_images(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    options = {"prompted": True, "return_dict": False}
+    shapes = {"pixel_values": {0: torch.export.Dim("images", min=1, max=64)}, **dict.fromkeys(options)}
+    exported = torch.export.export(model, (pixels,), options, dynamic_shapes=shapes).module()
+    more = torch.cat([pixels, pixels.flip(-1)])
+    with torch.no_grad():
+        expected = model(more, prompted=True).features
+        torch.testing.assert_close(exported(more, **options)[0], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_prefix_is_seen_by_a_block_that_is_watched(stage_of) -> None:
     model = AutoModel.from_pretrained(stage_of("promptccd-b-dualprompt"))
     block, tokens = blocks_of(model.backbone)[-1], torch.randn(2, 5, 32)
