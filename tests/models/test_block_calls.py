@@ -288,6 +288,13 @@ class Wrapped(nn.Module):
         return self.block(hidden_states)
 
 
+class Scaled(Tensor):
+    """Values with an arithmetic of their own, as those of torchao say that they have."""
+
+    def __tensor_flatten__(self) -> Any:
+        raise NotImplementedError
+
+
 def test_only_a_plain_product_is_read(stage_of, pixels: Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
     plain = blocks_of(model.backbone)[-1].attention.k_proj
@@ -298,6 +305,16 @@ def test_only_a_plain_product_is_read(stage_of, pixels: Tensor) -> None:
     patched.forward = lambda rows: rows
     torch.nn.utils.parametrizations.weight_norm(weighed)
     assert [product_of(each) for each in (hooked, patched, weighed)] == [None] * 3
+    for register in (
+        nn.Module.register_forward_pre_hook,
+        nn.Module.register_full_backward_hook,
+        nn.Module.register_full_backward_pre_hook,
+    ):
+        register(watched := copy.deepcopy(plain), lambda *given: None)
+        assert product_of(watched) is None and is_watched(nn.Sequential(nn.ReLU(), watched))
+    scaled = copy.deepcopy(plain)
+    scaled.weight = nn.Parameter(scaled.weight.detach().as_subclass(Scaled))
+    assert product_of(scaled) is None
     other = add_hook_to_module(copy.deepcopy(plain), CpuOffload())
     assert product_of(other) is None
     accelerate.cpu_offload(nn.Sequential(kept := copy.deepcopy(plain)), "cpu")
