@@ -288,6 +288,13 @@ class Wrapped(nn.Module):
         return self.block(hidden_states)
 
 
+class Scaled(Tensor):
+    """Values with an arithmetic of their own, as those of torchao say that they have."""
+
+    def __tensor_flatten__(self) -> Any:
+        raise NotImplementedError
+
+
 def test_only_a_plain_product_is_read(stage_of, pixels: Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
     plain = blocks_of(model.backbone)[-1].attention.k_proj
@@ -298,6 +305,16 @@ def test_only_a_plain_product_is_read(stage_of, pixels: Tensor) -> None:
     patched.forward = lambda rows: rows
     torch.nn.utils.parametrizations.weight_norm(weighed)
     assert [product_of(each) for each in (hooked, patched, weighed)] == [None] * 3
+    for register in (
+        nn.Module.register_forward_pre_hook,
+        nn.Module.register_full_backward_hook,
+        nn.Module.register_full_backward_pre_hook,
+    ):
+        register(watched := copy.deepcopy(plain), lambda *given: None)
+        assert product_of(watched) is None and is_watched(nn.Sequential(nn.ReLU(), watched))
+    scaled = copy.deepcopy(plain)
+    scaled.weight = nn.Parameter(scaled.weight.detach().as_subclass(Scaled))
+    assert product_of(scaled) is None
     other = add_hook_to_module(copy.deepcopy(plain), CpuOffload())
     assert product_of(other) is None
     accelerate.cpu_offload(nn.Sequential(kept := copy.deepcopy(plain)), "cpu")
@@ -367,6 +384,37 @@ def test_a_functional_call_gives_other_weights(stage_of, pixels: Tensor) -> None
     model.get_parameter(name).data.mul_(3)
     model(pixels).features.square().sum().backward()
     torch.testing.assert_close(slope, model.get_parameter(name).grad)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("method", FAST)
+def test_images_are_mapped_one_by_one(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+
+    def feature(image: Tensor) -> Tensor:
+        return model(image[None], prompted=True).features[0]
+
+    with torch.no_grad():
+        expected = model(pixels, prompted=True).features
+        torch.testing.assert_close(torch.func.vmap(feature)(pixels), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name == "promptccd-b-dualprompt" else pytest.param(name, marks=pytest.mark.slow)
+        for name in FAST
+    ],
+)
+def test_an_exported_model_takes_any_number_of_images(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    options = {"prompted": True, "return_dict": False}
+    shapes = {"pixel_values": {0: torch.export.Dim("images", min=1, max=64)}, **dict.fromkeys(options)}
+    exported = torch.export.export(model, (pixels,), options, dynamic_shapes=shapes).module()
+    more = torch.cat([pixels, pixels.flip(-1)])
+    with torch.no_grad():
+        expected = model(more, prompted=True).features
+        torch.testing.assert_close(exported(more, **options)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_prefix_is_seen_by_a_block_that_is_watched(stage_of) -> None:

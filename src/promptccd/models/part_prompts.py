@@ -52,7 +52,7 @@ class PartPools(Pool):
         """
         means = self.values.mean(dim=2).flatten(0, 1)  # (P * M, D)
         weights = means.new_zeros(*indices.shape[:-1], len(means))
-        return weights.scatter_(-1, indices, 1 / indices.shape[-1]) @ means
+        return weights.scatter(-1, indices, 1 / indices.shape[-1]) @ means
 
 
 def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
