@@ -24,10 +24,9 @@ REACHED = 0.95  # share of images of known categories that lie within reach
 NEARER = 0.5
 # Assumed images of new categories per image of a known one: when in doubt, an image is known.
 STRANGERS = 0.25
+# In float64 at a time, 128 MB a copy: neither all features nor all distances are ever held.
 # mutant: memory alone
-VALUES_AT_ONCE = (
-    2**24
-)  # in float64 at a time, 128 MB a copy: neither all features nor all distances are ever held
+VALUES_AT_ONCE = 2**24
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 
 

@@ -93,10 +93,9 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
     While a stage trains, the backbone may carry another way to run these blocks, `frozen_prefix`.
     """
     *before, _ = blocks_of(backbone)
+    needs_graph = tokens.requires_grad or any(map(_learns, before))
     # mutant and to or: without gradients no token requires one
-    with torch.set_grad_enabled(
-        torch.is_grad_enabled() and (tokens.requires_grad or any(_learns(block) for block in before))
-    ):
+    with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
         if (other := getattr(backbone, "frozen_prefix", None)) is not None:
             return other(before, tokens, rotation)
         for block in before:
@@ -330,7 +329,6 @@ def _class_mix(attention: Any, weights: Tensor, normed: Tensor) -> Tensor:
     """Values ``(B, H, d)`` of the tokens, mixed by weights ``(B, H, T)``."""
     product = product_of(attention.v_proj)
     if product is None:
-        # mutant without -: (B, H, T) weights of (B, H, T, d) values
         return (weights[..., None, :] @ _heads(attention, attention.v_proj(normed)))[..., 0, :]
     weight, bias = product
     heads = _heads_of(attention)

@@ -96,7 +96,7 @@ def require_finite(model: nn.Module, slices: Mapping[str, Any], place: str) -> N
     if any(tensor.is_meta for tensor in tensors.values()):
         tensors = {name: tensor for name, tensor in tensors.items() if not tensor.is_meta} | dict(slices)
     for name, tensor in tensors.items():
-        # mutant ... of a slice: reads all of it
+        # A slice of a file is read by [...].
         values = tensor if isinstance(tensor, Tensor) else tensor[...]
         if not hasattr(values, "__tensor_flatten__") and not torch.isfinite(values).all():
             raise CheckpointError(
