@@ -159,8 +159,8 @@ class _Part:
     folder: Path
     rows: range
 
-    def read(self) -> "_Images | None":
-        """The images, if the part is there and whole; a damaged one is named."""
+    def read(self, tell: bool = True) -> "_Images | None":
+        """The images, if the part is there and whole; a damaged one is named, unless that was done."""
         try:
             if not self.folder.is_dir():
                 return None
@@ -170,9 +170,10 @@ class _Part:
                 return _Images.read(self.folder)
         except (OSError, ValueError, TypeError, KeyError, PromptCCDError) as error:
             problems = [str(error)]
-        logger.warning(
-            "%s holds no images any more (%s): they are read again.", self.folder, "; ".join(problems)
-        )
+        if tell:
+            logger.warning(
+                "%s holds no images any more (%s): they are read again.", self.folder, "; ".join(problems)
+            )
         return None
 
     def write(self, images: Sequence[CheckedImage]) -> None:
@@ -332,7 +333,7 @@ class ImageCache:
         there = [each for each in found.values() if each is not None]
         size = storage.readable_size(sum(each.num_bytes for each in there))
         logger.info(
-            "%d images are kept in %s (%s), %d of them since %.0f s ago.",
+            "%d images are kept in %s (%s), %d of them new; that took %.0f s.",
             len(images), self._folder, size, missing, time.monotonic() - started,
         )  # fmt: skip
         self._opened[id(images)] = images, there
@@ -403,7 +404,7 @@ class _Making:
             for part in missing:
                 if part in taken or (lock := self._lock(part)) is None:
                     continue
-                if (there := part.read()) is not None:  # since we looked
+                if (there := part.read(tell=False)) is not None:  # since we looked
                     os.close(lock)
                     self._found[part] = there
                     continue
@@ -419,6 +420,8 @@ class _Making:
         descriptor = storage.open_to_change(self._folder / f".lock-{part.folder.name[:2]}")
         try:
             if system.has_locked(descriptor):
+                for killed in self._folder.glob(f"{storage.TEMPORARY}{part.folder.name}-*"):
+                    storage.remove(killed)  # what a process wrote that does not hold the lock any more
                 return descriptor
         except OSError:  # a disk without locks: each process makes what it misses
             return descriptor

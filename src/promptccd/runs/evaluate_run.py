@@ -48,6 +48,8 @@ class RunEvaluation:
         keep_features: keep all computed features, for several protocols in a row.
         stages: the data itself; by default it is read again.
         test_images: unseen images to go with `stages`, for protocols that need some.
+        image_cache: where copies of images are kept, as in a recipe; by default what the run recorded, ``auto`` or
+            ``off``, since a record names no folder.
 
     Raises:
         PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
@@ -63,6 +65,7 @@ class RunEvaluation:
         *,
         stages: StageStream | None = None,
         test_images: Dataset | None = None,
+        image_cache: str | None = None,
     ):
         self.run = RunDirectory(path)
         self.recipe = self.run.recipe
@@ -80,7 +83,7 @@ class RunEvaluation:
         self.run.require_split(self.stages)
         self.device, self.num_workers = device_named(device), num_workers
         seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
-        self._cache = ImageCache.at(self.recipe.training.image_cache, self.recipe.views)
+        self._cache = ImageCache.at(image_cache or self.recipe.training.image_cache, self.recipe.views)
         self.images = [  # conflicts and copies as the training left them out
             StageImages.read(stage, num_workers, progress_bar, self._cache, seen=seen, conflicting="drop")
             for stage in self.stages[: self.num_stages]
