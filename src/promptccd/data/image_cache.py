@@ -327,10 +327,10 @@ class ImageCache:
         bar = progress(parts, len(parts), "images that are kept")
         found: dict[_Part, _Images | None] = {part: part.read() for part in bar}
         if missing := sum(len(part.rows) for part, there in found.items() if there is None):
+            storage.make_folder(self._folder)
             logger.info(
                 "%d images are read, and copies that views are cut from kept in %s.", missing, self._folder
             )
-            storage.make_folder(self._folder)
             _Making(self._folder, images, self._views, found).run(num_workers, progress)
         there = [each for each in found.values() if each is not None]
         size = storage.readable_size(sum(each.num_bytes for each in there))
