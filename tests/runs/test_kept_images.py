@@ -14,6 +14,7 @@ from promptccd.experiments.sweep_cells import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
+from tests.data.test_image_cache import folder_of
 
 
 @pytest.fixture
@@ -125,3 +126,18 @@ def test_copies_are_made_beforehand(
     assert "image_cache is off" in capsys.readouterr().err
     (tmp_path / "a file").write_text("")
     assert main([*words[:3], "--image_cache", str(tmp_path / "a file")]) == 3
+
+
+def test_whoever_makes_copies_beforehand_is_told_what_a_training_would_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    data = folder_of(tmp_path / "data", 12)
+    broken = min(each for each in data.rglob("*.*") if each.is_file())
+    broken.write_bytes(broken.read_bytes()[:60])
+    words = ["data", "cache", str(data), "--class_blocks", "1", "1", "--image_cache", str(tmp_path / "cache")]
+    for _ in range(2):
+        caplog.clear()
+        assert main(words) == 0
+        assert "images cannot be read and are left out" in caplog.text
+        assert broken.name in caplog.text
+        assert capsys.readouterr().out.startswith("12 images, ")
