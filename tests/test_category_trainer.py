@@ -176,7 +176,9 @@ def test_an_evaluation_without_the_data_says_where_it_could_come_from(
     assert "--dataset" in said
     diary = Diary()
     trainer = trainer_in(run.path, bare, diary)
+    trainer.args = replace(trainer.args, image_cache=str(tmp_path / "kept"))
     score = trainer.evaluate("gcd")
+    assert (tmp_path / "kept").is_dir(), "which the run does not record"
     assert diary.told == [("on_evaluate", 3)]
     assert diary.metrics["on_evaluate", 3]["gcd/stage3/all"] == score.stages[-1].all
     with pytest.raises(DataError, match="eval_dataset"):

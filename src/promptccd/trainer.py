@@ -182,6 +182,7 @@ class CategoryDiscoveryTrainer:
             num_workers=self.args.num_workers,
             stages=self.stages,
             test_images=self.eval_dataset,
+            image_cache=self.args.image_cache,
         )
         score = evaluation.evaluate(protocol, options)
         tracking = Tracking(self.accelerator, self.run)

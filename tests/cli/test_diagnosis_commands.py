@@ -55,7 +55,9 @@ def test_the_command_measures_labelled_images(
         "1",
     ]
     words += ["--restarts", "2", "--device", "cpu", "--out", str(tmp_path / "found.json")]
+    words += ["--image_cache", str(tmp_path / "kept")]
     assert main([*words, "--json"]) == 0
+    assert (tmp_path / "kept").is_dir()
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "found.json").read_text())
     assert found["images"] == 150

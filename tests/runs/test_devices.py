@@ -186,6 +186,7 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
         RuntimeError("shape mismatch"),
         RuntimeError("CUDA error: device-side assert triggered"),
         ValueError("CUDA error"),
+        RuntimeError("expected a tensor that can be cast to float64"),
     ],
 )
 def test_errors_of_ours_are_not_the_devices(error: Exception) -> None:

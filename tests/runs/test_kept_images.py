@@ -4,14 +4,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import datasets
 import pytest
 
 from promptccd.cli.main import main
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import DecodedImage
+from promptccd.experiments.sweep_cells import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
+from tests.data.test_image_cache import folder_of
 
 
 @pytest.fixture
@@ -74,6 +77,31 @@ def test_a_folder_in_a_record_is_not_written_to(
     assert not (tmp_path / "of a stranger").exists()
 
 
+def test_whoever_reads_a_run_again_takes_the_copies_that_it_is_told_of(
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    decoded: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "usual")
+    cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
+    recipe = recipe_at(cache, image_folder, tiny_backbone, tmp_path / "run")
+    train_run(recipe)
+    decoded.clear()
+    stage_stream(recipe.data, 1)
+    to_cut = len(decoded)  # by whoever reads it again: some images tell whether the data is the same
+    words = ["--image_cache", cache]
+    ProtocolScoring("gcd")(recipe)
+    score_baselines(recipe)
+    assert main(["evaluate", run, *words]) == 0
+    assert main(["report", run, "--out", str(tmp_path / "page"), "--no-map", "--samples", "0", *words]) == 0
+    assert len(decoded) == 5 * to_cut
+    assert main(["evaluate", run, "--image_cache", "off"]) == 0
+    assert len(decoded) == 6 * to_cut + 150, "the run records auto"
+    assert not (tmp_path / "usual" / "promptccd").exists()
+
+
 def test_copies_are_made_beforehand(
     image_folder: Path,
     tiny_backbone: Path,
@@ -98,3 +126,18 @@ def test_copies_are_made_beforehand(
     assert "image_cache is off" in capsys.readouterr().err
     (tmp_path / "a file").write_text("")
     assert main([*words[:3], "--image_cache", str(tmp_path / "a file")]) == 3
+
+
+def test_whoever_makes_copies_beforehand_is_told_what_a_training_would_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    data = folder_of(tmp_path / "data", 12)
+    broken = min(each for each in data.rglob("*.*") if each.is_file())
+    broken.write_bytes(broken.read_bytes()[:60])
+    words = ["data", "cache", str(data), "--class_blocks", "1", "1", "--image_cache", str(tmp_path / "cache")]
+    for _ in range(2):
+        caplog.clear()
+        assert main(words) == 0
+        assert "images cannot be read and are left out" in caplog.text
+        assert broken.name in caplog.text
+        assert capsys.readouterr().out.startswith("12 images, ")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from datasets import DatasetDict, load_from_disk
 
 from promptccd.cli.main import main
+from promptccd.clustering import AnchoredKMeans
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
@@ -312,6 +314,23 @@ def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEva
         assert [row.num_images for row in score.stages] == [
             row.num_images for row in evaluation.evaluate(name, told(name)).stages
         ]
+
+
+@pytest.mark.parametrize("side", [8, 16])
+def test_raw_pixels_are_no_more_than_those_of_a_view(
+    side: int, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths, usual = set(), AnchoredKMeans.fit
+
+    def counted(kmeans: AnchoredKMeans, features: torch.Tensor, *labelled: object) -> AnchoredKMeans:
+        widths.add(features.shape[1])
+        return usual(kmeans, features, *labelled)
+
+    monkeypatch.setattr(AnchoredKMeans, "fit", counted)
+    views = replace(evaluation.recipe.views, image_size=side, resize_size=side + 2)
+    monkeypatch.setattr(evaluation.recipe, "views", views)
+    evaluation.raw_pixels()
+    assert widths == {3 * side * side}, "of photographs from a camera, a group of them would fill the memory"
 
 
 def test_unknown_names_and_options_nobody_reads(evaluation: RunEvaluation) -> None:

@@ -18,7 +18,8 @@ MOST_FLOOR = 10  # of `training.answer_floor`
 FIELDS = (
     "data.split", "data.image_column", "data.label_column", "data.image_roots", "data.num_classes",
     "data.images_per_class", "data.held_out", "data.conflicting_labels", "data.bit_depth", "data.max_megapixels",
-    "training.mixed_precision", "training.num_workers", "training.feature_batch_size",
+    "training.mixed_precision", "training.num_workers", "training.image_cache",
+    "training.feature_batch_size",
 )  # fmt: skip
 
 

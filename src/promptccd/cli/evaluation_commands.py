@@ -70,6 +70,11 @@ def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, MOST_WORKERS),
         help="loader processes; as the machine allows unless given",
     )
+    parser.add_argument(
+        "--image_cache",
+        metavar="FOLDER",
+        help="where copies of images are kept: a folder that the training was given, auto, or off; auto unless given",
+    )
 
 
 def evaluate_command(options: argparse.Namespace) -> None:
@@ -89,7 +94,12 @@ def evaluate_command(options: argparse.Namespace) -> None:
     wanted = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
     for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
         evaluation = runs.RunEvaluation(
-            path, options.dataset, options.num_workers, options.device, keep_features=len(chosen) > 1
+            path,
+            options.dataset,
+            options.num_workers,
+            options.device,
+            keep_features=len(chosen) > 1,
+            image_cache=options.image_cache,
         )
         if not (evaluation.stages.is_scored or options.protocol):
             _print_streams(options, path, evaluation)
@@ -198,6 +208,7 @@ def report_command(options: argparse.Namespace) -> None:
         samples=options.samples,
         dataset=options.dataset,
         num_workers=options.num_workers,
+        image_cache=options.image_cache,
     )
     write = experiments.write_run_comparison if options.compare else experiments.write_report
     page = write(options.runs, options.out, wanted)

@@ -45,7 +45,7 @@ def _declare_data(parser: argparse.ArgumentParser) -> None:
         "action",
         metavar="ACTION",
         choices=["cache"],
-        help="cache: look at every image, and keep what views are cut from",
+        help="cache: look at every image, say which cannot be used, and keep what views are cut from",
     )
     add_what(parser)
     parser.set_defaults(run=data_command, needs=("promptccd.runs.train_run", "promptccd.data.image_cache"))
@@ -131,13 +131,18 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
 
 def data_command(options: argparse.Namespace) -> None:
     """``promptccd data cache``."""
+    from promptccd.data.duplicates import Original
     from promptccd.data.image_cache import ImageCache
+    from promptccd.data.stage_images import StageImages
     from promptccd.training.progress import progress_bar
 
     recipe = recipe_from(options, needs_images=True)
     stages = runs.stage_stream(recipe.data, recipe.training.seed)
     cache = ImageCache.at(recipe.training.image_cache, recipe.views)
     made = cache.make(stages, recipe.training.num_workers, progress_bar)
+    seen: dict[bytes, Original] = {}
+    for stage in stages:  # which says of every image what a training would
+        StageImages.read(stage, None, progress_bar, cache, seen=seen, conflicting=recipe.data.conflicts)
     show(
         options, made, lambda: f"{made['images']} images, {readable_size(made['bytes'])}, in {made['folder']}"
     )

@@ -42,7 +42,9 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of parts, and of the functions that make what they hold
 PART = 512  # images
-AT_ONCE = 64  # images of a loader process
+AT_ONCE = (
+    16  # images of a loader process: a signal waits for as many, of 0.1 s each where photographs are large
+)
 DECODED = (
     2  # times the pixels of all views: 16:9 of 500 pixels is too long to resize as a whole, and small enough
 )
@@ -159,8 +161,8 @@ class _Part:
     folder: Path
     rows: range
 
-    def read(self) -> "_Images | None":
-        """The images, if the part is there and whole; a damaged one is named."""
+    def read(self, tell: bool = True) -> "_Images | None":
+        """The images, if the part is there and whole; a damaged one is named, unless that was done."""
         try:
             if not self.folder.is_dir():
                 return None
@@ -170,9 +172,10 @@ class _Part:
                 return _Images.read(self.folder)
         except (OSError, ValueError, TypeError, KeyError, PromptCCDError) as error:
             problems = [str(error)]
-        logger.warning(
-            "%s holds no images any more (%s): they are read again.", self.folder, "; ".join(problems)
-        )
+        if tell:
+            logger.warning(
+                "%s holds no images any more (%s): they are read again.", self.folder, "; ".join(problems)
+            )
         return None
 
     def write(self, images: Sequence[CheckedImage]) -> None:
@@ -324,15 +327,15 @@ class ImageCache:
         bar = progress(parts, len(parts), "images that are kept")
         found: dict[_Part, _Images | None] = {part: part.read() for part in bar}
         if missing := sum(len(part.rows) for part, there in found.items() if there is None):
+            storage.make_folder(self._folder)
             logger.info(
                 "%d images are read, and copies that views are cut from kept in %s.", missing, self._folder
             )
-            storage.make_folder(self._folder)
             _Making(self._folder, images, self._views, found).run(num_workers, progress)
         there = [each for each in found.values() if each is not None]
         size = storage.readable_size(sum(each.num_bytes for each in there))
         logger.info(
-            "%d images are kept in %s (%s), %d of them since %.0f s ago.",
+            "%d images are kept in %s (%s), %d of them new; that took %.0f s.",
             len(images), self._folder, size, missing, time.monotonic() - started,
         )  # fmt: skip
         self._opened[id(images)] = images, there
@@ -403,7 +406,7 @@ class _Making:
             for part in missing:
                 if part in taken or (lock := self._lock(part)) is None:
                     continue
-                if (there := part.read()) is not None:  # since we looked
+                if (there := part.read(tell=False)) is not None:  # since we looked
                     os.close(lock)
                     self._found[part] = there
                     continue
@@ -419,6 +422,8 @@ class _Making:
         descriptor = storage.open_to_change(self._folder / f".lock-{part.folder.name[:2]}")
         try:
             if system.has_locked(descriptor):
+                for killed in self._folder.glob(f"{storage.TEMPORARY}{part.folder.name}-*"):
+                    storage.remove(killed)  # what a process wrote that does not hold the lock any more
                 return descriptor
         except OSError:  # a disk without locks: each process makes what it misses
             return descriptor

@@ -49,6 +49,7 @@ class ReportOptions:
         routing: compute part routing for variants with parts.
         dataset: where the data lies now, if not where the runs recorded it.
         num_workers: loader processes; by default as the machine allows.
+        image_cache: where copies of images are kept, if not where the runs recorded it.
 
     Raises:
         ConfigurationError: fewer points than 1, or fewer samples than 0.
@@ -60,6 +61,7 @@ class ReportOptions:
     routing: bool = True
     dataset: str | None = None
     num_workers: int | None = None
+    image_cache: str | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -146,7 +148,9 @@ def write_run_comparison(
 
 
 def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
-    evaluation = RunEvaluation(str(path), options.dataset, options.num_workers)
+    evaluation = RunEvaluation(
+        str(path), options.dataset, options.num_workers, image_cache=options.image_cache
+    )
     if evaluation.num_stages < 2:
         raise ConfigurationError(
             f"{path} has finished stage 0 alone, and a report is about the stages after it: let the training go on."

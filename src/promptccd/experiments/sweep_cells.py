@@ -266,13 +266,19 @@ class CellProcess(ProcessApart):
 
 def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
-    path = recipe.training.output_dir
-    evaluation = RunEvaluation(path, recipe.data.dataset, recipe.training.num_workers)
+    evaluation = _evaluation_of(recipe)
     scores = {
         f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
         PIXELS: evaluation.raw_pixels(),
     }
     evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+
+
+def _evaluation_of(recipe: Recipe) -> RunEvaluation:
+    training = recipe.training
+    return RunEvaluation(
+        training.output_dir, recipe.data.dataset, training.num_workers, image_cache=training.image_cache
+    )
 
 
 @dataclass(frozen=True)
@@ -288,9 +294,7 @@ class ProtocolScoring:
 
     def __call__(self, recipe: Recipe) -> None:
         """Score and write."""
-        evaluation = RunEvaluation(
-            recipe.training.output_dir, recipe.data.dataset, recipe.training.num_workers
-        )
+        evaluation = _evaluation_of(recipe)
         evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:

@@ -1,6 +1,7 @@
 """Recomputes a run's numbers from its saved stages, and baselines on the same split."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,7 +9,6 @@ from functools import partial
 import numpy as np
 import torch
 from datasets import Dataset
-from PIL import Image
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
@@ -48,6 +48,8 @@ class RunEvaluation:
         keep_features: keep all computed features, for several protocols in a row.
         stages: the data itself; by default it is read again.
         test_images: unseen images to go with `stages`, for protocols that need some.
+        image_cache: where copies of images are kept, as in a recipe; by default what the run recorded, ``auto`` or
+            ``off``, since a record names no folder.
 
     Raises:
         PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
@@ -63,6 +65,7 @@ class RunEvaluation:
         *,
         stages: StageStream | None = None,
         test_images: Dataset | None = None,
+        image_cache: str | None = None,
     ):
         self.run = RunDirectory(path)
         self.recipe = self.run.recipe
@@ -80,7 +83,7 @@ class RunEvaluation:
         self.run.require_split(self.stages)
         self.device, self.num_workers = device_named(device), num_workers
         seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
-        self._cache = ImageCache.at(self.recipe.training.image_cache, self.recipe.views)
+        self._cache = ImageCache.at(image_cache or self.recipe.training.image_cache, self.recipe.views)
         self.images = [  # conflicts and copies as the training left them out
             StageImages.read(stage, num_workers, progress_bar, self._cache, seen=seen, conflicting="drop")
             for stage in self.stages[: self.num_stages]
@@ -169,20 +172,21 @@ class RunEvaluation:
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """A protocol on pixels in 0..1; arguments are those of `evaluate`.
 
-        If training images differ in size, the pixels are those of the view. All pixels are held in memory, so that this
-        baseline is meant for small images.
+        If training images differ in size, or are larger than the view, the pixels are those of the view. All pixels are
+        held in memory.
         """
         view = evaluation_view(self.recipe, self.run)
-        sizes = {images[index].size for images in self.images for index in range(len(images))}
+        size, *others = {images[index].size for images in self.images for index in range(len(images))}
+        as_in_view = others or 3 * math.prod(size) > view.num_bytes
 
-        def pixels(image: Image.Image) -> Tensor:
-            if len(sizes) > 1:
-                return view(image)
-            (size,) = sizes
+        def pixels(images: StageImages, index: int) -> Tensor:
+            if as_in_view:
+                return images.seen_in(view, index)
+            image = images[index]
             return torch.from_numpy(np.array(image if image.size == size else image.resize(size)))
 
         def show(images: StageImages) -> Tensor:
-            shown = [pixels(images[index]).flatten() for index in range(len(images))]
+            shown = [pixels(images, index).flatten() for index in range(len(images))]
             return torch.stack(shown).to(exact_device(self.device)) / 255
 
         return self._score(protocol, _of_no_stage(show), options)
