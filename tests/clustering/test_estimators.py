@@ -116,6 +116,9 @@ def test_labels_may_be_numbers_of_any_kind() -> None:
     for kind in (np.int8, np.uint64, np.float32, bool, object):
         y = np.array([0, 0, 1, 1]).astype(kind)
         assert SemiSupervisedKMeans(2).fit(np.eye(4), y).labels_.tolist() == [0, 0, 1, 1]
+    fixed = np.eye(4)
+    fixed.setflags(write=False)
+    assert SemiSupervisedKMeans(2).fit(fixed, [0, 0, 1, 1]).predict(fixed).tolist() == [0, 0, 1, 1]
     halves = torch.eye(4, dtype=torch.bfloat16)
     assert SemiSupervisedKMeans(2).fit(halves, torch.tensor([0, 0, 1, 1])).predict(halves[2:]).tolist() == [
         1,
