@@ -128,6 +128,14 @@ def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pi
         assert all(value.isfinite().all() for value in found.values())
 
 
+def test_a_classifier_in_half_precision_answers_to_features_in_single(stage_of) -> None:
+    model = AutoModel.from_pretrained(stage_of("simgcd"))
+    model.grow(model.prototypes.clone())
+    features = torch.nn.functional.normalize(model.classifier.weight.detach().float())
+    expected = model.assign_natively(features)
+    assert torch.equal(model.bfloat16().assign_natively(features), expected)
+
+
 def test_dtype_auto_is_that_of_the_checkpoint(stage: Path, tmp_path: Path) -> None:
     AutoModel.from_pretrained(stage, dtype="bfloat16").save_pretrained(tmp_path)
     assert AutoModel.from_pretrained(tmp_path, dtype="auto").dtype == torch.bfloat16
