@@ -8,7 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -94,9 +94,14 @@ def test_it_stands_in_pipelines_and_searches(digits) -> None:
 @pytest.mark.parametrize(
     ("y", "said"),
     [
-        ([0.5, -1, 0, 1], "whole numbers from 0 on in y"),
-        ([-2, -1, 0, 1], "whole numbers from 0 on in y"),
-        (["a", "b", "c", "d"], r"and -1 for unknown, got \['a'"),
+        ([0, -1, 0.5, 1], "whole numbers from 0 on in y, and -1 for unknown, got 0.5 at place 2"),
+        ([-2, -1, 0, 1], "got -2 at place 0"),
+        ([0, np.nan, 0, 1], "got nan at place 1"),
+        ([0, 1, 2, np.inf], "got inf at place 3"),
+        ([0, 2**53, 2, 1], "got 9007199254740992 at place 1"),
+        (["a", "b", "c", "d"], r"and -1 for unknown, got a: number .*LabelEncoder does"),
+        (["1", "2", "3", "4"], "LabelEncoder does"),
+        (np.array([0, 1, None, 2], dtype=object), "got None: number the categories"),
         ([0, 1], "a label or -1 for each of 4 points, got 2"),
         ([0, 1, 1, -1], "n_samples=1 without a label should be >= n_clusters=8 without the 2"),
     ],
@@ -106,7 +111,49 @@ def test_labels_that_are_none_are_refused(y: list, said: str) -> None:
         SemiSupervisedKMeans().fit(np.eye(4), y)
 
 
+@pytest.mark.filterwarnings("error")
+def test_labels_may_be_numbers_of_any_kind() -> None:
+    for kind in (np.int8, np.uint64, np.float32, bool, object):
+        y = np.array([0, 0, 1, 1]).astype(kind)
+        assert SemiSupervisedKMeans(2).fit(np.eye(4), y).labels_.tolist() == [0, 0, 1, 1]
+    fixed = np.eye(4)
+    fixed.setflags(write=False)
+    assert SemiSupervisedKMeans(2).fit(fixed, [0, 0, 1, 1]).predict(fixed).tolist() == [0, 0, 1, 1]
+    halves = torch.eye(4, dtype=torch.bfloat16)
+    assert SemiSupervisedKMeans(2).fit(halves, torch.tensor([0, 0, 1, 1])).predict(halves[2:]).tolist() == [
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "error", "said"),
+    [
+        (SemiSupervisedKMeans(2.5), TypeError, "n_clusters must be an instance of int"),
+        (SemiSupervisedKMeans("8"), TypeError, "n_clusters must be an instance of int"),
+        (SemiSupervisedKMeans(0), ValueError, "n_clusters == 0, must be >= 1"),
+        (SemiSupervisedKMeans(2, n_init="all"), TypeError, "n_init must be an instance of int"),
+        (SemiSupervisedKMeans(2, n_init=0), ValueError, "n_init == 0, must be >= 1"),
+        (SemiSupervisedKMeans(2, max_iter=None), TypeError, "max_iter must be an instance of int"),
+        (SemiSupervisedKMeans(2, max_iter=0), ValueError, "max_iter == 0, must be >= 1"),
+        (SemiSupervisedKMeans(2, tol="x"), TypeError, "tol must be an instance of float"),
+        (SemiSupervisedKMeans(2, tol=-1), ValueError, "tol == -1, must be >= 0"),
+        (CategoryCounter(start=2.5), TypeError, "start must be an instance of int"),
+        (CategoryCounter(start=0), ValueError, "start == 0, must be >= 1"),
+        (CategoryCounter(prior="matched"), ValueError, "got 4 of 4 .*: label more, or take prior='auto'"),
+        (CategoryCounter(prior="calibrated"), ValueError, "prior='calibrated' learns"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parameters_that_are_none_are_named(estimator, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        estimator.fit(np.eye(4), [0, 1, 2, 3])
+
+
+@pytest.mark.filterwarnings("ignore:n_clusters=8 is above the 2 labelled categories, and no point is left")
 def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
+    with pytest.warns(ConvergenceWarning, match="using 2. Give -1 in y for points that may be of new ones"):
+        SemiSupervisedKMeans(3).fit(np.eye(4), [3, 3, 5, 5])
     kmeans = SemiSupervisedKMeans().fit(np.eye(4), [3, 3, 5, 5])
     assert kmeans.labels_.tolist() == [3, 3, 5, 5] and kmeans.cluster_ids_.tolist() == [3, 5]
     assert kmeans.predict([[1, 0, 0, 0], [0, 0, 0, 1]]).tolist() == [3, 5]
@@ -130,6 +177,10 @@ def test_categories_are_counted(digits) -> None:
     for y in (None, np.where(np.arange(90) < 15, 0, -1)):
         found = CategoryCounter().fit(three, y)
         assert found.n_categories_ == 3
+    single = np.where(
+        np.arange(90) % 15 == 0, np.arange(90) // 15, -1
+    )  # six, of which nothing tells how they spread
+    assert CategoryCounter().fit(three, single).n_categories_ >= 6
     assert CategoryCounter(start=5, prior="paper").fit(three).n_categories_ == 3
     with pytest.raises(ValueError, match="a prior of auto, paper, matched, calibrated, got 'none'"):
         CategoryCounter(prior="none").fit(three)

@@ -349,6 +349,7 @@ def test_hooks_see_what_transformers_gives(stage_of, method: str, pixels: Tensor
     assert torch.equal(seen[""][0], whole)
 
 
+@pytest.mark.filterwarnings("ignore:For backward hooks", "ignore:Full backward hook")
 def test_a_hook_changes_what_comes_out(stage_of, pixels: Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
     before = model(pixels).features
@@ -361,6 +362,27 @@ def test_a_hook_changes_what_comes_out(stage_of, pixels: Tensor) -> None:
     torch.testing.assert_close(model(pixels).features, before, rtol=1e-4, atol=1e-5)
     handle.remove()
     assert blocks_of(model.backbone)[-1].attention in seen
+    for register in (
+        nn.modules.module.register_module_full_backward_hook,
+        nn.modules.module.register_module_full_backward_pre_hook,
+    ):
+        seen.clear()
+        handle = register(lambda module, *rest: seen.append(module))
+        model(pixels).features.sum().backward()
+        handle.remove()
+        assert blocks_of(model.backbone)[-1].attention.v_proj in seen
+    assert not is_watched(model.backbone)
+
+
+def test_a_hook_without_a_module_acts(stage_of, pixels: Tensor) -> None:
+    def hook(module: nn.Module, given: Any, found: Tensor) -> Tensor:
+        return found + torch.arange(32)
+
+    hook.__module__ = None  # as one that was made by exec
+    model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
+    before = model(pixels).features
+    blocks_of(model.backbone)[-1].attention.v_proj.register_forward_hook(hook)
+    assert (model(pixels).features - before).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("method", ["promptccd-gcd", "promptccd"])
@@ -370,6 +392,26 @@ def test_a_wrapped_block_runs_whole(stage_of, method: str, pixels: Tensor) -> No
     blocks = blocks_of(model.backbone)
     blocks[-1] = Wrapped(blocks[-1])
     torch.testing.assert_close(model(pixels, prompted=True).features, before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", FAST)
+def test_blocks_may_be_left_out(stage_of, method: str, pixels: Tensor) -> None:
+    model, shorter = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
+    blocks = blocks_of(model.backbone)
+    blocks[-2] = nn.Identity()
+    if "dualprompt" in method:  # its prefixes enter the attention of every block
+        with pytest.raises(TypeError, match="A Identity stands in for a block whose attention is needed"):
+            model(pixels, prompted=True)
+        return
+    del blocks_of(shorter.backbone)[-2]
+    found, expected = (each(pixels, prompted=True).features for each in (model, shorter))
+    assert torch.equal(found, expected)
+    blocks[-1] = nn.Identity()
+    if method == "promptccd-pp":
+        with pytest.raises(TypeError, match="derive from that of the block"):
+            model(pixels, prompted=True)
+    else:
+        model(pixels, prompted=True)
 
 
 def test_a_functional_call_gives_other_weights(stage_of, pixels: Tensor) -> None:

@@ -128,6 +128,14 @@ def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pi
         assert all(value.isfinite().all() for value in found.values())
 
 
+def test_a_classifier_in_half_precision_answers_to_features_in_single(stage_of) -> None:
+    model = AutoModel.from_pretrained(stage_of("simgcd"))
+    model.grow(model.prototypes.clone())
+    features = torch.nn.functional.normalize(model.classifier.weight.detach().float())
+    expected = model.assign_natively(features)
+    assert torch.equal(model.bfloat16().assign_natively(features), expected)
+
+
 def test_dtype_auto_is_that_of_the_checkpoint(stage: Path, tmp_path: Path) -> None:
     AutoModel.from_pretrained(stage, dtype="bfloat16").save_pretrained(tmp_path)
     assert AutoModel.from_pretrained(tmp_path, dtype="auto").dtype == torch.bfloat16
@@ -219,11 +227,21 @@ def test_keys_of_others_are_ignored_with_one_warning(
         assert not any(hasattr(again.config, key) for key in values)
 
 
-@pytest.mark.parametrize("key", ["quantization_config", "auto_map", "kernel_config", "names_by_id2_code"])
-def test_what_could_not_be_loaded_is_not_saved(stage: Path, key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        *((key, {"a": "b"}, key) for key in ("quantization_config", "auto_map", "kernel_config", "names_by_id2_code")),
+        ("note", [[[[[[[[1]]]]]]]], "Its config.json is nested deeper than 8 levels"),
+        ("note", "\ud800", "which is no text"),
+        ("note", "x" * 2**23, "larger than 8388608 bytes"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_loaded_is_not_saved(
+    stage: Path, key: str, value: Any, said: str, tmp_path: Path
+) -> None:
     model = AutoModel.from_pretrained(stage)
-    setattr(model.config, key, {"a": "b"})
-    with pytest.raises(CheckpointError, match=f"not saved, since it could not be loaded.*{key}.*del model"):
+    setattr(model.config, key, value)
+    with pytest.raises(CheckpointError, match=f"not saved, since it could not be loaded.*{said}.*del model"):
         model.save_pretrained(tmp_path)
     assert not [*tmp_path.glob("*.json"), *tmp_path.glob("*.safetensors")]
     delattr(model.config, key)
@@ -255,6 +273,12 @@ def test_some_layers_are_kept(stage_of, method: str, pixels: torch.Tensor) -> No
     assert torch.equal(some.hidden_states[2], whole.hidden_states[2])
     assert torch.equal(some.attentions[1], whole.attentions[1])
     assert model(pixels, output_hidden_states=[]).hidden_states is None
+    for places in ([99, -99, 3], 1):  # there is no 99th
+        found, theirs = (
+            [each is not None for each in states(pixels, output_hidden_states=places).hidden_states]
+            for states in (model, model.backbone)
+        )
+        assert found == theirs
 
 
 @every_method
@@ -279,8 +303,11 @@ def test_a_model_is_made_of_tensors(stage_of, method: str, pixels: torch.Tensor)
         CheckpointError, match="state_dict is not a whole checkpoint: 1 keys are missing: proto"
     ):
         type(model).from_pretrained(None, config=model.config, state_dict=state)
-    for place, config in ((stage_of(method), model.config), (None, None)):
-        with pytest.raises(TypeError, match="state_dict= stands for a whole checkpoint: give None instead"):
+    state["prototypes"] = torch.zeros(2, 7)
+    with pytest.raises(CheckpointError, match=r"1 keys are of another size: prototypes \(2x7.*Give what"):
+        type(model).from_pretrained(None, config=model.config, state_dict=state)
+    for place, config, said in (("x", model.config, "'x'"), (None, None, "None"), (None, "there", "'there'")):
+        with pytest.raises(TypeError, match=rf"give None as the place, .*, got {said}\."):
             type(model).from_pretrained(place, config=config, state_dict=state)
 
 

@@ -1,6 +1,5 @@
 """transformers' Trainer and peft, by the blocks of docs/models.md, over finished stages."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,8 @@ def test_a_trainer_trains_saves_and_resumes(page, method: str) -> None:
     for place in ("tuned", checkpoint):
         for load in (AutoModel.from_pretrained, type(before).from_pretrained):
             assert torch.equal(load(place)(pixels).features, trained(pixels).features)
-    shutil.copy(f"{STAGE}/preprocessor_config.json", "tuned")
-    CategoryDiscoveryPipeline.from_pretrained("tuned")
+    for place in ("tuned", checkpoint):
+        CategoryDiscoveryPipeline.from_pretrained(place)
     again = names["Contrastive"](
         AutoModel.from_pretrained(STAGE), names["arguments"], train_dataset=names["images"]
     )
@@ -80,6 +79,7 @@ def test_adapters_are_trained_kept_and_merged(page, method: str) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
     names = page(method)
     exec(written()[1], names)
+    CategoryDiscoveryPipeline.from_pretrained("merged")
     still = [
         name
         for name, value in names["adapted"].named_parameters()

@@ -462,6 +462,20 @@ def test_values_of_a_configuration_are_taken_to_their_borders(
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "_x", "auto_map", "subclass", "remote_code", "text_config", "data_files", "attn_implementation", "use_kernels",
+        "modules", "custom_pipelines", "tp_plans", "processor", "quantised", "timm_model", "transformers_weights",
+        "save_pretrained",
+    ],
+)  # fmt: skip
+def test_keys_by_which_code_could_be_steered_are_refused(key: str) -> None:
+    for values in ({"vision_config": {key: "x"}}, {key: "x"}):
+        with pytest.raises(CheckpointError, match=f"key '{key}'"):
+            own_values(values, PromptCCDConfig)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "said"),
     [
         ("method", 3, "to be text"), ("margin", "a" * 1001, "to be text"), ("method", "two\nlines", "to be text"),

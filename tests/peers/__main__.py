@@ -36,12 +36,17 @@ def fetched(cache: Path = CACHE) -> ModuleType:
     folder = cache / version
     if not (folder / NAME).is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
-        pip = [sys.executable, "-m", "pip", *words, f"transformers=={version}", "--dest", str(folder)]
-        ended = subprocess.run(pip, capture_output=True, text=True, timeout=600)
-        if ended.returncode:
-            raise OSError(f"pip found no source of transformers {version}: {ended.stderr.strip()[-300:]}")
-        with tarfile.open(next(folder.glob("transformers-*.tar.gz"))) as archive:
+        source = folder / f"transformers-{version}.tar.gz"
+        if not source.is_file():
+            words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
+            pip = [sys.executable, "-m", "pip", *words, f"transformers=={version}", "--dest", str(folder)]
+            ended = subprocess.run(pip, capture_output=True, text=True)
+            if not source.is_file():
+                raise OSError(
+                    f"pip found no source of transformers {version}: {' '.join(ended.stderr.split())[-300:]} "
+                    f"Say it again with a network, or put the source distribution there as {source}."
+                )
+        with tarfile.open(source) as archive:
             inside = f"transformers-{version}/tests/"
             for member in archive.getmembers():
                 if member.isfile() and member.name.startswith(inside) and member.name.endswith(".py"):
@@ -104,7 +109,10 @@ def main() -> int:
         parser.error(f"no case is called {', '.join(sorted(strange))}: take some of {', '.join(CASES)}")
     logging.disable(logging.WARNING)  # they set keys that no configuration of ours has, and this is said
     transformers.utils.logging.disable_progress_bar()
-    common = fetched()
+    try:
+        common = fetched()
+    except OSError as error:
+        parser.exit(1, f"{error}\n")
     control = run(common, CONTROL)
     columns = ("pass", "skip", "by design", "as the control", "FAIL")
     print(f"{'':32}" + "".join(f"{each:>16}" for each in columns))

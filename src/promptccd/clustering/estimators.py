@@ -3,14 +3,16 @@
 In ``y``, -1 stands for "unknown", as in `sklearn.semi_supervised`.
 """
 
-from numbers import Integral
+import warnings
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from promptccd.clustering.count_prior import PRIORS, estimate_as_taught
@@ -20,6 +22,7 @@ from promptccd.errors import DataError
 Rows = npt.NDArray[Any]
 RESTARTS = 10  # of "auto"
 FEWEST_TO_CALIBRATE = 5  # labelled categories, of which trials hold some out
+LARGEST_LABEL = 2**53  # from here on floating numbers are not exact
 
 
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -71,19 +74,30 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
 
         Raises:
             ValueError: shapes, labels or parameters do not fit together.
+            TypeError: a parameter of another type.
         """
+        for name in ("n_clusters", "max_iter"):
+            check_scalar(getattr(self, name), name, Integral, min_val=1)
+        restarts = RESTARTS if isinstance(self.n_init, str) and self.n_init == "auto" else self.n_init
+        check_scalar(restarts, "n_init", Integral, min_val=1)
+        check_scalar(self.tol, "tol", Real, min_val=0)
         points = _read(self, X)
         labels = _read_labels(y, len(points))
         free = labels < 0
         num_clusters, known = self.n_clusters, len(np.unique(labels[~free]))
-        if not free.any():  # nothing that a new cluster could be made of
-            num_clusters = min(num_clusters, known)
+        if not free.any() and num_clusters > known:  # nothing that a new cluster could be made of
+            warnings.warn(
+                f"n_clusters={num_clusters} is above the {known} labelled categories, and no point is left for others: "
+                f"using {known}. Give -1 in y for points that may be of new ones.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+            num_clusters = known
         elif num_clusters - known > free.sum():
             raise DataError(
                 f"n_samples={free.sum()} without a label should be >= n_clusters={num_clusters} without the {known} "
                 "that are labelled: ask for fewer clusters."
             )
-        restarts = RESTARTS if self.n_init == "auto" else self.n_init
         kmeans = AnchoredKMeans(
             num_clusters, restarts, self.max_iter, self.tol, _seed(self.random_state), self.hold_labelled
         )
@@ -124,7 +138,7 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
     Args:
         start: number of clusters to begin with; `None` is that of labelled categories, or 2 without.
         prior: of categories: ``"paper"``, ``"matched"`` or ``"calibrated"`` to the labelled ones; ``"auto"`` calibrates
-            where at least five categories are labelled.
+            where at least five categories have two labelled points, and is the paper's elsewhere.
         random_state: seeds the search; `None` is 0.
 
     Attributes:
@@ -151,16 +165,24 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
 
         Raises:
             ValueError: shapes, labels or parameters do not fit together.
+            TypeError: a parameter of another type.
         """
+        if self.start is not None:
+            check_scalar(self.start, "start", Integral, min_val=1)
         if self.prior not in ("auto", *PRIORS):
             raise DataError(f"Expected a prior of auto, {', '.join(PRIORS)}, got {self.prior!r}.")
         points = torch.from_numpy(_read(self, X, ensure_min_samples=2))
         settled = torch.from_numpy(_read_labels(y, len(points)))
         known = settled[settled >= 0]
-        categories = len(known.unique())
-        prior = self.prior
+        sizes = known.unique(return_counts=True)[1]
+        categories, prior = len(sizes), self.prior
         if prior == "auto":
-            prior = "calibrated" if categories >= FEWEST_TO_CALIBRATE else "paper"
+            prior = "calibrated" if (sizes > 1).sum() >= FEWEST_TO_CALIBRATE else "paper"
+        elif prior != "paper" and not (sizes > 1).any():
+            raise DataError(
+                f"Expected two labelled points of a category at least, of which prior={prior!r} learns how far it "
+                f"spreads, got {len(known)} of {categories} categories: label more, or take prior='auto'."
+            )
         features = torch.nn.functional.normalize(points)
         self.estimate_ = estimate_as_taught(
             features,
@@ -178,7 +200,7 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
 def _read(estimator: Any, X: Any, reset: bool = True, **options: Any) -> Rows:
     """Points as floating numbers, checked as scikit-learn does; tensors are taken too."""
     if isinstance(X, torch.Tensor):
-        X = X.detach().cpu().numpy()
+        X = (X.float() if X.dtype == torch.bfloat16 else X).detach().cpu().numpy()  # NumPy has no bfloat16
     rows: Rows = validate_data(
         estimator, X, reset=reset, dtype=[np.float64, np.float32], order="C", **options
     )
@@ -192,13 +214,20 @@ def _read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
     given = column_or_1d(y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y)
     if len(given) != number:
         raise DataError(f"Expected a label or -1 for each of {number} points, got {len(given)}.")
-    try:
-        labels: npt.NDArray[np.int64] = given.astype(np.int64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"Expected whole numbers in y, and -1 for unknown, got {given[:3]}.") from error
-    if (labels != given).any() or (labels < -1).any():
-        raise DataError("Expected whole numbers from 0 on in y, and -1 for unknown: number the categories.")
-    return labels.copy()
+    for label in given[: None if given.dtype.kind == "O" else 1]:
+        if not isinstance(label, Real | np.bool_):
+            raise DataError(
+                f"Expected whole numbers from 0 on in y, and -1 for unknown, got {label}: number the categories, as "
+                "sklearn.preprocessing.LabelEncoder does."
+            )
+    numbers = given.astype(given.dtype if given.dtype.kind in "biu" else float)
+    is_label = (numbers >= -1) & (numbers < LARGEST_LABEL) & (numbers == np.floor(numbers))
+    if not is_label.all():
+        first = int(is_label.argmin())
+        raise DataError(
+            f"Expected whole numbers from 0 on in y, and -1 for unknown, got {given[first]} at place {first}."
+        )
+    return numbers.astype(np.int64)
 
 
 def _seed(random_state: Any) -> int | None:

@@ -63,12 +63,14 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-def _wanted(layers: tuple[Tensor, ...], which: bool | Collection[int]) -> tuple[Tensor | None, ...]:
+def _wanted(layers: tuple[Tensor, ...], which: bool | int | Collection[int]) -> tuple[Tensor | None, ...]:
     """All layers, or those at some places, which may be counted from the end, and `None` for the others."""
     if isinstance(which, bool):
         return layers
-    places = {place % len(layers) for place in which}
-    return tuple(layer if place in places else None for place, layer in enumerate(layers))
+    places = {which} if isinstance(which, int) else {*which}
+    return tuple(
+        layer if places & {place, place - len(layers)} else None for place, layer in enumerate(layers)
+    )
 
 
 def attentions(

@@ -21,7 +21,7 @@ from transformers import (
     ViTModel,
 )
 
-from .block_calls import DINOv3ViTLayer, at_hand, let_in, product_of, run_piece, runs_whole
+from .block_calls import DINOv3ViTLayer, at_hand, enter, let_in, product_of, run_piece, runs_whole
 
 _CLASSES = {
     "dinov2": (Dinov2Model, {}),
@@ -133,7 +133,7 @@ def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Te
 
     The blocks do so by themselves only in training mode, in which the backbone never is.
     """
-    if torch.is_grad_enabled() and block.gradient_checkpointing:
+    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
         function = partial(block._gradient_checkpointing_func, function)
     return function(*tensors)
 
@@ -291,7 +291,7 @@ def run_block(
         return _after_attention(block, tokens, mixed.transpose(1, 2).flatten(2))
 
     _require_rotation(block, rotation)
-    out: Tensor = block(tokens, piece=with_prefix)
+    out: Tensor = enter(block, tokens, with_prefix)
     return out
 
 
@@ -321,7 +321,7 @@ def run_block_class_row(
         return _after_attention(block, tokens[:, 0], mixed.flatten(1))
 
     _require_rotation(block, rotation)
-    row: Tensor = block(tokens, piece=row_of)
+    row: Tensor = enter(block, tokens, row_of)
     return row
 
 

@@ -9,13 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 from transformers.models.dinov2 import modeling_dinov2
 from transformers.models.dinov2_with_registers import modeling_dinov2_with_registers
 from transformers.models.dinov3_vit import modeling_dinov3_vit
 from transformers.models.vit import modeling_vit
 
 Piece = Callable[[Any, Tensor], Any]
+# PyTorch fills these in place, whoever hangs hooks on all modules.
+_GLOBAL = _global_forward_hooks, _global_forward_pre_hooks, _global_backward_hooks, _global_backward_pre_hooks
 
 
 class Enterable(nn.Module):
@@ -68,7 +75,7 @@ def let_in(block: nn.Module) -> None:
 
 def is_watched(module: nn.Module) -> bool:
     """Whether something hangs on a module or a part of it that expects to see what usually goes in and comes out."""
-    return _hang_there(_global_forward_hooks, _global_forward_pre_hooks) or any(
+    return _hang_there(*_GLOBAL) or any(
         has_hooks(part) or ("forward" in vars(part) and not _keeps_elsewhere(part))
         for part in module.modules()
     )
@@ -84,7 +91,7 @@ def has_hooks(module: nn.Module) -> bool:
 def _hang_there(*hooks: Mapping[int, Any]) -> bool:
     """Whether there are hooks; those of transformers for hidden states, which stay, see its own forward alone."""
     return any(
-        not getattr(hook, "__module__", "").startswith("transformers.")
+        not str(getattr(hook, "__module__", None)).startswith("transformers.")
         for each in hooks
         for hook in each.values()
     )
@@ -105,10 +112,24 @@ def run_piece(block: Any, tokens: Tensor, piece: Piece, **whole: Any) -> Any:
         whole: further arguments of the block. A watched one runs whole, beside its piece.
     """
     if not is_watched(block):
-        return block(tokens, piece=piece)
+        return enter(block, tokens, piece)
     found: list[Any] = []
-    block(tokens, beside=lambda *args: found.append(piece(*args)), **whole)
+    enter(block, tokens, beside=lambda *args: found.append(piece(*args)), **whole)
     return found[0]
+
+
+def enter(block: Any, tokens: Tensor, piece: Piece | None = None, **options: Any) -> Any:
+    """Call a block with a piece of it.
+
+    Raises:
+        TypeError: it is another one, which does not know of pieces.
+    """
+    if not hasattr(block, "enterable"):
+        raise TypeError(
+            f"A {type(block).__name__} stands in for a block whose attention is needed by itself: let its class derive "
+            "from that of the block, or hang a hook on the block instead."
+        )
+    return block(tokens, piece=piece, **options)
 
 
 def product_of(projection: nn.Module) -> tuple[Tensor, Tensor | None] | None:

@@ -1,6 +1,5 @@
 """Configurations: typed fields, among them the configuration of the backbone."""
 
-import json
 import os
 from dataclasses import field
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from transformers.configuration_utils import SubConfigSpec
 from .assignment import SPREAD_SCALARS
 from .loading import HUB_OPTIONS, find_model
 from .stored_files import BACKBONE_TYPES, own_values
-from .untrusted import REAL, WHOLE, CheckpointError, one_line, read_json, require_bounds, shown
+from .untrusted import REAL, WHOLE, CheckpointError, json_object, one_line, read_json, require_bounds, shown
 
 _NO_LABELS = (
     "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
@@ -127,7 +126,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             CheckpointError: it would not; neither it nor weights are written.
         """
         try:
-            own_values(json.loads(self.to_json_string()), type(self))
+            own_values(json_object(self.to_json_string().encode(), "Its config.json"), type(self))
         except CheckpointError as error:
             raise CheckpointError(
                 f"This configuration is not saved, since it could not be loaded. {error} "

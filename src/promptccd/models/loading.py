@@ -305,8 +305,13 @@ def without_base_prefix(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in tensors.items()}
 
 
-def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
-    """Raise what transformers only logs: an error that names the keys.
+def require_whole(
+    info: dict[str, Any],
+    is_bare: bool,
+    name: str,
+    remedy: str = "Download it again, or load it with the class it was saved with.",
+) -> None:
+    """Raise what transformers only logs: an error that names the keys, and ends in what to do.
 
     Raises:
         CheckpointError: keys are missing, unexpected or of another size.
@@ -318,8 +323,7 @@ def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
         if keys:
             raise CheckpointError(
                 f"{name} is not a whole checkpoint: {len(keys)} keys are {problem}: "
-                f"{one_line(', '.join(sorted(keys)[:8]))}{' ...' if len(keys) > 8 else ''}. "
-                "Download it again, or load it with the class it was saved with."
+                f"{one_line(', '.join(sorted(keys)[:8]))}{' ...' if len(keys) > 8 else ''}. {remedy}"
             )
 
 

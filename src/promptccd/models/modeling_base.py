@@ -260,16 +260,24 @@ class CategoryDiscoveryModel(PreTrainedModel):
         cls, place: Any, config: Any, tensors: Mapping[str, Tensor], with_info: bool, options: dict[str, Any]
     ) -> Any:
         """A model of tensors that the caller has, by the names of `state_dict`, and trusts."""
-        if place is not None or config is None:
+        if place is not None or not isinstance(config, cls.config_class):
+            kind, given = cls.config_class.__name__, shown(config if place is None else place)
             raise TypeError(
-                f"state_dict= stands for a whole checkpoint: give None instead of {place!r}, and config=, such as "
-                f"{cls.config_class.__name__}.from_pretrained({place!r})."
+                f"state_dict= stands for a whole checkpoint: give None as the place, and config= as a {kind}, such as "
+                f"{kind}.from_pretrained(FOLDER), got {given}."
             )
         with without_key_report():
             model, info = super().from_pretrained(
-                None, config=config, state_dict=dict(tensors), output_loading_info=True, **options
+                None,
+                config=config,
+                state_dict=dict(tensors),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
+                **options,
             )
-        require_whole(info, False, "state_dict")
+        require_whole(
+            info, False, "state_dict", "Give what `state_dict()` of a model with this configuration gives."
+        )
         model.freeze()
         return (model, info) if with_info else model
 

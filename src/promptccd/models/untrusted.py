@@ -45,15 +45,24 @@ def remedy_of_copy(path: str) -> str:
 
 
 def read_json(path: str, name: str) -> dict[str, Any]:
-    """Read a JSON object from a regular file, which messages call `name`.
+    """Read a JSON object from a regular file, which messages call `name`; errors are those of `json_object`."""
+    with open(path, "rb") as stream:
+        # mutant 1 to 2: one byte more than are allowed tells that there are too many; two tell the same
+        return json_object(stream.read(MOST_JSON_BYTES + 1), name, remedy_of_copy(path))
+
+
+def json_object(content: bytes, name: str, remedy: str = "") -> dict[str, Any]:
+    """The JSON object of some bytes.
+
+    Args:
+        content: of a file.
+        name: what messages call it.
+        remedy: ends a message about what is no JSON.
 
     Raises:
         CheckpointError: it is larger than `MOST_JSON_BYTES`, nested deeper than `MOST_LEVELS`, no UTF-8, no JSON
             object, or holds a key twice, a number that is not finite, or half a character.
     """
-    with open(path, "rb") as stream:
-        # mutant 1 to 2: one byte more than are allowed tells that there are too many; two tell the same
-        content = stream.read(MOST_JSON_BYTES + 1)
     if len(content) > MOST_JSON_BYTES:
         raise CheckpointError(f"{name} is larger than {MOST_JSON_BYTES} bytes: no model of ours needs that.")
     try:
@@ -61,7 +70,7 @@ def read_json(path: str, name: str) -> dict[str, Any]:
     except RecursionError as error:
         raise CheckpointError(f"{name} is nested too deeply for a configuration.") from error
     except ValueError as error:
-        raise CheckpointError(f"{name} is no plain JSON: {one_line(error)}.{remedy_of_copy(path)}") from error
+        raise CheckpointError(f"{name} is no plain JSON: {one_line(error)}.{remedy}") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{name} holds a {type(values).__name__}, expected a JSON object.")
     _require_plain(values, name)

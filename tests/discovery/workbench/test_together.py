@@ -121,6 +121,8 @@ def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Pa
     again.start()
     assert again.url == first.url
     assert window.get("state")["photos"] == N  # with the cookie from before
+    kept = window.ask(f"/?{urlsplit(again.url).query}", cookie="")[1]["set-cookie"]
+    assert "Max-Age=15552000" in kept  # or the browser would forget it when it is closed
     again.close()
     with closing(listen("127.0.0.1", urlsplit(first.url).port)):  # somebody else is there now
         elsewhere = OpenPage(project)
@@ -128,6 +130,10 @@ def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Pa
         assert urlsplit(elsewhere.url).query == urlsplit(first.url).query
         elsewhere.start()
         elsewhere.close()
+    asked = OpenPage(project, urlsplit(first.url).port)
+    assert asked.url == first.url
+    asked.start()
+    asked.close()
 
 
 @pytest.mark.parametrize("sent", ["copied", "for all to read", "another computer", "short", "torn", "a list"])
