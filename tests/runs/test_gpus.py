@@ -123,7 +123,7 @@ def test_groups_and_predictions_are_those_of_the_cpu(trained_run: Path, tmp_path
     ended, said = on_a_pretended_gpu("right", *commands("there", ["--device", "pretended"]))
     assert [code for code, _ in ended] == [0, 0]
     assert all(layers >= 10 for _, layers in ended)  # two of noise, and then the photographs
-    assert said.count("Features are computed on pretended, and groups are found on the CPU, in float64.") == 2
+    assert said.count("Features are computed on pretended, and groups are found on cpu, in float64.") == 2
     for words in commands("here", ["--device", "cpu"]):
         capsys.readouterr()
         assert main(words) == 0

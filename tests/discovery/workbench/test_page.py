@@ -492,6 +492,26 @@ def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
     ]  # Chromium's own line
 
 
+def test_a_server_that_is_slow_is_said_and_the_next_key_is_about_the_next_photograph(
+    person: Person, project: Path
+) -> None:
+    number, size = first_group(person, project)
+    held: list[Route] = []
+    person.page.route("**/api/edit", lambda route: held.append(route))
+    person.page.locator(".cell").first.focus()
+    chosen = person.page.evaluate(CHOSEN)
+    person.press("Delete")  # which shows at once
+    assert person.page.locator(".cell.gone").count() == 1
+    assert person.page.evaluate(CHOSEN) != chosen
+    person.said("It is not saved yet")
+    person.press("Delete")
+    person.page.unroute("**/api/edit")  # which lets both go
+    person.said("Took 1 out of its group")
+    person.page.wait_for_timeout(500)
+    assert len(held) == 2
+    assert registry_in(project).category(number).size == size - 2
+
+
 def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path) -> None:
     person.page.locator(".card .name").first.click()
     person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
