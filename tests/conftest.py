@@ -228,6 +228,23 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, ti
     return folder
 
 
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows that were decoded, since the stages were cut."""
+    from promptccd.data.image_rows import ImageRows
+    from promptccd.data.images import DecodedImage
+
+    rows: list[int] = []
+    usual = ImageRows.decode
+
+    def counted(images: ImageRows, row: int) -> DecodedImage:
+        rows.append(row)
+        return usual(images, row)
+
+    monkeypatch.setattr(ImageRows, "decode", counted)
+    return rows
+
+
 def by_kmeans(table: dict) -> dict:
     """A table as JSON without the method's own answers, which `evaluate` recomputes by a protocol of their own."""
     rows = [{name: value for name, value in row.items() if name != "native"} for row in table["stages"]]

@@ -430,10 +430,10 @@ export class Desk {
   private async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
     const { rows = [] } = edit;
     const isOfRows = edit.rows !== undefined;
-    const selected = isOfRows ? this.selected : new Set<number>();
+    const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of
     const restore = this.expect(edit);
     const looked = isOfRows && !selected.size ? this.goOn(rows) : null;
-    if (isOfRows) this.selected = new Set();
+    if (selected.size) this.selected = new Set();
     this.changed();
     const slow = setTimeout(() => this.say("slow"), SLOW_MS);
     const taken = post(isOfRows ? { ...edit, generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));

@@ -23,8 +23,6 @@ from PIL import Image
 from promptccd import storage, system
 from promptccd.data import StageStream, image_cache
 from promptccd.data.image_cache import ImageCache
-from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import DecodedImage
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import (
@@ -93,20 +91,6 @@ def plain_table(count: int = 12) -> Dataset:
 
 def read(stages: StageStream, cache: ImageCache | None) -> list[StageImages]:
     return [StageImages.read(stage, 0, progress_bar, cache) for stage in stages]
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows that were decoded, since the stages were cut."""
-    rows: list[int] = []
-    usual = ImageRows.decode
-
-    def counted(images: ImageRows, row: int) -> DecodedImage:
-        rows.append(row)
-        return usual(images, row)
-
-    monkeypatch.setattr(ImageRows, "decode", counted)
-    return rows
 
 
 @pytest.mark.parametrize(

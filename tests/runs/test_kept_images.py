@@ -8,26 +8,11 @@ import datasets
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import DecodedImage
 from promptccd.experiments.sweep_cells import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 from tests.data.test_image_cache import folder_of
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    rows: list[int] = []
-    usual = ImageRows.decode
-
-    def counted(images: ImageRows, row: int) -> DecodedImage:
-        rows.append(row)
-        return usual(images, row)
-
-    monkeypatch.setattr(ImageRows, "decode", counted)
-    return rows
 
 
 def recipe_at(

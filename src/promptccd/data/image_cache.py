@@ -42,9 +42,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of parts, and of the functions that make what they hold
 PART = 512  # images
-AT_ONCE = (
-    16  # images of a loader process: a signal waits for as many, of 0.1 s each where photographs are large
-)
+AT_ONCE = 16  # images of a loader process: a signal waits for as many, .1 s each where they are large
 DECODED = (
     2  # times the pixels of all views: 16:9 of 500 pixels is too long to resize as a whole, and small enough
 )

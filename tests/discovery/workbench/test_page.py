@@ -319,6 +319,21 @@ def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
     assert [each["rows"] for each in sent if "rows" in each] == [[int(first)], [int(third)]]
 
 
+def test_what_is_large_is_corrected_apart_from_what_is_selected(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    person.press(" ", "ArrowRight", "ArrowRight", "Enter")
+    photo = person.page.locator("dialog.large .photo")
+    photo.wait_for()
+    before = photo.get_attribute("data-row")
+    person.press("Delete")
+    assert photo.get_attribute("data-row") != before
+    person.page.wait_for_timeout(300)
+    person.press("Escape")
+    assert person.page.locator(".cell.picked").count() == 1  # the selection is still there
+    assert registry_in(project).category(number).size == size - 1
+
+
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_walk_over_keys_places_and_windows_hits_what_was_shown(
     person: Person, project: Path, seed: int
@@ -520,6 +535,22 @@ def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path)
     assert "heron" not in sizes(project)
     lost = "Failed to load resource"  # Chromium's own line
     person.visit.complaints = [each for each in person.visit.complaints if lost not in each]
+
+
+def test_a_photograph_whose_correction_reaches_nobody_is_where_it_was_and_chosen(
+    person: Person, project: Path
+) -> None:
+    number, size = first_group(person, project)
+    person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
+    person.page.locator(".cell").nth(1).focus()
+    chosen = person.page.evaluate(CHOSEN)
+    person.press("Delete")
+    person.said("promptccd open")
+    person.page.wait_for_timeout(300)
+    assert person.page.locator(".cell.gone").count() == 0
+    assert person.page.evaluate(CHOSEN) == chosen
+    assert registry_in(project).category(number).size == size
+    person.visit.complaints.clear()  # Chromium's own lines
 
 
 def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:
