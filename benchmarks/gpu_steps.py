@@ -9,6 +9,7 @@ what is left to gain.
 import copy
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -147,8 +148,17 @@ def measure_step(name: str, way: str, sizes: Sizes, on_cpu: bool) -> dict[str, f
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     seconds = seconds_of(step, sizes.steps, device)
-    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counted:
-        step()  # whose arithmetic is the same; nothing counts that of a compiled one
+    with (
+        torch.compiler.set_stance(
+            "force_eager"
+        ),  # whose arithmetic is the same; nothing counts that of a compiled one
+        warnings.catch_warnings(),
+        FlopCounterMode(display=False) as counted,
+    ):
+        warnings.filterwarnings(
+            "ignore", "Using `torch.compile.module.` when there are global hooks"
+        )  # its own
+        step()
     waits = waits_of(step, device)
     found = {
         "images_per_s": sizes.images / seconds,
