@@ -19,6 +19,7 @@ from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.experiments import SweepCell, grid_keys, plan_cells, run_sweep
 from promptccd.runs import RunDirectory, train_run
+from promptccd.storage import temporary
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.processes import processes_of
@@ -301,7 +302,7 @@ def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undistur
     left = cells[0].path / "resume" / "stage3-epoch000000-step00000002"
     left.mkdir(parents=True)
     (left / "position.json").write_text("{}")
-    scored = cells[0].path / ".tmp-baselines.json-ab932d36"
+    scored = temporary(cells[0].path / "baselines.json")
     scored.write_text("{")
     assert run_sweep(cells, out).failures == {}
     assert not left.parent.exists()
