@@ -262,6 +262,15 @@ def test_what_another_computer_put_in_place_meanwhile_is_taken_if_it_is_the_same
     assert [path.name for path in tmp_path.iterdir()] == ["stage0"]
     with pytest.raises(RunError, match="Another process wrote .*stage1 meanwhile, and with other content"):
         write_directory(tmp_path / "stage1", fill("other", tmp_path / "stage1"))
+
+    def save(folder: Path, seconds: int) -> None:
+        (folder / "a.safetensors").write_text("the same steps")
+        (folder / "position.json").write_text(str(seconds))
+        if seconds == 2:
+            write_directory(tmp_path / "state", lambda folder: save(folder, 1))
+
+    write_directory(tmp_path / "state", lambda folder: save(folder, 2))  # which took another time
+    assert (tmp_path / "state" / "position.json").read_text() == "1"
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "a").touch()
     with pytest.raises(OSError, match=re.escape(os.strerror(errno.ENOTEMPTY))):

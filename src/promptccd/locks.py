@@ -64,8 +64,14 @@ class Owner:
         return cls(process or "unknown", host, job)
 
     def __str__(self) -> str:
-        """As a lock holds it, and as a table tells it."""
+        """As a lock holds it."""
         return f"{self.process} on {self.host}{f', job {self.job}' if self.job else ''}"
+
+    @property
+    def place(self) -> str:
+        """Where it is, for a table: the computer first."""
+        job = f", job {self.job}" if self.job else ""
+        return f"{self.host or 'another computer'} (process {self.process}{job})"
 
     def told(self, folder: Path) -> RunError:
         """The refusal of somebody else."""

@@ -474,7 +474,7 @@ def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
             # Where locks do not reach other computers, one of them may have done the same.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
                 raise
-            if _sums(path) != _sums(staging):
+            if _computed(path) != _computed(staging):
                 raise RunError(
                     f"Another process wrote {path} meanwhile, and with other content. Give one of them another folder."
                 ) from error
@@ -499,6 +499,12 @@ def _sums(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None
+
+
+def _computed(path: Path) -> dict[str, Any]:
+    """Checksums of what does not depend on the computer that made a directory: of its tensors, if it holds some."""
+    sums = _sums(path) or {}
+    return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
 
 
 def _files(folder: Path) -> list[Path]:

@@ -261,11 +261,6 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
         run_sweep(plan(recipes, undisturbed, training={"epochs": 3}), undisturbed)
     with pytest.raises(RunError, match="is the run of one training"):
         run_sweep(plan(recipes, undisturbed), undisturbed / "tiny-seed1")
-    owner = RunDirectory(undisturbed)
-    owner.lock()
-    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing"):
-        run_sweep(plan(recipes, undisturbed), undisturbed)
-    owner.unlock()
     stamp = (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns
     grown = run_sweep(plan(recipes, undisturbed, names=("tiny", "tiny-gcd"), seeds=(1,)), undisturbed)
     assert list(grown.groups) == ["tiny", "tiny-gcd"]

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from promptccd.errors import ConfigurationError, PromptCCDError
+from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
+from promptccd.locks import lock_folder, owners_of
 from promptccd.processes import ProcessApart
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options, require_whole_patches
@@ -121,9 +123,10 @@ class SweepCell:
     def conclude(self) -> None:
         """Delete what is left of a training, or a scoring, that was killed after the last stage."""
         run = RunDirectory(self.path)
-        remove_leftovers(run.path)
-        for stage in range(run.num_stages):
-            run.forget_states(stage)
+        with suppress(RunError), closing(lock_folder(run.path)):  # who writes there does so as well
+            remove_leftovers(run.path)
+            for stage in range(run.num_stages):
+                run.forget_states(stage)
 
 
 def plan_cells(
@@ -229,7 +232,7 @@ logger = logging.getLogger(__name__)
 LOG = "train.log"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 BASELINES = "baselines.json"
-SECONDS_TO_WAIT_FOR_LOCK = 30.0  # cells of a killed sweep release their runs within one second
+SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _LAST_LINES = 5
 
 Work = Callable[[Recipe], Any]
@@ -267,11 +270,12 @@ class CellProcess(ProcessApart):
 def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
     evaluation = _evaluation_of(recipe)
-    scores = {
-        f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
-        PIXELS: evaluation.raw_pixels(),
-    }
-    evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+    with closing(lock_folder(evaluation.run.path)):
+        scores = {
+            f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
+            PIXELS: evaluation.raw_pixels(),
+        }
+        evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
 
 
 def _evaluation_of(recipe: Recipe) -> RunEvaluation:
@@ -295,7 +299,8 @@ class ProtocolScoring:
     def __call__(self, recipe: Recipe) -> None:
         """Score and write."""
         evaluation = _evaluation_of(recipe)
-        evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
+        with closing(lock_folder(evaluation.run.path)):
+            evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
         """The score to compare with the paper, of k-means or of the method's own answer; `None` before scoring."""
@@ -317,6 +322,49 @@ class ProtocolScoring:
             return run.results
         values = run.read(self.file)
         return None if values is None else SCORE_TYPES.get(self.protocol, ContinualScore).from_dict(values)
+
+
+def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
+    """How far each cell is, by name: ``new``, ``begun``, ``finished``, or ``running on`` a computer.
+
+    Raises:
+        RunError: one was begun with other settings.
+    """
+    for cell in cells:
+        cell.require_same_recipe()
+    states = {
+        cell.name: "finished" if cell.finished() else "begun" if cell.resumed_recipe else "new"
+        for cell in cells
+    }
+    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
+    return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
+
+
+def shared_recipe(
+    cell: SweepCell, cells: Sequence[SweepCell], at_work: Sequence[SweepCell], to_come: Collection[str] = ()
+) -> Recipe | None:
+    """The recipe of a cell with the backbone that it shares; `None` while another cell pretrains it.
+
+    Args:
+        cell: the cell.
+        cells: all of them.
+        at_work: those that are trained just now.
+        to_come: names of those that will have been trained.
+    """
+    resumed = cell.resumed_recipe
+    if resumed is not None:
+        backbone = Path(resumed.model.backbone or "")
+        coming = backbone.parent.name in to_come and not backbone.exists()
+        return None if coming and at_work else resumed
+    if cell.recipe.model.backbone is not None:
+        return cell.recipe
+    key = (cell.backbone_key, cell.seed)
+    mates = [other for other in cells if other != cell and (other.backbone_key, other.seed) == key]
+    for mate in mates:
+        backbone = RunDirectory(mate.path).backbone
+        if not problems_of(backbone):
+            return cell.with_backbone(backbone)
+    return None if any(mate in at_work for mate in mates) else cell.recipe
 
 
 def visible_devices() -> list[str]:
