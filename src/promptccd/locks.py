@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptccd import system
-from promptccd.errors import RunError
+from promptccd.errors import DiskError, RunError
 from promptccd.storage import make_folder, open_to_change, read_file, refuse_links
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class FolderLock:
                 "writes, and others take over when it has not said so for %.0f s.",
                 folder, system.file_system_of(folder), error.strerror, BEAT_S, DEAD_S,
             )  # fmt: skip
-        with contextlib.suppress(OSError):  # no disk of this machine has any
+        with contextlib.suppress(OSError, DiskError):  # no disk of this machine has any
             self._open.append(_own_lock_of(folder))
             _take(self._open[1], told, folder, until)
             return self._open[1]
@@ -163,7 +163,7 @@ def owner_of(folder: Path) -> Owner | None:
         if is_free and (_is_over(lease, machine) or (own < 0 and system.locks_reach(folder))):
             return None
         return Owner.read(system.read_at(asked, _LARGEST, 0) if lease == _OVER else lease)
-    except OSError:
+    except (OSError, RunError, DiskError):
         return None
     finally:
         for each in {asked, own} - {-1}:
@@ -230,15 +230,13 @@ class _Lease:
         except FileExistsError:
             return False
         self._write(self._content())
-        if (
-            _newest(self._folder)[0] != number
-        ):  # we looked before others made theirs, and they removed old ones
-            self._path.unlink(missing_ok=True)
-            return False
+        # Of one that looked before others made theirs, and made its own when they had removed that number.
+        is_last = _newest(self._folder)[0] == number
         for each, path in _leases(self._folder):
-            if each < number:
-                path.unlink(missing_ok=True)
-        return True
+            if each < number or (each == number and not is_last):
+                with contextlib.suppress(OSError):  # somebody else did
+                    path.unlink()
+        return is_last
 
     def _content(self) -> bytes:
         return f"{self._told}{time.monotonic_ns()}\n".encode()

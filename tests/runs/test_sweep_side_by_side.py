@@ -69,7 +69,7 @@ def test_lines_run_by_a_pool_give_the_bytes_of_a_sweep(
     recipes: Path, undisturbed: Path, tmp_path: Path, capsys
 ) -> None:
     """Twelve stages, in two processes at once, by nothing but a shell."""
-    pool = tmp_path / "pool"
+    pool = undisturbed.parent / "pool"  # as deep: a run names its backbone from where it lies
     shutil.copytree(undisturbed, pool)
     assert run_sweep(plan(recipes, pool, seeds=(1, 2, 3)), pool, jobs=2).failures == {}
     out = tmp_path / "lines"

@@ -21,6 +21,7 @@ from promptccd.training.recipe import field_types, recipe_folder, require_known,
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
     from promptccd.experiments import SweepCell, SweepResult
+    from promptccd.experiments.engines.carrying import Engine
     from promptccd.experiments.paper_tables import Grid, TablePlan
 
 
@@ -178,7 +179,29 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
         "--out", help="folder of the runs and their table (runs/sweep, or runs/<table>-<backbone>)"
     )
     sweep.add_argument(
-        "--jobs", type=whole_number(1, MOST_WORKERS), default=1, help="cells to train at once (1)"
+        "--jobs",
+        type=whole_number(1, MOST_WORKERS),
+        help="cells to train at once (1; all with another engine)",
+    )
+    sweep.add_argument(
+        "--engine",
+        choices=["local", "slurm", "ray"],
+        default="local",
+        help="what carries the cells: processes of this machine (the default), jobs of Slurm, or a Ray cluster that "
+        "RAY_ADDRESS names",
+    )
+    sweep.add_argument(
+        "--slurm",
+        metavar="KEY=VALUE",
+        nargs="+",
+        default=[],
+        help="options of sbatch: partition=gpu gres=gpu:1",
+    )
+    sweep.add_argument(
+        "--cell-gpus",
+        type=float,
+        metavar="G",
+        help="of a Ray cluster, for each cell; half a GPU is shared by two",
     )
     instead = sweep.add_mutually_exclusive_group()
     instead.add_argument(
@@ -240,8 +263,9 @@ def sweep_command(options: argparse.Namespace) -> None:
         result = experiments.collect_sweep(cells, baselines=options.baselines)
     else:
         result = experiments.run_sweep(
-            cells, out, jobs=options.jobs, baselines=options.baselines, train=train_recipe
-        )
+            cells, out, jobs=_jobs(options, cells), baselines=options.baselines, train=train_recipe,
+            engine=_engine(options, out),
+        )  # fmt: skip
     record = sweep_record(result, settings)
     with experiments.tables_held(Path(out)):
         write_tables(result, record, Path(out))
@@ -250,8 +274,32 @@ def sweep_command(options: argparse.Namespace) -> None:
     _require_whole(result)
 
 
+def _jobs(options: argparse.Namespace, cells: "Sequence[SweepCell]") -> int:
+    return options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
+
+
+def _engine(options: argparse.Namespace, out: str | Path) -> "Engine":
+    """What `--engine` names."""
+    if options.engine == "slurm":
+        given = dict(each.partition("=")[::2] for each in options.slurm)
+        return experiments.SlurmEngine(out, given, given.pop("cluster", "slurm"))
+    if options.engine == "ray":
+        return experiments.RayEngine(options.cell_gpus or 0.0)
+    return experiments.LocalEngine()
+
+
 def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse options that belong to the other kind of sweep."""
+    """Refuse options that belong to the other kind of sweep, or to another engine."""
+    for name, engine, given in (
+        ("--slurm", "slurm", options.slurm),
+        ("--cell-gpus", "ray", options.cell_gpus),
+    ):
+        if given and options.engine != engine:
+            raise ConfigurationError(
+                f"{name} belongs to --engine {engine}, and the engine is {options.engine}."
+            )
+    if odd := [each for each in options.slurm if not all(each.partition("="))]:
+        raise ConfigurationError(f"Expected --slurm KEY=VALUE, got {odd[0]!r}.")
     if options.table is None:
         if options.methods or options.datasets or options.small:
             raise ConfigurationError(
@@ -266,7 +314,7 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    gpus = experiments.devices_of(cells, options.jobs, experiments.visible_devices())
+    gpus = experiments.devices_of(cells, _jobs(options, cells), experiments.visible_devices())
     devices = {name: f"GPU {gpu}" if gpu else "CPU" for name, gpu in gpus.items()}
     found = experiments.states_of(cells)
     states = [
@@ -314,8 +362,11 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     result = (
         experiments.collect_sweep(cells)
         if options.collect
-        else experiments.run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
-    )
+        else experiments.run_sweep(
+            cells, out, jobs=_jobs(options, cells), scorings=scorings, train=train_recipe,
+            engine=_engine(options, out),
+        )
+    )  # fmt: skip
     records = experiments.table_records(entries, settings)
     tables, notes = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}

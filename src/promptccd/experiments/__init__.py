@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from promptccd.experiments.comparison import rounded as rounded
     from promptccd.experiments.comparison import with_own_answers as with_own_answers
     from promptccd.experiments.comparison import write_comparison as write_comparison
+    from promptccd.experiments.engines.local import LocalEngine as LocalEngine
+    from promptccd.experiments.engines.local import visible_devices as visible_devices
+    from promptccd.experiments.engines.ray import RayEngine as RayEngine
+    from promptccd.experiments.engines.slurm import SlurmEngine as SlurmEngine
     from promptccd.experiments.map_figure import StageMaps as StageMaps
     from promptccd.experiments.map_figure import stage_maps as stage_maps
     from promptccd.experiments.measures import ABSENT as ABSENT
@@ -43,6 +47,5 @@ if TYPE_CHECKING:
     from promptccd.experiments.sweep_cells import grid_keys as grid_keys
     from promptccd.experiments.sweep_cells import plan_cells as plan_cells
     from promptccd.experiments.sweep_cells import states_of as states_of
-    from promptccd.experiments.sweep_cells import visible_devices as visible_devices
 
 give_names_on_demand(__name__)

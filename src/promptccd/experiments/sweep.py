@@ -17,19 +17,15 @@ from typing import Any
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.experiments.engines.carrying import LOG, SECONDS_TO_WAIT_FOR_LOCK, CarriedCell, Engine, Work
+from promptccd.experiments.engines.local import LocalEngine, least_used
 from promptccd.experiments.sweep_cells import (
     BASELINES,
-    LOG,
-    SECONDS_TO_WAIT_FOR_LOCK,
-    CellProcess,
     ProtocolScoring,
     SweepCell,
-    Work,
-    least_used,
     score_baselines,
     shared_recipe,
     states_of,
-    visible_devices,
 )
 from promptccd.locks import FolderLock, lock_folder, owner_of
 from promptccd.runs.models import space_of_all
@@ -83,6 +79,7 @@ def run_sweep(
     baselines: bool = False,
     scorings: Sequence[ProtocolScoring] = (),
     train: Work = train_run,
+    engine: Engine | None = None,
 ) -> SweepResult:
     """Train all cells that are not finished; an earlier sweep in the folder goes on, also with more cells.
 
@@ -98,6 +95,7 @@ def run_sweep(
         baselines: also score the frozen backbone and raw pixels, once per data and seed.
         scorings: also score every cell by these protocols.
         train: trains a cell; a function of a module.
+        engine: carries the cells; by default processes of this machine do.
 
     Raises:
         RunError: a cell was begun with other settings, or a link lies in the way.
@@ -114,7 +112,7 @@ def run_sweep(
             refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
         remove_leftovers(folder.path)
     with StopRequest() as stop:
-        return _Sweep(cells, folder.path, jobs, stop).run(train, baselines, scorings)
+        return _Sweep(cells, folder.path, jobs, stop, engine or LocalEngine()).run(train, baselines, scorings)
 
 
 def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
@@ -140,8 +138,8 @@ def tables_held(out: Path) -> "closing[FolderLock]":
 
 
 class _Sweep:
-    def __init__(self, cells: Sequence[SweepCell], out: Path, jobs: int, stop: StopRequest):
-        self.cells, self.out, self.jobs, self.stop = cells, out, jobs, stop
+    def __init__(self, cells: Sequence[SweepCell], out: Path, jobs: int, stop: StopRequest, engine: Engine):
+        self.cells, self.out, self.jobs, self.stop, self.engine = cells, out, jobs, stop, engine
         self.failures: dict[str, str] = {}
         self.elsewhere: dict[str, str] = {}
         self._seen: dict[str, float] = {}  # since when somebody else is at work on a cell
@@ -181,7 +179,7 @@ class _Sweep:
     def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, seconds = list(todo), list[float]()
-        running: list[tuple[SweepCell, CellProcess]] = []
+        running: list[tuple[SweepCell, CarriedCell]] = []
         asked = False
         try:
             while running or (waiting and not self.stop.received):
@@ -212,13 +210,13 @@ class _Sweep:
     def _begin(
         self,
         waiting: list[SweepCell],
-        running: list[tuple[SweepCell, CellProcess]],
+        running: list[tuple[SweepCell, CarriedCell]],
         work: Work,
         prefix: str,
         total: int,
     ) -> None:
         """Start as many cells as there is room for."""
-        devices = visible_devices()
+        devices = self.engine.devices()
         while waiting and len(running) < self.jobs and not self.stop.received:
             chosen = self._next(waiting, [cell for cell, _ in running], prefix)
             if chosen is None:
@@ -231,10 +229,10 @@ class _Sweep:
             logger.info("[%d/%d] %s%s starts%s", total - len(waiting), total, prefix, cell.name, on)
             if not prefix:
                 self._note(cell, status="running")
-            running.append((cell, CellProcess(recipe, work, device)))
+            running.append((cell, self.engine.start(recipe, work, device)))
 
     def _ended(
-        self, cell: SweepCell, process: CellProcess, prefix: str, seconds: Sequence[float], left: int
+        self, cell: SweepCell, process: CarriedCell, prefix: str, seconds: Sequence[float], left: int
     ) -> None:
         name, problem = f"{prefix}{cell.name}", process.problem()
         elapsed = time.monotonic() - self.started
