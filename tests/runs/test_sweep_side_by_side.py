@@ -44,7 +44,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     assert [shlex.split(line)[-1] for line in json.loads(capsys.readouterr().out)] == [
         str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
     ]
-    assert sorted(path.name for path in out.iterdir()) == [".cells", "tiny-seed1"]
+    assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", "tiny-seed1"]
 
 
 def test_nothing_is_collected_where_nothing_is_finished(recipes: Path, tmp_path: Path, capsys) -> None:

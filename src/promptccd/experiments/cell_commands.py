@@ -9,8 +9,9 @@ from pathlib import Path
 
 import yaml
 
+from promptccd.experiments.sweep import tables_held
 from promptccd.experiments.sweep_cells import SweepCell, shared_recipe, states_of
-from promptccd.storage import make_folder, make_inside, refuse_links, write_file
+from promptccd.storage import make_inside, refuse_links, remove_leftovers, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +37,17 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path) -> list[str]:
             logger.info("%s: %s, and has no line", name, state)
     # Only the training can tell whether all of a cell is on the Hub.
     todo = [cell for cell in cells if states[cell.name] in ("new", "begun") or _may_push(cell, states)]
-    folder = make_inside(make_folder(Path(out)), RECIPES)
-    refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
     program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
     lines = []
-    for cell in todo:
-        recipe = shared_recipe(cell, cells, []) or cell.recipe
-        path = folder / f"{cell.name}.yaml"
-        write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
-        lines.append(shlex.join([*program, "train", "--config", str(path)]))
+    with tables_held(Path(out)):
+        folder = make_inside(Path(out), RECIPES)
+        refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
+        remove_leftovers(folder)
+        for cell in todo:
+            recipe = shared_recipe(cell, cells, []) or cell.recipe
+            path = folder / f"{cell.name}.yaml"
+            write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+            lines.append(shlex.join([*program, "train", "--config", str(path)]))
     return lines
 
 

@@ -7,8 +7,8 @@ that it is at work on.
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -27,7 +27,7 @@ from promptccd.experiments.sweep_cells import (
     shared_recipe,
     states_of,
 )
-from promptccd.locks import FolderLock, lock_folder, owner_of
+from promptccd.locks import lock_folder, owner_of
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
@@ -110,7 +110,6 @@ def run_sweep(
         refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
         for cell in cells:
             refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
-        remove_leftovers(folder.path)
     with StopRequest() as stop:
         return _Sweep(cells, folder.path, jobs, stop, engine or LocalEngine()).run(train, baselines, scorings)
 
@@ -132,9 +131,12 @@ def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> Swe
     )
 
 
-def tables_held(out: Path) -> "closing[FolderLock]":
-    """Context in which no other sweep writes its notes and tables into the same folder."""
-    return closing(lock_folder(out, SECONDS_TO_WAIT_FOR_LOCK))
+@contextmanager
+def tables_held(out: Path) -> Iterator[None]:
+    """Context in which no other sweep writes notes, tables and recipes into the same folder."""
+    with closing(lock_folder(out, SECONDS_TO_WAIT_FOR_LOCK)):
+        remove_leftovers(out)
+        yield
 
 
 class _Sweep:

@@ -54,11 +54,11 @@ class RayEngine:
 
     def start(self, recipe: Recipe, work: Work, device: str) -> "RayTask":
         """Give a cell to the cluster."""
-        # Ray sets threads of its own, and other bytes would result.
+        # Ray sets threads of its own, and a process that is used again keeps them: other bytes would result.
         threads = {"OMP_NUM_THREADS": str(self._cpus), "OMP_WAIT_POLICY": "PASSIVE"}
-        task = self._ray.remote(work_into_log).options(
+        task = self._ray.remote(max_calls=1)(work_into_log).options(
             num_cpus=self._cpus, num_gpus=self._gpus, max_retries=_RETRIES, retry_exceptions=False,
-            max_calls=1, name=Path(recipe.training.output_dir).name, runtime_env={"env_vars": threads},
+            name=Path(recipe.training.output_dir).name, runtime_env={"env_vars": threads},
         )  # fmt: skip
         return RayTask(self._ray, task, recipe, work)
 
