@@ -17,7 +17,7 @@ def disk_calls() -> Iterator[list[str]]:
     def flushed(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         of_folder = path.is_dir() and not path.name.startswith(".tmp-")
-        calls.append("fsync folder" if of_folder else f"fsync {re.sub('-[0-9a-f]{8}$', '', path.name)}")
+        calls.append("fsync folder" if of_folder else f"fsync {re.sub('-[0-9a-f]{12}$', '', path.name)}")
         fsync(descriptor)
 
     def renamed(source: str | Path, target: str | Path) -> None:

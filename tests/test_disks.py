@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,9 +23,9 @@ from promptccd.data.loaders import loader_options, workers_for
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.workbench.serving import ADDRESS, address_of
 from promptccd.errors import DeviceError, RunError
+from promptccd.locks import lock_folder
 from promptccd.processes import end_with_parent
-from promptccd.storage import lock_folder, write_directory
-from promptccd.system import file_system_of
+from promptccd.storage import write_directory
 from tests.discovery.conftest import write_pictures
 
 # What a disk refuses, as it does: by the number of the error, in every call of the process.
@@ -89,38 +88,6 @@ def test_training_works_on_any_disk(refusal, tmp_path):
     assert (tmp_path / "run" / "stage1" / "config.json").is_file()
 
 
-def refuse_locks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let the disk of a folder have no locks."""
-    flock = system.fcntl.flock
-
-    def on_this_disk(descriptor: int, how: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder)):
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-        flock(descriptor, how)
-
-    monkeypatch.setattr(system.fcntl, "flock", on_this_disk)
-
-
-def test_without_locks_processes_of_one_machine_still_wait_for_each_other(tmp_path, monkeypatch, caplog):
-    place = tmp_path / "disk"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
-    refuse_locks(monkeypatch, place)
-    held = lock_folder(place)
-    assert f"The disk of {place} ({file_system_of(tmp_path)}) has no locks" in caplog.text
-    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
-        lock_folder(place)
-    os.close(held)
-    os.close(lock_folder(place, wait_s=1))
-
-
-def test_a_second_computer_learns_which_one_writes(tmp_path):
-    held = lock_folder(tmp_path)
-    (tmp_path / ".lock").write_text("4711 on other-computer")
-    with pytest.raises(RunError, match="Process 4711 on the computer 'other-computer' is writing to"):
-        lock_folder(tmp_path)
-    os.close(held)
-
-
 def test_a_page_on_another_computer_is_not_taken_for_one_here(tmp_path):
     folder = tmp_path / PROJECT / PAGE
     held = lock_folder(folder)
@@ -130,7 +97,7 @@ def test_a_page_on_another_computer_is_not_taken_for_one_here(tmp_path):
         address_of(tmp_path)
     (folder / ADDRESS).write_text(json.dumps({"url": url, "host": socket.gethostname()}))
     assert address_of(tmp_path) == url
-    os.close(held)
+    held.close()
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EPERM])

@@ -32,6 +32,7 @@ import errno, os, stat, sys, time
 from pathlib import Path
 from promptccd import processes, storage, system
 from promptccd.errors import DiskError, RunError
+from promptccd.locks import *
 from promptccd.storage import *
 def refusal(act, kind=OSError):
     try:
@@ -137,8 +138,8 @@ refusal(lambda: system.has_locked(0))
         """
 held = lock_folder(here, wait_s=5)
 assert str(os.getpid()) in str(refusal(lambda: lock_folder(here), RunError))  # twice in a process, too
-os.close(held)
-os.close(lock_folder(here))
+held.close()
+lock_folder(here).close()
 """
     )
 

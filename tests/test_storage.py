@@ -17,10 +17,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
 from promptccd.errors import DiskError, RunError
+from promptccd.locks import LOCK, lock_folder
 from promptccd.storage import (
     REPLACED,
     Overflow,
-    lock_folder,
     make_folder,
     make_inside,
     open_to_change,
@@ -29,6 +29,7 @@ from promptccd.storage import (
     remove_leftovers,
     require_no_links,
     require_space,
+    temporary,
     trusted,
     write_directory,
     write_file,
@@ -223,9 +224,10 @@ def test_a_bug_in_the_writer_is_not_called_a_disk_error(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-stage1-0123abcd").mkdir()
-    (tmp_path / ".tmp-stage1-0123abcd" / "half").write_text("half")
-    (tmp_path / ".tmp-manifest.json-0123abcd").write_text("{")
+    begun = temporary(tmp_path / "stage1")
+    begun.mkdir()
+    (begun / "half").write_text("half")
+    temporary(tmp_path / "manifest.json").write_text("{")
     write_file(tmp_path / "manifest.json", json.dumps({"seed": 1}))
     remove_leftovers(tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == ["manifest.json"]
@@ -237,7 +239,7 @@ def test_what_only_looks_like_a_leftover_is_left_alone(tmp_path: Path) -> None:
     write_directory(outside / "kept", fill)
     folder = make_folder(tmp_path / "folder")
     (folder / ".tmp-mine").write_text("a person's")
-    (folder / ".tmp-link-0123abcd").symlink_to(outside)  # of our kind: it goes, and what it leads to stays
+    temporary(folder / "link").symlink_to(outside)  # of our kind: it goes, and what it leads to stays
     (folder / ".replaced-evil").symlink_to(outside / "kept")
     write_directory(folder / ".replaced-.bashrc", fill)
     (folder / ".replaced-photos").mkdir()
@@ -312,7 +314,7 @@ def test_a_temporary_name_that_was_guessed_is_not_written_through(
 ) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
     for name in ("file", "directory"):
-        (tmp_path / f".tmp-{name}-00000000").symlink_to(link(outside))
+        temporary(tmp_path / name).symlink_to(link(outside))
     with pytest.raises(DiskError):
         write_file(tmp_path / "file", "text")
     with pytest.raises(OSError):
@@ -442,11 +444,11 @@ def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
     held = lock_folder(tmp_path)
     with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
         lock_folder(tmp_path)
-    os.ftruncate(held, 0)  # it has the lock, and has not yet said so
+    os.truncate(tmp_path / LOCK, 0)  # it has the lock, and has not yet said so
     with pytest.raises(RunError, match="Process unknown is writing to"):
         lock_folder(tmp_path)
-    os.close(held)
-    os.close(lock_folder(tmp_path))
+    held.close()
+    lock_folder(tmp_path).close()
 
 
 def test_a_link_to_an_empty_folder_is_named(tmp_path: Path) -> None:

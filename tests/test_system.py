@@ -143,7 +143,7 @@ def test_a_library_tells_errors_by_the_number_of_the_system() -> None:
 
 def test_the_disk_of_a_folder_is_the_last_that_was_mounted_nearest(tmp_path, monkeypatch):
     def disks(*mounted: tuple[str, str]) -> str:
-        found = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounted]
+        found = [SimpleNamespace(mountpoint=place, fstype=kind, opts="rw") for place, kind in mounted]
         asked = list[bool]()
         monkeypatch.setattr(psutil, "disk_partitions", lambda all: asked.append(all) or found)
         kind = system.file_system_of(tmp_path / "album")

@@ -39,10 +39,11 @@ TEMPORARY = ".tmp-"
 REFUSED = ".refused-"
 REPLACED = ".replaced-"
 EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
+_OLD_S = 86_400
 _LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
-_LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}", re.DOTALL)
+_LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})", re.DOTALL)
 _LONGEST_PATH = (
-    f"{PROJECT}/{TEMPORARY}before-01234567/registry.safetensors"  # of a run or a project, in its folder
+    f"{PROJECT}/{TEMPORARY}before-0123456789ab/registry.safetensors"  # of a run or a project, in its folder
 )
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -72,7 +73,7 @@ def write_directory(
     """
     refuse_links(path.parent, [path.name, f"{REPLACED}{path.name}"])
     make_folder(path.parent)
-    staging = _temporary(path)
+    staging = temporary(path)
     try:
         staging.mkdir()
         fill(staging)
@@ -130,7 +131,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     """
     refuse_links(path.parent, [path.name])
     data = content.encode() if isinstance(content, str) else content
-    staging = _temporary(path)
+    staging = temporary(path)
     try:
         with open(system.open_file(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
             stream.write(data)
@@ -283,60 +284,6 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def lock_folder(folder: Path, wait_s: float = 0) -> int:
-    """Keep every other process from writing to a folder until this one ends, or closes the descriptor that is returned.
-
-    The folder is made if it does not exist; `wait_s` is how long to wait for another writer. Where the disk has no
-    locks, the processes of this machine lock a file of the user instead, and a warning names the disk.
-
-    Raises:
-        RunError: another process writes there, it is named; or the lock is a link.
-        DiskError: nothing can be written there.
-    """
-    descriptor = open_to_change(make_folder(folder) / ".lock")
-    held, deadline = descriptor, time.monotonic() + wait_s
-    try:
-        while not system.has_locked(held):
-            if time.monotonic() >= deadline:
-                raise _written_by_another(descriptor, folder)
-            time.sleep(0.005)
-    except OSError as error:  # a disk without locks, such as many that are shared over a network
-        held = _own_lock_of(folder)
-        logger.warning(
-            "The disk of %s (%s) has no locks (%s): see to it that no other computer writes there at the same time.",
-            folder, system.file_system_of(folder), error.strerror,
-        )  # fmt: skip
-        with contextlib.suppress(OSError):  # no disk of this machine has any: there is only the warning
-            if not system.has_locked(held):
-                os.close(held)
-                raise _written_by_another(descriptor, folder) from error
-    except RunError:
-        os.close(descriptor)
-        raise
-    os.ftruncate(descriptor, 0)
-    system.write_at(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
-    if held != descriptor:
-        os.close(descriptor)
-    return held  # open: the operating system releases it however this process ends
-
-
-def _written_by_another(descriptor: int, folder: Path) -> RunError:
-    owner = system.read_at(descriptor, 300, 0).decode(errors="replace")
-    number, _, host = owner.partition(" on ")
-    elsewhere = f" on the computer {host!r}" if host not in ("", socket.gethostname()) else ""
-    return RunError(
-        f"Process {number or 'unknown'}{elsewhere} is writing to {folder}. Wait for it, stop it, or give another "
-        "folder."
-    )
-
-
-def _own_lock_of(folder: Path) -> int:
-    """A file of this user that stands for a folder, to lock instead of it."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:24]
-    return open_to_change(make_folder(Path(base) / "promptccd-locks") / name)
-
-
 def newer_format(version: Any, known: int) -> str | None:
     """What to say of a file in a format that only a newer version reads; `None` where this one reads it."""
     if type(version) is not int or version <= known:
@@ -402,6 +349,7 @@ def remove_leftovers(folder: Path) -> None:
     """Delete temporary files of a killed writer, and put back what it was about to replace.
 
     Only names that we may have made ourselves are touched: in somebody else's folder other things may have such names.
+    What another computer began may be at work: it stays for a day.
     """
     for item in folder.glob(f"{REPLACED}*"):
         original = item.with_name(item.name.removeprefix(REPLACED))
@@ -413,7 +361,8 @@ def remove_leftovers(folder: Path) -> None:
             system.rename(item, original)
             system.flush(folder)
     for item in folder.glob(f"{TEMPORARY}*"):
-        if _LEFTOVER.fullmatch(item.name):
+        made = _LEFTOVER.fullmatch(item.name)
+        if made and (made[1] == _this_host() or _is_old(item)):
             remove(item)
 
 
@@ -489,9 +438,20 @@ class Overflow:
         self._file, self._end = None, 0
 
 
-def _temporary(path: Path) -> Path:
-    """A name beside a path that nobody can foresee."""
-    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+def temporary(path: Path) -> Path:
+    """A name beside a path that nobody can foresee, and that tells which computer made it."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}{_this_host()}")
+
+
+def _this_host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > _OLD_S
+    except OSError:  # its writer has just put it in place
+        return False
 
 
 def _complete(staging: Path) -> None:
@@ -508,7 +468,16 @@ def _complete(staging: Path) -> None:
 
 def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
     if not replace or not path.exists():
-        system.rename(staging, path)
+        try:
+            system.rename(staging, path)
+        except OSError as error:
+            # Where locks do not reach other computers, one of them may have done the same.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
+                raise
+            if _computed(path) != _computed(staging):
+                raise RunError(
+                    f"Another process wrote {path} meanwhile, and with other content. Give one of them another folder."
+                ) from error
         return
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
@@ -530,6 +499,12 @@ def _sums(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None
+
+
+def _computed(path: Path) -> dict[str, Any]:
+    """Checksums of what does not depend on the computer that made a directory: of its tensors, if it holds some."""
+    sums = _sums(path) or {}
+    return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
 
 
 def _files(folder: Path) -> list[Path]:

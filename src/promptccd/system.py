@@ -42,6 +42,9 @@ _CONTAINERS = (  # of Linux: most that this process and those beside it may take
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+# Disks that a program serves, and options of Lustre, NFS and SMB with which locks stay on this computer.
+_SERVED = ("fuse", "9p", "virtiofs")
+_LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "nobrl"}
 # Of Windows.
 _LOCKED_AT = 2**30  # others cannot read a locked byte, and the owner's name stands at the start of the file
 _STANDS_FOR_ANOTHER = 0x20000000  # the bit of links and junctions in a reparse tag, which no placeholder has
@@ -205,12 +208,29 @@ def error_number(number: int) -> int:
 
 def file_system_of(folder: Path) -> str:
     """The kind of the disk that a folder is on, such as ``exfat``, as far as the system tells."""
-    place, found = Path(os.path.realpath(folder)), ("", "unknown")
+    return _mount_of(folder)[0]
+
+
+def locks_reach(folder: Path) -> bool:
+    """Whether other computers that have the disk of a folder see locks of this one, as far as the system tells.
+
+    Linux keeps locks to itself where a network drive is told so, or where a program serves the disk (FUSE, 9p,
+    virtiofs) and does not speak of locks.
+    """
+    kind, options = _mount_of(folder)
+    if kind in _SERVED or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs"):
+        return False
+    return _LOCAL_LOCKS.isdisjoint(options.split(","))
+
+
+def _mount_of(folder: Path) -> tuple[str, str]:
+    """Kind and options of the disk that a folder is on."""
+    place, found = Path(os.path.realpath(folder)), ("", "unknown", "")
     with contextlib.suppress(OSError):
         for each in psutil.disk_partitions(all=True):
             if place.is_relative_to(each.mountpoint) and len(each.mountpoint) >= len(found[0]):
-                found = each.mountpoint, each.fstype
-    return found[1]
+                found = each.mountpoint, each.fstype, each.opts
+    return found[1:]
 
 
 def free_memory() -> int | None:

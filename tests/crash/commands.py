@@ -29,6 +29,7 @@ class Command:
 
 
 TRAIN = ("train", "--config", "../inputs/promptccd.json")
+SWEEP = ("sweep", "--config", "../inputs/promptccd.json", "--seeds", "1", "2", "--out", "sweep")
 DISCOVER = ("discover", "stage0", "../inputs/album", "--out", "out")
 EXPORTS = ("--export", "folders", "sidecars", "publish", "publish-parquet")
 
@@ -138,5 +139,7 @@ COMMANDS = [
         "nothing",
         ["sweep"],
     ),
+    Command("sweep --commands", _words(*SWEEP, "--commands"), "nothing", ["sweep"]),
+    Command("sweep --collect", _words(*SWEEP, "--collect"), "nothing", ["sweep"]),
     *(_edit(folder, action) for folder in ("out", "run/stage1") for action in EDITS),
 ]  # fmt: skip

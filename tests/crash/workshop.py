@@ -177,7 +177,13 @@ class Workshop:
 def _stop_clocks() -> None:
     """Durations are the one thing that no two runs have in common: here everything takes no time."""
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
-    for name in ("runs.train_run", "experiments.sweep", "experiments.sweep_cells", "training.trainer"):
+    for name in (
+        "runs.train_run",
+        "experiments.sweep",
+        "experiments.engines.carrying",
+        "experiments.engines.local",
+        "training.trainer",
+    ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train_run"))["peak_memory"] = lambda device: {
         "process": 0,

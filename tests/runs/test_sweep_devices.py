@@ -8,7 +8,8 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.experiments import plan_cells
-from promptccd.experiments.sweep_cells import VISIBLE, CellProcess, devices_of, least_used, visible_devices
+from promptccd.experiments.engines.local import VISIBLE, CellProcess, least_used, visible_devices
+from promptccd.experiments.sweep_cells import devices_of
 from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE

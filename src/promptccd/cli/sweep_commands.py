@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,11 @@ from promptccd.training.recipe import field_types, recipe_folder, require_known,
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
     from promptccd.experiments import SweepCell, SweepResult
+    from promptccd.experiments.engines.carrying import Engine
     from promptccd.experiments.paper_tables import Grid, TablePlan
+
+
+logger = logging.getLogger(__name__)
 
 
 def sweep_text(result: "SweepResult") -> str:
@@ -30,7 +35,8 @@ def sweep_text(result: "SweepResult") -> str:
 
 
 def _missing(result: "SweepResult") -> list[str]:
-    return [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
+    missing = [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
+    return missing + [f"not finished: {name}: {state}" for name, state in result.unfinished.items()]
 
 
 def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
             name: [score.to_dict() for score in scores] for name, scores in result.baselines.items()
         },
         "failures": dict(result.failures),
+        "unfinished": dict(result.unfinished),
         "grid": None if keys is None else _grid(result, keys, settings),
     }
 
@@ -67,6 +74,7 @@ def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) ->
         for name, scores in experiments.with_own_answers(_counted(result)).items()
     ]
     missing = [f"\nMissing: {name}" for name in result.failures]
+    missing += [f"\nNot finished: {name}: {state}" for name, state in result.unfinished.items()]
     write_file(
         out / "table.md", "\n".join(["| | All | Old | New |", "|---|---|---|---|", *rows, *missing]) + "\n"
     )
@@ -89,6 +97,7 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
         "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
         "seeds": ", ".join(dict.fromkeys(str(cell.seed) for cell in result.cells)),
         **({"missing": ", ".join(result.failures)} if result.failures else {}),
+        **({"not finished": ", ".join(result.unfinished)} if result.unfinished else {}),
     }
     grid = record["grid"]
     figure = grid and experiments.GridFigure(
@@ -170,10 +179,41 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
         "--out", help="folder of the runs and their table (runs/sweep, or runs/<table>-<backbone>)"
     )
     sweep.add_argument(
-        "--jobs", type=whole_number(1, MOST_WORKERS), default=1, help="cells to train at once (1)"
+        "--jobs",
+        type=whole_number(1, MOST_WORKERS),
+        help="cells to train at once (1; all with another engine)",
     )
     sweep.add_argument(
+        "--engine",
+        choices=["local", "slurm", "ray"],
+        default="local",
+        help="what carries the cells: processes of this machine (the default), jobs of Slurm, or a Ray cluster that "
+        "RAY_ADDRESS names",
+    )
+    sweep.add_argument(
+        "--slurm",
+        metavar="KEY=VALUE",
+        nargs="+",
+        default=[],
+        help="options of sbatch: partition=gpu gres=gpu:1",
+    )
+    sweep.add_argument(
+        "--cell-gpus",
+        type=float,
+        metavar="G",
+        help="of a Ray cluster, for each cell; half a GPU is shared by two",
+    )
+    instead = sweep.add_mutually_exclusive_group()
+    instead.add_argument(
         "--dry-run", action="store_true", help="list the cells and their devices, and train nothing"
+    )
+    instead.add_argument(
+        "--commands",
+        action="store_true",
+        help="print a command for each cell that is not finished, to be run anywhere, and train nothing",
+    )
+    instead.add_argument(
+        "--collect", action="store_true", help="make the tables of what is there, and train nothing"
     )
     _add_table_options(sweep)
     add_recipe_options(sweep)
@@ -217,18 +257,49 @@ def sweep_command(options: argparse.Namespace) -> None:
     cells = experiments.plan_cells(options.config, options.seeds, settings, out, given_fields(options))
     if options.dry_run:
         return _list_cells(options, cells)
-    result = experiments.run_sweep(
-        cells, out, jobs=options.jobs, baselines=options.baselines, train=train_recipe
-    )
+    if options.commands:
+        return _print_commands(options, cells, out)
+    if options.collect:
+        result = experiments.collect_sweep(cells, baselines=options.baselines)
+    else:
+        result = experiments.run_sweep(
+            cells, out, jobs=_jobs(options, cells), baselines=options.baselines, train=train_recipe,
+            engine=_engine(options, out),
+        )  # fmt: skip
     record = sweep_record(result, settings)
-    write_tables(result, record, Path(out))
-    write_page(result, record, Path(out))
+    with experiments.tables_held(Path(out)):
+        write_tables(result, record, Path(out))
+        write_page(result, record, Path(out))
     show(options, record, lambda: sweep_text(result))
     _require_whole(result)
 
 
+def _jobs(options: argparse.Namespace, cells: "Sequence[SweepCell]") -> int:
+    return options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
+
+
+def _engine(options: argparse.Namespace, out: str | Path) -> "Engine":
+    """What `--engine` names."""
+    if options.engine == "slurm":
+        given = dict(each.partition("=")[::2] for each in options.slurm)
+        return experiments.SlurmEngine(out, given, given.pop("cluster", "slurm"))
+    if options.engine == "ray":
+        return experiments.RayEngine(options.cell_gpus or 0.0)
+    return experiments.LocalEngine()
+
+
 def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse options that belong to the other kind of sweep."""
+    """Refuse options that belong to the other kind of sweep, or to another engine."""
+    for name, engine, given in (
+        ("--slurm", "slurm", options.slurm),
+        ("--cell-gpus", "ray", options.cell_gpus),
+    ):
+        if given and options.engine != engine:
+            raise ConfigurationError(
+                f"{name} belongs to --engine {engine}, and the engine is {options.engine}."
+            )
+    if odd := [each for each in options.slurm if not all(each.partition("="))]:
+        raise ConfigurationError(f"Expected --slurm KEY=VALUE, got {odd[0]!r}.")
     if options.table is None:
         if options.methods or options.datasets or options.small:
             raise ConfigurationError(
@@ -243,12 +314,13 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    gpus = experiments.devices_of(cells, options.jobs, experiments.visible_devices())
+    gpus = experiments.devices_of(cells, _jobs(options, cells), experiments.visible_devices())
     devices = {name: f"GPU {gpu}" if gpu else "CPU" for name, gpu in gpus.items()}
+    found = experiments.states_of(cells)
     states = [
         {
             "cell": cell.name,
-            "state": _state(cell),
+            "state": found[cell.name],
             "device": devices.get(cell.name, ""),
             "settings": cell.settings,
         }
@@ -257,6 +329,13 @@ def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes
     rows = [[row["cell"], row["state"], row["device"]] for row in states]
     header = ["cell", "state", "device"]
     show(options, states, lambda: "\n".join([table(header, rows), f"{len(cells)} cells", *notes]))
+
+
+def _print_commands(options: argparse.Namespace, cells: "Sequence[SweepCell]", out: str | Path) -> None:
+    lines = experiments.cell_commands(cells, out)
+    logger.info("%d of %d cells have a line.", len(lines), len(cells))
+    if lines or options.json:
+        show(options, lines, lambda: "\n".join(lines))
 
 
 def _require_whole(result: "SweepResult") -> None:
@@ -276,19 +355,29 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())
     if options.dry_run:
         return _list_cells(options, cells, experiments.remarks(entries, []))
+    if options.commands:
+        return _print_commands(options, cells, out)
     protocols = dict.fromkeys(entry.part.protocol for entry in entries)
     scorings = [experiments.ProtocolScoring(name) for name in protocols if name != "cacc"]
-    result = experiments.run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
+    result = (
+        experiments.collect_sweep(cells)
+        if options.collect
+        else experiments.run_sweep(
+            cells, out, jobs=_jobs(options, cells), scorings=scorings, train=train_recipe,
+            engine=_engine(options, out),
+        )
+    )  # fmt: skip
     records = experiments.table_records(entries, settings)
     tables, notes = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
     record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
-    write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
-    write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
-    write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
-    experiments.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
+    with experiments.tables_held(out):
+        write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
+        write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
+        write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
+        experiments.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)
@@ -363,11 +452,6 @@ def _field(key: str) -> tuple[str, Any]:
     raise ConfigurationError(
         f"Unknown key of --set {key!r}.{hint} `promptccd train --help` lists the fields."
     )
-
-
-def _state(cell: "SweepCell") -> str:
-    cell.require_same_recipe()
-    return "finished" if cell.finished() else "begun" if cell.resumed_recipe else "new"
 
 
 COMMANDS = {"sweep": _declare_sweep}

@@ -40,6 +40,7 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
+from promptccd.locks import LOCK
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
@@ -61,7 +62,7 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
-_IDLE = (".lock", FILES)  # files of a project that hold nothing of an image
+_IDLE = (LOCK, FILES)  # files of a project that hold nothing of an image
 _WRITTEN = (PAGE, TABLE, *EXPORTS)
 
 
@@ -353,7 +354,7 @@ def _nothing_left_of_an_error(out: Path) -> Iterator[None]:
         yield
     except BaseException:
         files = (path for path in (out / PROJECT).rglob("*") if path.is_file())
-        if all(path.name in _IDLE for path in files):
+        if all(path.name.startswith(_IDLE) for path in files):
             _remove_idle(out / PROJECT, made)
         raise
 

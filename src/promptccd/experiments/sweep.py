@@ -1,10 +1,15 @@
-"""A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop others."""
+"""A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop others.
+
+Any number of sweeps, and of trainings that something else started, work side by side on one folder: each holds the cell
+that it is at work on.
+"""
 
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -12,22 +17,22 @@ from typing import Any
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.experiments.engines.carrying import LOG, SECONDS_TO_WAIT_FOR_LOCK, CarriedCell, Engine, Work
+from promptccd.experiments.engines.local import LocalEngine, least_used
 from promptccd.experiments.sweep_cells import (
     BASELINES,
-    LOG,
-    CellProcess,
     ProtocolScoring,
     SweepCell,
-    Work,
-    least_used,
     score_baselines,
-    visible_devices,
+    shared_recipe,
+    states_of,
 )
+from promptccd.locks import lock_folder, owner_of
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
 from promptccd.runs.train_run import train_run
-from promptccd.storage import problems_of, read_file, refuse_links, remove_leftovers, require_space
+from promptccd.storage import read_file, refuse_links, remove_leftovers, require_space
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 
@@ -47,12 +52,14 @@ class SweepResult:
         scores: of every finished cell, by name.
         baselines: scores per seed, by the name of their row.
         failures: why a cell, or its baselines or protocol, is missing, by name.
+        unfinished: how far other cells are, by name: ``new``, ``begun``, or where somebody is at work on it.
     """
 
     cells: Sequence[SweepCell]
     scores: Mapping[str, ContinualScore]
     baselines: Mapping[str, Sequence[ContinualScore]]
     failures: Mapping[str, str]
+    unfinished: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
@@ -72,8 +79,11 @@ def run_sweep(
     baselines: bool = False,
     scorings: Sequence[ProtocolScoring] = (),
     train: Work = train_run,
+    engine: Engine | None = None,
 ) -> SweepResult:
     """Train all cells that are not finished; an earlier sweep in the folder goes on, also with more cells.
+
+    A cell that somebody else is at work on is left to them, also on another computer that has the folder.
 
     Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
     cell had been trained alone on this machine with this number of threads.
@@ -85,9 +95,10 @@ def run_sweep(
         baselines: also score the frozen backbone and raw pixels, once per data and seed.
         scorings: also score every cell by these protocols.
         train: trains a cell; a function of a module.
+        engine: carries the cells; by default processes of this machine do.
 
     Raises:
-        RunError: a cell was begun with other settings, another sweep is at work here, or a link lies in the way.
+        RunError: a cell was begun with other settings, or a link lies in the way.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
     if jobs < 1:
@@ -95,22 +106,45 @@ def run_sweep(
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    folder.lock()
-    try:
+    with tables_held(folder.path):
         refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
         for cell in cells:
             refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
-        remove_leftovers(folder.path)
-        with StopRequest() as stop:
-            return _Sweep(cells, folder.path, jobs, stop).run(train, baselines, scorings)
-    finally:
-        folder.unlock()
+    with StopRequest() as stop:
+        return _Sweep(cells, folder.path, jobs, stop, engine or LocalEngine()).run(train, baselines, scorings)
+
+
+def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
+    """What there is of a sweep, whoever trained it and while others train it; nothing is trained, scored or written.
+
+    Args:
+        cells: from `plan_cells`.
+        baselines: with the scores of baselines that an earlier sweep made.
+
+    Raises:
+        RunError: a cell was begun with other settings.
+    """
+    states = states_of(cells)
+    finished = [cell for cell in cells if states[cell.name] == "finished"]
+    return _result(
+        cells, finished, {}, {name: state for name, state in states.items() if state != "finished"}, baselines
+    )
+
+
+@contextmanager
+def tables_held(out: Path) -> Iterator[None]:
+    """Context in which no other sweep writes notes, tables and recipes into the same folder."""
+    with closing(lock_folder(out, SECONDS_TO_WAIT_FOR_LOCK)):
+        remove_leftovers(out)
+        yield
 
 
 class _Sweep:
-    def __init__(self, cells: Sequence[SweepCell], out: Path, jobs: int, stop: StopRequest):
-        self.cells, self.out, self.jobs, self.stop = cells, out, jobs, stop
+    def __init__(self, cells: Sequence[SweepCell], out: Path, jobs: int, stop: StopRequest, engine: Engine):
+        self.cells, self.out, self.jobs, self.stop, self.engine = cells, out, jobs, stop, engine
         self.failures: dict[str, str] = {}
+        self.elsewhere: dict[str, str] = {}
+        self._seen: dict[str, float] = {}  # since when somebody else is at work on a cell
         self.started = time.monotonic()
         self._open: set[str] = set()
 
@@ -128,51 +162,33 @@ class _Sweep:
         require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
         self._open = {cell.name for cell in todo}
         self._work_through(todo, train)
-        finished = [cell for cell in self.cells if cell.name not in self.failures]
-        tables = {}
+        absent = self.failures.keys() | self.elsewhere.keys()
+        finished = [cell for cell in self.cells if cell.name not in absent]
         prefixes = ["", BASELINES_OF]
         if baselines:
             rows = baseline_rows([cell.path for cell in finished], [cell.variant for cell in finished])
             sources = [cell for cell, names in zip(finished, rows, strict=True) if names]
             unscored = [cell for cell in sources if RunDirectory(cell.path).read(BASELINES) is None]
             self._work_through(unscored, score_baselines, BASELINES_OF)
-            tables = _named_baselines(finished, rows)
         for scoring in scorings:
             prefixes.append(f"{scoring.protocol} of ")
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
             self._work_through(unscored, scoring, prefixes[-1])
-        results = {cell.name: RunDirectory(cell.path).results for cell in finished}
-        scores = {name: score for name, score in results.items() if score is not None}
         names = [f"{prefix}{cell.name}" for prefix in prefixes for cell in self.cells]
         failures = {name: self.failures[name] for name in names if name in self.failures}
-        return SweepResult(self.cells, scores, tables, failures)
+        return _result(self.cells, finished, failures, self.elsewhere, baselines)
 
     def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, seconds = list(todo), list[float]()
-        running: list[tuple[SweepCell, CellProcess]] = []
-        devices = visible_devices()
+        running: list[tuple[SweepCell, CarriedCell]] = []
         asked = False
         try:
             while running or (waiting and not self.stop.received):
-                while waiting and len(running) < self.jobs and not self.stop.received:
-                    at_work = [cell for cell, _ in running]
-                    ready = (
-                        (cell, cell.recipe if prefix else self._recipe(cell, at_work)) for cell in waiting
-                    )
-                    cell, recipe = next((pair for pair in ready if pair[1] is not None), (None, None))
-                    if cell is None or recipe is None:
-                        break
-                    waiting.remove(cell)
-                    # One GPU each, as a training of one process takes: all would start on the first.
-                    device = least_used(devices, [process.device for _, process in running])
-                    logger.info(
-                        "[%d/%d] %s%s starts%s", len(todo) - len(waiting), len(todo), prefix, cell.name,
-                        f" on GPU {device}" if device else "",
-                    )  # fmt: skip
-                    if not prefix:
-                        self._note(cell, status="running")
-                    running.append((cell, CellProcess(recipe, work, device)))
+                self._begin(waiting, running, work, prefix, len(todo))
+                if not running:  # others are at work on all that is left
+                    time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting))
+                    continue
                 connection.wait([process.sentinel for _, process in running], timeout=_SECONDS_BETWEEN_LOOKS)
                 if self.stop.received and not asked:
                     asked = True
@@ -182,7 +198,10 @@ class _Sweep:
                 for cell, process in [pair for pair in running if not pair[1].running]:
                     running.remove((cell, process))
                     seconds.append(time.monotonic() - process.started)
-                    self._ended(cell, process, prefix, seconds, len(waiting) + len(running))
+                    if process.problem() is not None and owner_of(cell.path) and not self.stop.received:
+                        waiting.append(cell)  # somebody was quicker
+                    else:
+                        self._ended(cell, process, prefix, seconds, len(waiting) + len(running))
         finally:
             for _, process in running:
                 process.kill()
@@ -190,8 +209,32 @@ class _Sweep:
             done = len(self.cells) - len(self._open)
             raise self.stop.error(f"stopped; {done} of {len(self.cells)} cells are finished")
 
+    def _begin(
+        self,
+        waiting: list[SweepCell],
+        running: list[tuple[SweepCell, CarriedCell]],
+        work: Work,
+        prefix: str,
+        total: int,
+    ) -> None:
+        """Start as many cells as there is room for."""
+        devices = self.engine.devices()
+        while waiting and len(running) < self.jobs and not self.stop.received:
+            chosen = self._next(waiting, [cell for cell, _ in running], prefix)
+            if chosen is None:
+                return
+            cell, recipe = chosen
+            waiting.remove(cell)
+            # One GPU each, as a training of one process takes: all would start on the first.
+            device = least_used(devices, [process.device for _, process in running])
+            on = f" on GPU {device}" if device else ""
+            logger.info("[%d/%d] %s%s starts%s", total - len(waiting), total, prefix, cell.name, on)
+            if not prefix:
+                self._note(cell, status="running")
+            running.append((cell, self.engine.start(recipe, work, device)))
+
     def _ended(
-        self, cell: SweepCell, process: CellProcess, prefix: str, seconds: Sequence[float], left: int
+        self, cell: SweepCell, process: CarriedCell, prefix: str, seconds: Sequence[float], left: int
     ) -> None:
         name, problem = f"{prefix}{cell.name}", process.problem()
         elapsed = time.monotonic() - self.started
@@ -213,33 +256,66 @@ class _Sweep:
             spent = cell.seconds if problem is None else round(seconds[-1], 1)
             self._note(cell, status=status, seconds=spent, error=error)
 
-    def _recipe(self, cell: SweepCell, running: Collection[SweepCell]) -> Recipe | None:
-        """The recipe with the backbone that the cell shares; `None` while another cell pretrains it."""
-        resumed = cell.resumed_recipe
-        if resumed is not None:
-            backbone = Path(resumed.model.backbone or "")
-            coming = backbone.parent.name in self._open and not backbone.exists()
-            return None if coming and running else resumed
-        if cell.recipe.model.backbone is not None:
-            return cell.recipe
-        key = (cell.backbone_key, cell.seed)
-        mates = [other for other in self.cells if other != cell and (other.backbone_key, other.seed) == key]
-        for mate in mates:
-            backbone = RunDirectory(mate.path).backbone
-            if not problems_of(backbone):
-                return cell.with_backbone(backbone)
-        return None if any(mate in running for mate in mates) else cell.recipe
+    def _next(
+        self, waiting: list[SweepCell], running: Sequence[SweepCell], prefix: str
+    ) -> tuple[SweepCell, Recipe] | None:
+        """A cell to begin with, and its recipe; those that others are at work on come last, and may be left to them."""
+        owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
+        free = [cell for cell in waiting if cell.name not in owners]
+        for cell in [cell for cell in free if cell.name in self._seen and not prefix and cell.finished()]:
+            logger.info("%s: done elsewhere%s", cell.name, _average(cell))
+            self._open.discard(cell.name)
+            self._note(cell, status="finished", seconds=cell.seconds)
+            waiting.remove(cell)
+            free.remove(cell)
+        at_work = [cell for cell in self.cells if cell in running or cell.name in owners]
+        for others in (
+            [at_work] if running else [at_work, []]
+        ):  # rather than wait, it makes a backbone of its own
+            for cell in free:
+                recipe = cell.recipe if prefix else shared_recipe(cell, self.cells, others, self._open)
+                if recipe is not None:
+                    return cell, recipe
+        for name, owner in owners.items():
+            if name not in self._seen:
+                logger.info("%s: running on %s", name, owner.place)
+            since = self._seen.setdefault(name, time.monotonic())
+            # Cells of a sweep that was killed end within a second.
+            if not running and time.monotonic() - since > SECONDS_TO_WAIT_FOR_LOCK:
+                cell = next(each for each in waiting if each.name == name)
+                waiting.remove(cell)
+                self._open.discard(name)
+                self.elsewhere[name] = f"running on {owner.place}"
+        return None
 
     def _note(self, cell: SweepCell, **values: Any) -> None:
-        """Write values of a cell into ``sweep.json``; notes of cells from an earlier, other grid stay."""
-        try:
-            cells = dict(json.loads(read_file(self.out / STATE))["cells"])
-            before = dict(cells.get(cell.name, {}))
-        except (OSError, ValueError, TypeError, KeyError):
-            cells, before = {}, {}  # notes for a person; the sweep itself reads the folders of the runs
-        facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
-        cells[cell.name] = {**before, **facts, "error": None, **values}
-        RunDirectory(self.out).write(STATE, {"cells": cells})
+        """Write values of a cell into ``sweep.json``; notes of other sweeps and of another grid stay."""
+        with tables_held(self.out):
+            try:
+                cells = dict(json.loads(read_file(self.out / STATE))["cells"])
+                before = dict(cells.get(cell.name, {}))
+            except (OSError, ValueError, TypeError, KeyError):
+                cells, before = {}, {}  # notes for a person; the sweep itself reads the folders of the runs
+            facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
+            cells[cell.name] = {**before, **facts, "error": None, **values}
+            RunDirectory(self.out).write(STATE, {"cells": cells})
+
+
+def _result(
+    cells: Sequence[SweepCell],
+    finished: Sequence[SweepCell],
+    failures: Mapping[str, str],
+    unfinished: Mapping[str, str],
+    baselines: bool,
+) -> SweepResult:
+    """What is in the folders of finished cells."""
+    results = {cell.name: RunDirectory(cell.path).results for cell in finished}
+    scores = {name: score for name, score in results.items() if score is not None}
+    tables = {}
+    if baselines:
+        rows = baseline_rows([cell.path for cell in finished], [cell.variant for cell in finished])
+        tables = _named_baselines(finished, rows)
+    return SweepResult(cells, scores, tables, failures, unfinished)
 
 
 def _named_baselines(

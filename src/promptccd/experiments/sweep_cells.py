@@ -1,30 +1,25 @@
 """The cells of a sweep: every recipe with every combination of values, once per seed."""
 
-import gc
 import itertools
 import json
-import logging
 import os
 import re
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers.utils import logging as transformers_logging
-
-from promptccd.errors import ConfigurationError, PromptCCDError
+from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
-from promptccd.processes import ProcessApart
+from promptccd.experiments.engines.local import least_used
+from promptccd.locks import lock_folder, owners_of
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options, require_whole_patches
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import PIXELS
-from promptccd.storage import make_inside, open_to_change, problems_of, remove_leftovers
+from promptccd.storage import problems_of, remove_leftovers
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
@@ -121,9 +116,10 @@ class SweepCell:
     def conclude(self) -> None:
         """Delete what is left of a training, or a scoring, that was killed after the last stage."""
         run = RunDirectory(self.path)
-        remove_leftovers(run.path)
-        for stage in range(run.num_stages):
-            run.forget_states(stage)
+        with suppress(RunError), closing(lock_folder(run.path)):  # who writes there does so as well
+            remove_leftovers(run.path)
+            for stage in range(run.num_stages):
+                run.forget_states(stage)
 
 
 def plan_cells(
@@ -224,54 +220,18 @@ def _same_place(recorded: str | None, given: str) -> bool:
     return all(place.exists() for place in places) and places[0].samefile(places[1])
 
 
-logger = logging.getLogger(__name__)
-
-LOG = "train.log"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 BASELINES = "baselines.json"
-SECONDS_TO_WAIT_FOR_LOCK = 30.0  # cells of a killed sweep release their runs within one second
-_LAST_LINES = 5
-
-Work = Callable[[Recipe], Any]
-
-
-class CellProcess(ProcessApart):
-    """Calls `work`, a function of a module, with a cell's recipe; output goes to the cell's ``train.log``.
-
-    Args:
-        recipe: of the cell.
-        work: the function.
-        device: the only GPU that the process sees, as ``CUDA_VISIBLE_DEVICES`` names it; empty for all.
-    """
-
-    def __init__(self, recipe: Recipe, work: Work, device: str = ""):
-        self.device = device
-        folder = Path(recipe.training.output_dir)
-        self.log = make_inside(folder.parent, folder.name) / LOG
-        os.close(open_to_change(self.log))  # `problem` reads it, even if the process is killed at once
-        self.started = time.monotonic()
-        arguments = (recipe.to_dict(), work, self.log, Path.cwd(), device)
-        super().__init__(_work_alone, arguments, [__name__, work.__module__])
-
-    def problem(self) -> str | None:
-        """Why an ended process failed, from the end of its log; `None` if it did not."""
-        code, killed = self.ended()
-        if code == 0:
-            return None
-        self.end_rest()
-        lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line]
-        lines += [killed] * bool(killed)
-        return "\n".join(lines[-_LAST_LINES:]) or f"exit code {code}"
 
 
 def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
     evaluation = _evaluation_of(recipe)
-    scores = {
-        f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
-        PIXELS: evaluation.raw_pixels(),
-    }
-    evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+    with closing(lock_folder(evaluation.run.path)):
+        scores = {
+            f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
+            PIXELS: evaluation.raw_pixels(),
+        }
+        evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
 
 
 def _evaluation_of(recipe: Recipe) -> RunEvaluation:
@@ -295,7 +255,8 @@ class ProtocolScoring:
     def __call__(self, recipe: Recipe) -> None:
         """Score and write."""
         evaluation = _evaluation_of(recipe)
-        evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
+        with closing(lock_folder(evaluation.run.path)):
+            evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
         """The score to compare with the paper, of k-means or of the method's own answer; `None` before scoring."""
@@ -319,14 +280,47 @@ class ProtocolScoring:
         return None if values is None else SCORE_TYPES.get(self.protocol, ContinualScore).from_dict(values)
 
 
-def visible_devices() -> list[str]:
-    """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
-    named = os.environ.get(VISIBLE)
-    if named is not None:
-        devices = [each.strip() for each in named.split(",")]
-        # CUDA shows none behind the first that is none.
-        return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
-    return [str(number) for number in range(torch.cuda.device_count())]
+def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
+    """How far each cell is, by name: ``new``, ``begun``, ``finished``, or ``running on`` a computer.
+
+    Raises:
+        RunError: one was begun with other settings.
+    """
+    for cell in cells:
+        cell.require_same_recipe()
+    states = {
+        cell.name: "finished" if cell.finished() else "begun" if cell.resumed_recipe else "new"
+        for cell in cells
+    }
+    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
+    return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
+
+
+def shared_recipe(
+    cell: SweepCell, cells: Sequence[SweepCell], at_work: Sequence[SweepCell], to_come: Collection[str] = ()
+) -> Recipe | None:
+    """The recipe of a cell with the backbone that it shares; `None` while another cell pretrains it.
+
+    Args:
+        cell: the cell.
+        cells: all of them.
+        at_work: those that are trained just now.
+        to_come: names of those that will have been trained.
+    """
+    resumed = cell.resumed_recipe
+    if resumed is not None:
+        backbone = Path(resumed.model.backbone or "")
+        coming = backbone.parent.name in to_come and not backbone.exists()
+        return None if coming and at_work else resumed
+    if cell.recipe.model.backbone is not None:
+        return cell.recipe
+    key = (cell.backbone_key, cell.seed)
+    mates = [other for other in cells if other != cell and (other.backbone_key, other.seed) == key]
+    for mate in mates:
+        backbone = RunDirectory(mate.path).backbone
+        if not problems_of(backbone):
+            return cell.with_backbone(backbone)
+    return None if any(mate in at_work for mate in mates) else cell.recipe
 
 
 def devices_of(cells: Sequence[SweepCell], jobs: int, devices: Sequence[str]) -> dict[str, str]:
@@ -346,34 +340,3 @@ def devices_of(cells: Sequence[SweepCell], jobs: int, devices: Sequence[str]) ->
             found[cell.name] = least_used(devices, list(found.values()))
     later = " or ".join(devices[:jobs])
     return {cell.name: found.get(cell.name, later) for cell in cells if not cell.finished()}
-
-
-def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
-    """The device that the fewest processes use, the first of several; empty without devices."""
-    return min(devices, key=at_work.count, default="")
-
-
-def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path, device: str) -> None:
-    """The main function of the process of a cell."""
-    if device:
-        os.environ[VISIBLE] = device  # before CUDA starts in here
-    gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
-    os.chdir(folder)
-    descriptor = open_to_change(log, os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    recipe = Recipe.from_dict(values)
-    try:
-        run = RunDirectory(recipe.training.output_dir)
-        run.lock(SECONDS_TO_WAIT_FOR_LOCK)
-        run.unlock()
-        work(recipe)
-    except PromptCCDError as error:
-        logger.error("%s: %s", type(error).__name__, error)
-        sys.exit(error.exit_code)
-    except BaseException:  # into the log of the cell
-        logger.exception("This is a bug, or the machine ran out of something:")
-        sys.exit(1)

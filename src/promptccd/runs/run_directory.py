@@ -20,8 +20,8 @@ from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
 from promptccd.errors import MOST_LISTED, ConfigurationError, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.locks import FolderLock, lock_folder
 from promptccd.storage import (
-    lock_folder,
     make_inside,
     newer_format,
     problems_of,
@@ -91,7 +91,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._lock: int | None = None
+        self._lock: FolderLock | None = None
 
     def stage(self, index: int) -> Path:
         """Folder of a stage's checkpoint."""
@@ -226,7 +226,7 @@ class RunDirectory:
     def unlock(self) -> None:
         """Let others write again."""
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
             self._lock = None
 
     def prepare(self, recipe: Recipe, stages: StageStream) -> None:

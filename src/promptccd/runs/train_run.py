@@ -4,8 +4,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ from promptccd.evaluation import (
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
+from promptccd.runs.beside import AfterStages, Beside
 from promptccd.runs.card_usage import Example, example_pictures
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
@@ -101,8 +102,6 @@ from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
-
-AfterStages = Callable[[RunDirectory, Sequence[int]], None]
 
 
 def stage_stream(
@@ -249,7 +248,8 @@ def train_run(
         recipe: the data, the model and how to train it.
         accelerator: by default one is made as the recipe says; it may not accumulate gradients.
         after_stages: the main process calls it with the run and its finished stages, at the start (if any are
-            finished) and after every stage.
+            finished) and after every stage. Where several processes train together none waits for it but at the end,
+            and what was finished meanwhile comes in one call.
         stages: by default they are cut as the recipe says.
         callbacks: called during the training; they may end it early.
 
@@ -283,8 +283,8 @@ def train_run(
                 run.prepare(recipe, stages)
                 require_space(run.path, space.left(run, len(stages)), "what is left of the training")
             accelerator.wait_for_everyone()
-            with reproducible(arguments.deterministic):
-                score = _Run(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
+            with reproducible(arguments.deterministic), _beside(after_stages, accelerator) as after:
+                score = _Run(recipe, stages, run, accelerator, stop, after, callbacks).train()
             if own_processes:
                 accelerator.end_training()
             return score
@@ -299,6 +299,13 @@ def train_run(
             ) from error
         finally:
             run.unlock()
+
+
+def _beside(
+    after_stages: AfterStages | None, accelerator: Accelerator
+) -> AbstractContextManager[AfterStages | None]:
+    is_shared = accelerator.num_processes > 1 and accelerator.is_main_process
+    return Beside(after_stages) if after_stages and is_shared else nullcontext(after_stages)
 
 
 def _in_precision(recipe: Recipe, precision: MixedPrecision) -> Recipe:

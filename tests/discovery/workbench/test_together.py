@@ -29,8 +29,8 @@ from promptccd.discovery.workbench import OpenPage, address_of
 from promptccd.discovery.workbench.routes import WAITS_S
 from promptccd.discovery.workbench.serving import ADDRESS
 from promptccd.errors import RegistryError, RunError
+from promptccd.locks import lock_folder
 from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
-from promptccd.storage import lock_folder
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
@@ -94,11 +94,11 @@ def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
         waiting = pool.submit(window.do, do="rename", group=0, name="heron")
         time.sleep(0.3)
         assert not waiting.done()
-        os.close(lock)
+        lock.close()
         assert waiting.result(10)[0] == 200
         lock = lock_folder(project / ".promptccd")
         status, told = window.do(do="rename", group=0, name="egret")
-        os.close(lock)
+        lock.close()
     assert (status, "is writing to" in told["error"]) == (409, True)
     assert window.get("state")["groups"][0]["name"] == "heron"
 

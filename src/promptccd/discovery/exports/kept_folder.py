@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,11 +23,11 @@ from pathlib import Path
 from promptccd import system
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError, DiskError, RunError
+from promptccd.locks import LOCK, lock_folder
 from promptccd.storage import (
     EXPORTED,
     TEMPORARY,
     append_to,
-    lock_folder,
     make_folder,
     newer_format,
     plain_json,
@@ -36,6 +35,7 @@ from promptccd.storage import (
     refuse_links,
     remove_leftovers,
     sha256_of,
+    temporary,
     write_file,
 )
 
@@ -201,7 +201,7 @@ class KeptFolder:
             ) from error
         finally:
             remove_leftovers(path)
-            os.close(lock)
+            lock.close()
 
     def held(self) -> dict[str, str]:
         """What files that are there were made of, by place."""
@@ -387,7 +387,7 @@ class KeptFolder:
         waiting, placed = list[tuple[Path, _Line, Item]](), dict[str, str]()
         for item in items:
             tick()
-            staging = self.path / f"{TEMPORARY}export-{secrets.token_hex(4)}"
+            staging = temporary(self.path / "export")
             try:
                 place = item.place + (item.make(staging) or "")
                 self._folder_of(place)
@@ -532,7 +532,7 @@ def _write(content: bytes, target: Path) -> None:
 
 def _holds_something(path: Path) -> bool:
     try:
-        return any(each.name != ".lock" and not each.name.startswith(TEMPORARY) for each in path.iterdir())
+        return any(not each.name.startswith((LOCK, TEMPORARY)) for each in path.iterdir())
     except OSError:
         return True  # no folder
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
 from promptccd.errors import DataError
-from promptccd.storage import TEMPORARY
+from promptccd.storage import temporary
 
 PUBLISH, PARQUET = "publish", "publish-parquet"
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
@@ -87,7 +86,7 @@ def export_parquet(
         if held and set(held.values()) == whole:
             folder.put([Item(place, made, _is_there, place) for place, made in held.items()])
         else:
-            staging = folder.path / f"{TEMPORARY}shards-{secrets.token_hex(4)}"
+            staging = temporary(folder.path / "shards")
             try:
                 shards = _shards(photos, records, staging, missing, tick)
                 made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again

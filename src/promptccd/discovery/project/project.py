@@ -20,6 +20,7 @@ from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError, nothing_at
+from promptccd.locks import lock_folder
 from promptccd.registry import (
     LONGEST_JOURNAL,
     CategoryRegistry,
@@ -35,7 +36,7 @@ from promptccd.registry import (
     has_registry,
 )
 from promptccd.registry.tables import Patch
-from promptccd.storage import REPLACED, lock_folder, remove_leftovers, write_file
+from promptccd.storage import REPLACED, remove_leftovers, write_file
 
 if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features, Means
@@ -324,7 +325,7 @@ class Project:
                     self._store.write_whole()
                 yield
             finally:
-                os.close(lock)
+                lock.close()
 
     @staticmethod
     def _latest(entries: Sequence[LogEntry], number: int | None) -> bool:

@@ -24,6 +24,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.locks import LOCK
 from promptccd.models.hub_names import parted
 from promptccd.training.gpus import device_named, placed
 from promptccd.training.progress import StopRequest
@@ -132,7 +133,8 @@ class Grouping:
         with visit.held():
             photos, rows = visit.project().photos, rows_of(visit.project())
             made = export_publish(photos, rows, _emptied(visit.taken), lambda: None)
-            (made.place / ".lock").unlink()
+            for lock in made.place.glob(f"{LOCK}*"):
+                lock.unlink()
             return _zipped(made.place.rename(visit.taken / "images"))
 
     def model(self, visit: Visit) -> Path:

@@ -14,7 +14,8 @@ from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.routes import build_routes
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
+from promptccd.locks import lock_folder
+from promptccd.storage import make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
 TOKEN_BYTES, TOKEN_LENGTH = 24, 32  # in base64
@@ -62,7 +63,7 @@ class OpenPage(ServingThread):
         self.bench.closing = True
         super().close()
         self.bench.photos.close()
-        os.close(self._lock)
+        self._lock.close()
 
 
 def address_of(out: Path) -> str | None:
@@ -84,7 +85,7 @@ def address_of(out: Path) -> str | None:
                 "there first."
             ) from None
         return str(found["url"])
-    os.close(probe)  # its server has ended
+    probe.close()  # its server has ended
     return None
 
 

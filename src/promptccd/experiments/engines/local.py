@@ -1,0 +1,76 @@
+"""Cells as processes of this machine, one GPU each; nothing listens, and they end with the sweep."""
+
+import gc
+import itertools
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from promptccd.experiments.engines.carrying import Work, last_words, log_of, work_into_log
+from promptccd.processes import ProcessApart
+from promptccd.training.recipe import Recipe
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class LocalEngine:
+    """Starts cells in processes of this machine."""
+
+    def devices(self) -> Sequence[str]:
+        """The GPUs that this process sees."""
+        return visible_devices()
+
+    def start(self, recipe: Recipe, work: Work, device: str) -> "CellProcess":
+        """Start a cell."""
+        return CellProcess(recipe, work, device)
+
+
+class CellProcess(ProcessApart):
+    """Calls `work`, a function of a module, with a cell's recipe; output goes to the cell's ``train.log``.
+
+    Args:
+        recipe: of the cell.
+        work: the function.
+        device: the only GPU that the process sees, as ``CUDA_VISIBLE_DEVICES`` names it; empty for all.
+    """
+
+    def __init__(self, recipe: Recipe, work: Work, device: str = ""):
+        self.device, self.log, self.started = device, log_of(recipe), time.monotonic()
+        arguments = (recipe.to_dict(), work, self.log, Path.cwd(), device)
+        super().__init__(_work_alone, arguments, [__name__, work.__module__])
+
+    def problem(self) -> str | None:
+        """Why an ended process failed, from the end of its log; `None` if it did not."""
+        code, killed = self.ended()
+        if code == 0:
+            return None
+        self.end_rest()
+        return last_words(self.log, killed, code)
+
+
+def visible_devices() -> list[str]:
+    """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        devices = [each.strip() for each in named.split(",")]
+        # CUDA shows none behind the first that is none.
+        return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
+    """The device that the fewest processes use, the first of several; empty without devices."""
+    return min(devices, key=at_work.count, default="")
+
+
+def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path, device: str) -> None:
+    """The main function of the process of a cell."""
+    if device:
+        os.environ[VISIBLE] = device  # before CUDA starts in here
+    gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
+    sys.exit(work_into_log(values, work, log, folder))

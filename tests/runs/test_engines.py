@@ -1,0 +1,170 @@
+"""Cells that Slurm or Ray carries are the bytes of those that this machine's processes train; both are optional."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from promptccd.cli.main import main
+from promptccd.errors import ConfigurationError
+from promptccd.experiments import RayEngine, SlurmEngine, run_sweep
+from promptccd.experiments.engines.carrying import JobOfACell
+from promptccd.training.recipe import Recipe
+from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
+
+__all__ = ["recipes", "undisturbed"]  # fixtures
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm, and the engine is local."),
+        (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray, and the engine is local."),
+        (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE, got 'gpu'."),
+    ],
+)
+def test_options_of_another_engine_are_refused(recipes: Path, tmp_path: Path, capsys, words, message) -> None:
+    sweep = ["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(tmp_path)]
+    assert main([*sweep, *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("engine", "module"), [("slurm", "submitit"), ("ray", "ray")])
+def test_an_engine_that_is_not_installed_says_how_it_is(
+    recipes: Path, tmp_path: Path, capsys, monkeypatch, engine: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    sweep = ["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(tmp_path)]
+    assert main([*sweep, "--engine", engine]) == 2
+    assert f"pip install 'promptccd[{engine}]'" in capsys.readouterr().err
+
+
+class Ended(JobOfACell):
+    """A cell that ended as it is told to."""
+
+    def __init__(self, recipe: Recipe, outcome: int | Exception):
+        self.told = outcome
+        super().__init__(recipe)
+
+    def _result(self) -> int:
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+
+def test_a_cell_elsewhere_tells_why_it_failed(recipes: Path, tmp_path: Path) -> None:
+    (cell,) = plan(recipes, tmp_path, seeds=(1,))
+    for outcome, problem in (
+        (0, None),
+        (3, "exit code 3"),
+        (RuntimeError("the node\nis gone"), "RuntimeError: the node is gone"),
+    ):
+        ended = Ended(cell.recipe, outcome)
+        assert os.read(ended.sentinel, 1) == b""  # it is ready
+        assert not ended.running
+        assert ended.problem() == problem
+    (tmp_path / "tiny-seed1" / "train.log").write_text("DivergedError: x\n")
+    ended = Ended(cell.recipe, 4)
+    os.read(ended.sentinel, 1)
+    assert ended.problem() == "DivergedError: x"
+
+
+def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", object())
+    with pytest.raises(
+        ConfigurationError, match=r"RAY_ADDRESS names no cluster, and none is started.*ray start"
+    ):
+        RayEngine()
+    monkeypatch.setitem(sys.modules, "submitit", object())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="No sbatch is here"):
+        SlurmEngine(tmp_path, {})
+
+
+def strike(place: Path, number: int) -> None:
+    """Send a signal to who trains a cell, once it has saved a state."""
+    while not list(place.glob("resume/stage*")):
+        time.sleep(0.02)
+    os.kill(int((place / ".lock").read_text().partition(" on ")[0]), number)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_jobs_are_queued_again_when_they_are_preempted(
+    recipes: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("submitit", reason="needs promptccd[slurm]")
+    cells = plan(recipes, tmp_path)
+    engine = SlurmEngine(tmp_path, {}, cluster="local")
+    preempts = threading.Thread(target=strike, args=(cells[0].path, signal.SIGUSR2))
+    preempts.start()
+    assert run_sweep(cells, tmp_path, jobs=2, engine=engine).failures == {}
+    preempts.join()
+    assert "the job is queued again" in (cells[0].path / "train.log").read_text()
+    assert hashes(cells) == hashes(plan(recipes, undisturbed))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A Ray cluster of two nodes on this machine, which asks for a token: the environment of who may join it."""
+    if find_spec("ray") is None:
+        pytest.skip("needs promptccd[ray]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "token").write_text("0123456789abcdef" * 4)
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"), "RAY_ADDRESS": address}
+    own |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    program = [sys.executable, "-m", "ray.scripts.scripts"]
+    small = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "80000000"]
+    for first in (
+        ["--head", "--port", address.partition(":")[2], "--include-dashboard=false"],
+        ["--address", address],
+    ):
+        subprocess.run(
+            [*program, "start", *first, *small], check=True, capture_output=True, env=os.environ | own
+        )
+    yield os.environ | own
+    subprocess.run([*program, "stop", "--force"], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_worker_of_ray_that_is_killed_costs_steps_alone(
+    recipes: Path, undisturbed: Path, tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    cells = plan(recipes, tmp_path / "out")
+    words = [
+        "sweep",
+        "--config",
+        str(recipes / "tiny.yaml"),
+        "--seeds",
+        "1",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    sweep = [sys.executable, "-m", "promptccd", *words, "--engine", "ray"]
+    stranger = subprocess.run(
+        sweep, capture_output=True, text=True, check=False, env=cluster | {"RAY_AUTH_MODE": "disabled"}
+    )
+    assert stranger.returncode == 2
+    assert "cannot be joined" in stranger.stderr
+    assert "oken" in stranger.stderr
+    kills = threading.Thread(target=strike, args=(cells[0].path, signal.SIGKILL))
+    kills.start()
+    ended = subprocess.run(sweep, capture_output=True, text=True, check=False, env=cluster)
+    assert ended.returncode == 0, ended.stderr
+    kills.join()
+    assert "goes on at epoch" in (cells[0].path / "train.log").read_text()
+    assert hashes(cells) == hashes(plan(recipes, undisturbed))

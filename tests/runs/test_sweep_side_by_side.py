@@ -1,0 +1,137 @@
+"""Sweeps of many computers on one folder: side by side, as lines for a scheduler, and collected from anywhere."""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.experiments import cell_commands, collect_sweep, run_sweep, states_of, sweep
+from promptccd.locks import lock_folder
+from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
+
+__all__ = ["recipes", "undisturbed"]  # fixtures
+
+
+def command(recipes: Path, out: Path, *words: str) -> list[str]:
+    return ["sweep", "--config", str(recipes / "tiny.yaml"), "--out", str(out), "--seeds", "1", "2", *words]
+
+
+def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
+    recipes: Path, tmp_path: Path, monkeypatch, capsys, caplog
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("SLURM_JOB_ID", "38_2")
+    out = tmp_path / "it's here"
+    held = lock_folder(out / "tiny-seed1")
+    assert main(command(recipes, out, "--commands")) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    recipe = out / ".cells" / "tiny-seed2.yaml"
+    assert shlex.split(line)[-3:] == ["train", "--config", str(recipe)]
+    where = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
+    assert f"tiny-seed1: running on {where}, and has no line" in caplog.text
+    assert "1 of 2 cells have a line." in caplog.text
+    assert main(command(recipes, out, "--dry-run", "--json")) == 0
+    assert [cell["state"] for cell in json.loads(capsys.readouterr().out)] == [f"running on {where}", "new"]
+    held.close()
+    assert main(command(recipes, out, "--commands", "--json")) == 0
+    assert [shlex.split(line)[-1] for line in json.loads(capsys.readouterr().out)] == [
+        str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
+    ]
+    assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", "tiny-seed1"]
+
+
+def test_nothing_is_collected_where_nothing_is_finished(recipes: Path, tmp_path: Path, capsys) -> None:
+    held = lock_folder(tmp_path / "tiny-seed1")
+    assert main(command(recipes, tmp_path, "--collect")) == 0
+    printed = capsys.readouterr().out
+    held.close()
+    assert f"not finished: tiny-seed1: running on {socket.gethostname()} (process {os.getpid()})" in printed
+    assert "not finished: tiny-seed2: new" in printed
+    table = (tmp_path / "table.md").read_text()
+    assert "Not finished: tiny-seed2: new" in table
+    assert not (tmp_path / "tiny-seed2").exists()
+
+
+def test_one_of_three_ways_is_chosen(recipes: Path, tmp_path: Path, capsys) -> None:
+    assert main(command(recipes, tmp_path, "--collect", "--commands")) == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_lines_run_by_a_pool_give_the_bytes_of_a_sweep(
+    recipes: Path, undisturbed: Path, tmp_path: Path, capsys
+) -> None:
+    """Twelve stages, in two processes at once, by nothing but a shell."""
+    pool = undisturbed.parent / "pool"  # as deep: a run names its backbone from where it lies
+    shutil.copytree(undisturbed, pool)
+    assert run_sweep(plan(recipes, pool, seeds=(1, 2, 3)), pool, jobs=2).failures == {}
+    out = tmp_path / "lines"
+    cells = plan(recipes, out, seeds=(1, 2, 3))
+    lines = "\n".join(cell_commands(cells, out))
+    words = ["xargs", "-P2", "-d", "\n", "-I{}", "sh", "-c", "{}"]
+    program = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{program}:{os.environ['PATH']}"}
+    ended = subprocess.run(words, input=lines, text=True, capture_output=True, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert hashes(cells) == hashes(plan(recipes, pool, seeds=(1, 2, 3)))
+    assert cell_commands(cells, out) == []
+    assert main(command(recipes, out, "3", "--collect")) == 0
+    assert "not finished" not in capsys.readouterr().out
+    assert collect_sweep(cells).groups == run_sweep(cells, out).groups
+    assert not (out / "tiny-seed1" / "train.log").exists()  # no sweep trained
+
+
+@pytest.mark.slow
+def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
+    recipes: Path, undisturbed: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    held = lock_folder(tmp_path / "tiny-seed1")
+    assert main(command(recipes, tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert f"not finished: tiny-seed1: running on {socket.gethostname()}" in printed
+    assert "missing" not in printed
+    assert "tiny (1 of 2)" in (tmp_path / "table.md").read_text()
+    cells = plan(recipes, tmp_path)
+    assert states_of(cells)["tiny-seed2"] == "finished"
+    held.close()
+    assert main(command(recipes, tmp_path)) == 0
+    assert hashes(cells) == hashes(plan(recipes, undisturbed))
+
+
+HOST = """
+import socket, sys
+from promptccd import system
+if not {reach}:  # this host sees no lock of the other
+    socket.gethostname = lambda: "{name}"
+    system.fcntl.flock = lambda descriptor, how: None
+from promptccd.cli.main import main
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reach", [True, False], ids=["shared locks", "locks local to a host"])
+def test_two_sweeps_work_side_by_side(recipes: Path, undisturbed: Path, tmp_path: Path, reach: bool) -> None:
+    """With locks that do not reach the other, both may train a cell: what is there already is what they would write."""
+    out = tmp_path / "out"
+    hosts = []
+    for name in ("a", "b"):
+        script = tmp_path / f"{name}.py"
+        script.write_text(HOST.format(name=name, reach=reach))
+        words = [sys.executable, str(script), *command(recipes, out, "3")]
+        hosts.append(subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    said = [host.communicate() for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], said
+    assert all("FAILED" not in error for _, error in said)
+    cells = plan(recipes, out, seeds=(1, 2, 3))
+    assert states_of(cells) == dict.fromkeys(["tiny-seed1", "tiny-seed2", "tiny-seed3"], "finished")
+    assert hashes(cells[:2]) == hashes(plan(recipes, undisturbed))
