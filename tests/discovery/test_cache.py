@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -432,6 +433,52 @@ def test_adding_a_few_rewrites_no_more_than_one_file(tmp_path, monkeypatch):
     assert [name for name in sorted(after) if after[name] != before.get(name)] == ["000009.safetensors"]
     packs = Packs(tmp_path, "packs")
     assert packs.load([f"{98:064x}", f"{3:064x}", f"{200:064x}"]) == {f"{98:064x}": b"b", f"{3:064x}": b"\3"}
+
+
+def test_storing_more_opens_nothing_again_but_the_last_file(tmp_path, monkeypatch):
+    """Else a million features took a thousand times what a thousand take."""
+    monkeypatch.setattr(cache, "ROWS", 4)
+    opened, read, digests_of = list[str](), cache.read_file, Packs._digests
+
+    def reading(path: Path, most: int) -> bytes:
+        opened.append(path.name)
+        return read(path, most)
+
+    def indexing(packs: Packs, path: Path) -> list[str]:
+        opened.append(path.name)
+        return digests_of(packs, path)
+
+    monkeypatch.setattr(cache, "read_file", reading)
+    monkeypatch.setattr(Packs, "_digests", indexing)
+    kept = FeatureCache(tmp_path)
+    keys = [f"{number:064x}" for number in range(30)]
+    for start in range(0, 30, 3):
+        kept.store("a", keys[start : start + 3], torch.full((3, 2), float(start)))
+    assert len(opened) <= 10, "at most one to go on in, each time"
+    assert {key: row.tolist() for key, row in kept.load("a", keys).items()} == {
+        key: [float(number // 3 * 3)] * 2 for number, key in enumerate(keys)
+    }
+    whole = contents(tmp_path)
+    shutil.rmtree(tmp_path / "a")
+    FeatureCache(tmp_path).store(
+        "a", keys, torch.arange(10.0).mul(3).repeat_interleave(3)[:, None].repeat(1, 2)
+    )
+    assert contents(tmp_path) == whole
+
+
+def test_what_another_process_stored_or_took_away_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "ROWS", 2)
+    one, other = Packs(tmp_path, "packs"), Packs(tmp_path, "packs")
+    one.add({"a" * 64: b"1", "b" * 64: b"2", "c" * 64: b"3"})
+    other.add({"d" * 64: b"4", "a" * 64: b"no"})
+    other.discard(["b" * 64])
+    one.add({"b" * 64: b"5", "d" * 64: b"no"})
+    assert Packs(tmp_path, "packs").load(each * 64 for each in "abcd") == one.load(
+        each * 64 for each in "abcd"
+    )
+    assert one.load(each * 64 for each in "abcd") == {
+        "a" * 64: b"1", "b" * 64: b"5", "c" * 64: b"3", "d" * 64: b"4",
+    }  # fmt: skip
 
 
 def test_a_second_name_for_a_file_is_no_reason_to_read_it(run, album, tmp_path, monkeypatch):

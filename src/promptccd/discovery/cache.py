@@ -69,6 +69,7 @@ class Packs:
     def __init__(self, folder: Path, name: str):
         self._parent, self.folder = folder, folder / name
         self._numbers: dict[str, int] | None = None
+        self._last, self._rows_in_last, self._stamp = -1, 0, -1  # of the index
         self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}  # files that `row` reads from
 
     def load(self, digests: Iterable[str]) -> dict[str, bytes]:
@@ -83,7 +84,8 @@ class Packs:
 
     def row(self, digest: str) -> bytes | None:
         """One row, unchecked and without reading the rest of its file: for pictures, which nothing is computed from."""
-        number = self._index().get(digest)
+        # A page that is open does not follow what a discovery adds: reading the index anew takes longer than a picture.
+        number = (self._index() if self._numbers is None else self._numbers).get(digest)
         if number is None:
             return None
         try:
@@ -111,9 +113,8 @@ class Packs:
             fresh = {digest: row for digest, row in rows.items() if digest not in numbers}
             if not fresh:
                 return
-            last = max(numbers.values(), default=-1)
-            counted = sum(number == last for number in numbers.values())
-            if 0 < counted < ROWS:
+            last = self._last
+            if 0 < self._rows_in_last < ROWS:
                 fresh = self._rows(last) | fresh
             else:
                 last += 1
@@ -122,8 +123,10 @@ class Packs:
             for number, start in enumerate(range(0, len(items), ROWS), start=last):
                 part = dict(items[start : start + ROWS])
                 write_file(self._path(number), _packed(part))
-                numbers |= dict.fromkeys(part, number)
+                numbers.update(dict.fromkeys(part, number))
+                self._last, self._rows_in_last = number, len(part)
                 self._open.pop(number, None)
+            self._stamp = self._stamped()
         except (OSError, PromptCCDError) as error:
             logger.warning(
                 "What goes into %s could not be kept, and will be made again: %s", self.folder, error
@@ -144,13 +147,21 @@ class Packs:
         return self.folder / f"{number:06d}.safetensors"
 
     def _index(self) -> dict[str, int]:
-        """The number of the file that each digest is in."""
-        if self._numbers is None:
-            self._numbers = {}
+        """The number of the file that each digest is in; read again only if somebody else has written since."""
+        stamp = self._stamped()
+        if self._numbers is None or stamp != self._stamp:
+            numbers = dict[str, int]()
+            self._open, self._last, self._rows_in_last = {}, -1, 0
             for path in sorted(self.folder.glob("*.safetensors")):
-                if _PACK.fullmatch(path.name):
-                    self._numbers |= dict.fromkeys(self._digests(path), int(path.stem))
+                if _PACK.fullmatch(path.name) and (digests := self._digests(path)):
+                    self._last, self._rows_in_last = int(path.stem), len(digests)
+                    numbers.update(dict.fromkeys(digests, self._last))
+            self._numbers, self._stamp = numbers, self._stamped()
         return self._numbers
+
+    def _stamped(self) -> int:
+        """When a file was last put in, or taken out."""
+        return self.folder.stat().st_mtime_ns if self.folder.is_dir() else -1
 
     def _digests(self, path: Path) -> list[str]:
         refuse_links(path.parent, [path.name])
@@ -182,9 +193,7 @@ class Packs:
 
     def _drop(self, path: Path, error: Exception) -> dict[str, bytes]:
         logger.warning("%s in %s is damaged and made again (%s).", path.name, self.folder, error)
-        if self._numbers is not None:
-            number = int(path.stem)
-            self._numbers = {digest: each for digest, each in self._numbers.items() if each != number}
+        self._numbers = None
         with contextlib.suppress(OSError):
             path.unlink()
         return {}
@@ -226,7 +235,10 @@ class FeatureCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
+        self.folder, self._packs = Path(folder), dict[str, Packs]()
+
+    def _of(self, space: str) -> Packs:
+        return self._packs.setdefault(space, Packs(self.folder, space))
 
     def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
         """Features ``(D,)`` float32 by key of the picture, of those that have one stored.
@@ -242,16 +254,14 @@ class FeatureCache:
 
     def each(self, space: str, hashes: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """The items of `load`, one by one."""
-        for digest, row in Packs(self.folder, space).each(hashes):
+        for digest, row in self._of(space).each(hashes):
             if row and len(row) % 4 == 0:
                 yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
 
     def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
         """Store features ``(N, D)`` of pictures with these keys; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
-        Packs(self.folder, space).add(
-            {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
-        )
+        self._of(space).add({digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)})
 
     def moments(self, of: str, count: int) -> np.ndarray | None:
         """``(N,)`` moments as `find_moments` gave them; `None` if they are not stored.
@@ -260,22 +270,22 @@ class FeatureCache:
             of: SHA-256 of all that it was given.
             count: N.
         """
-        moments = np.frombuffer(Packs(self.folder, _MOMENTS).load([of]).get(of, b""), np.uint32)
+        moments = np.frombuffer(self._of(_MOMENTS).load([of]).get(of, b""), np.uint32)
         found = moments.astype(np.int64)
         fits = len(found) == count and bool((found <= np.arange(count)).all())
         return found if fits and bool((found[found] == found).all()) else None
 
     def store_moments(self, of: str, moments: np.ndarray) -> None:
         """Store moments in place of those that were stored before; if the disk refuses them, only log it."""
-        Packs(self.folder, _MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
+        self._of(_MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
 
     def store_followers(self, firsts: Mapping[str, str]) -> None:
         """Remember, by picture, the first one of its moment, where it is another; if the disk refuses, only log it."""
-        Packs(self.folder, _FOLLOWERS).add({key: first.encode() for key, first in firsts.items()})
+        self._of(_FOLLOWERS).add({key: first.encode() for key, first in firsts.items()})
 
     def followers(self, keys: Iterable[str]) -> dict[str, str]:
         """The first picture of its moment, by key, of those of the pictures that were not that themselves."""
-        return {key: first.decode() for key, first in Packs(self.folder, _FOLLOWERS).each(keys)}
+        return {key: first.decode() for key, first in self._of(_FOLLOWERS).each(keys)}
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
