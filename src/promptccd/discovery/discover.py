@@ -35,7 +35,15 @@ from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
-from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, RECORD, clear_leftovers, open_project
+from promptccd.discovery.project.folder import (
+    COLUMNS,
+    FEATURES,
+    FILES,
+    PROJECT,
+    RECORD,
+    clear_leftovers,
+    open_project,
+)
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
@@ -61,7 +69,7 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
-_IDLE = (".lock", FILES)  # files of a project that hold nothing of an image
+_IDLE = (".lock", FILES, COLUMNS)  # files of a project that hold nothing of an image
 _WRITTEN = (PAGE, TABLE, *EXPORTS)
 
 

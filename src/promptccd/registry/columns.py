@@ -5,21 +5,20 @@ value for each of both.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from promptccd.columns import hash_column, hashes_in, json_column, narrow
 from promptccd.errors import RegistryError
 from promptccd.models.untrusted import strict_json
 from promptccd.registry.tables import LONGEST_KEY, Tables
-from promptccd.storage import plain_json
 
 MOST_IMAGES = 10_000_000
 COLUMNS = ("images", "members", "confidences")  # tables that are written as columns
 _NAMES = ("hashes", "names", *COLUMNS)
 _HASH = re.compile("[0-9a-f]{64}")
-_BYTES = 32  # of a hash
 _NONE = -1  # no value
 
 
@@ -40,10 +39,10 @@ def columns_of(tables: Tables) -> dict[str, np.ndarray]:
     confidences = np.array([tables.confidences.get(key, _NONE) for key in keys], dtype=np.float64)
     _require_confidences(confidences)
     return {
-        "hashes": np.array(bytearray.fromhex("".join(hashes)), dtype=np.uint8).reshape(-1, _BYTES),
-        "names": np.array(bytearray(plain_json(names)), dtype=np.uint8),
-        "images": _narrow([tables.images[key] for key in keys]),
-        "members": _narrow([tables.members.get(key, _NONE) for key in keys]),
+        "hashes": hash_column(hashes),
+        "names": json_column(names),
+        "images": narrow([tables.images[key] for key in keys]),
+        "members": narrow([tables.members.get(key, _NONE) for key in keys]),
         "confidences": confidences,
     }
 
@@ -56,11 +55,12 @@ def take_columns(tables: Tables, columns: Mapping[str, np.ndarray]) -> None:
     """
     if missing := [name for name in _NAMES if name not in columns]:
         raise RegistryError(f"The column {missing[0]!r} of images is missing.")
-    hashes, names = columns["hashes"], _names(columns["names"])
-    if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != _BYTES:
-        raise RegistryError(f"Expected hashes of {_BYTES} bytes, got {hashes.dtype} {list(hashes.shape)}.")
-    count = len(hashes) + len(names)
-    if count > MOST_IMAGES:
+    try:
+        hashes, names = hashes_in(columns["hashes"]), _names(columns["names"])
+    except ValueError as error:
+        raise RegistryError(str(error)) from error
+    keys = hashes + names
+    if (count := len(keys)) > MOST_IMAGES:
         raise RegistryError(f"Expected at most {MOST_IMAGES} images, got {count}.")
     for name in COLUMNS:
         column, kinds = columns[name], "f" if name == "confidences" else "iu"
@@ -69,8 +69,6 @@ def take_columns(tables: Tables, columns: Mapping[str, np.ndarray]) -> None:
                 f"Expected {count} numbers in the column {name!r}, got {column.dtype} {list(column.shape)}."
             )
     _require_confidences(columns["confidences"])
-    text = hashes.tobytes().hex()
-    keys = [text[start : start + 2 * _BYTES] for start in range(0, len(text), 2 * _BYTES)] + names
     for name in COLUMNS:
         found = dict(zip(keys, columns[name].tolist(), strict=True))
         if len(found) != count:
@@ -100,10 +98,3 @@ def _names(column: np.ndarray) -> list[str]:
 def _require_confidences(column: np.ndarray) -> None:
     if not (((column >= 0) & (column <= 1)) | (column == _NONE)).all():
         raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
-
-
-def _narrow(values: Sequence[int]) -> np.ndarray:
-    """The values in as few bytes each as hold all of them."""
-    column = np.array(values, dtype=np.int64)
-    ends = (column.min(initial=0), column.max(initial=0))
-    return column.astype(np.result_type(*map(np.min_scalar_type, ends)))
