@@ -28,9 +28,10 @@ from promptccd.data.sources import Stamp
 from promptccd.discovery import cache, seen_files, session
 from promptccd.discovery.cache import FeatureCache, Packs
 from promptccd.discovery.project import file_columns
+from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PROJECT, THUMBS
 from promptccd.discovery.project.places import pictures_in
-from promptccd.discovery.seen_files import Look, SeenFiles
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
@@ -461,30 +462,30 @@ def told(seen: SeenFiles) -> list[object]:
 
 def test_columns_say_what_the_lines_said(tmp_path, monkeypatch):
     seen = filled(tmp_path)
-    seen.finish()
+    seen.flush(last=True)
     assert not (tmp_path / COLUMNS).exists(), "a short list stays lines"
     lines = (tmp_path / FILES).read_bytes()
     before, places = told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)
     assert (before[0][5], before[2][1], before[3][0]) == (None, f"{1:064x}", "")
     monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
     again = SeenFiles(tmp_path, {"enough": 5})
-    again.finish()
+    again.flush(last=True)
     assert not (tmp_path / FILES).exists()
     assert told(again) == told(SeenFiles(tmp_path, {"enough": 5})) == before == told(seen)
     assert pictures_in(tmp_path) == places
     columns = (tmp_path / COLUMNS).read_bytes()
     (tmp_path / FILES).write_bytes(lines)  # as a writer leaves it that is killed before they are gone
     assert (told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)) == (before, places)
-    SeenFiles(tmp_path, {"enough": 5}).finish()
+    SeenFiles(tmp_path, {"enough": 5}).flush(last=True)
     assert (tmp_path / COLUMNS).read_bytes() == columns
 
 
 def test_lines_overrule_columns_and_go_into_them(tmp_path, monkeypatch):
     monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
-    filled(tmp_path).finish()
+    filled(tmp_path).flush(last=True)
     later = SeenFiles(tmp_path, {"enough": 5})
     later.add(Stamp("/1\udcff.png", 1, 1), "9" * 64)
-    later.finish()
+    later.flush(last=True)
     assert (tmp_path / FILES).read_bytes().count(b"\n") == 2, "one line after that of the settings"
     assert SeenFiles(tmp_path, {"enough": 5}).held_by("/1\udcff.png") == "9" * 64
     assert f"{4:064x}" not in str(pictures_in(tmp_path)[f"{17:064x}"].files)
@@ -500,7 +501,7 @@ def test_lines_overrule_columns_and_go_into_them(tmp_path, monkeypatch):
 
 def test_columns_of_other_settings_give_keys_and_go_with_what_was_made_of_them(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
-    filled(tmp_path).finish()
+    filled(tmp_path).flush(last=True)
     other = SeenFiles(tmp_path, {"enough": 6})
     assert "is not gone on with" in caplog.text
     _, image = look_of(b"4" * 99)
@@ -508,7 +509,7 @@ def test_columns_of_other_settings_give_keys_and_go_with_what_was_made_of_them(t
     assert other.key_of(f"{1:064x}", "", image) == f"{17:064x}"
     assert other.key_of("9" * 64, "", image) == image.key, "it showed no picture"
     other.add_look(f"{1:064x}", (Verdict(Status.USED), image))
-    other.finish()
+    other.flush(last=True)
     assert not (tmp_path / COLUMNS).exists()
     again = SeenFiles(tmp_path, {"enough": 6})
     assert np.array_equal(again.miniatures([f"{1:064x}"])[f"{1:064x}"], image.miniature)
@@ -527,30 +528,29 @@ def forged(name: str, value: object, dtype: str = "int64") -> Callable[[dict[str
 
 
 FORGED = {
-    "a status": forged("statuses", 3), "a file of nothing": forged("held", 6), "before the first": forged("held", -1),
+    "a file of nothing": forged("held", 3), "before the first": forged("held", -1),
+    "half a row": forged("held", 0, "float32"),
     "no width": forged("widths", 0), "no height": forged("heights", 2**31), "a year": forged("dates", 2**50),
-    "dates as floats": forged("dates", 1, "float64"), "small dates": forged("dates", 1, "int32"),
-    "half a status": forged("statuses", 1, "float32"), "a content twice": lambda tensors: tensors["contents"].fill(1),
-    "wide contents": lambda tensors: tensors.update(contents=np.zeros((6, 33), np.uint8)),
+    "dates as floats": forged("dates", 1, "float64"), "a content twice": lambda tensors: tensors["contents"].fill(1),
+    "wide contents": lambda tensors: tensors.update(contents=np.zeros((3, 33), np.uint8)),
+    "flat keys": lambda tensors: tensors.update(keys=np.zeros(32, np.uint8)),
+    "odd hashes": lambda tensors: tensors.update(once_held=np.zeros((1, 32))),
     "fewer keys": lambda tensors: tensors.update(keys=tensors["keys"][1:]),
     "fewer stamps": lambda tensors: tensors.update(mtime_ns=tensors["mtime_ns"][1:]),
-    "nothing of links": lambda tensors: tensors.pop("links"),
-    "a path twice": forged("paths", b'["a","a","b","c","d"]'), "a number for a path": forged("paths", b"[1,2,3,4,5]"),
-    "paths by name": forged("paths", b'{"a":1,"b":1,"c":1,"d":1,"e":1}'), "no JSON": forged("paths", b"\xff"),
-    "deep": forged("more", b"[" * 200_000), "no object": forged("more", b"[]"),
-    "two lines": forged("more", b'{"0":{"note":"a\\nb","taken":""}}'),
-    "no note": forged("more", b'{"0":{"taken":""}}'), "no date": forged("more", b'{"0":{"note":"","taken":"now"}}'),
-    "a date as number": forged("more", b'{"0":{"note":"","taken":5}}'),
-    "a note nowhere": forged("more", b'{"6":{"note":"","taken":""}}'),
-    "a note before": forged("more", b'{"-1":{"note":"","taken":""}}'),
-    "a depth": forged("more", b'{"0":{"note":"","taken":"","depth":{"kind":"x","needed":1,"is_said":true,"used":1}}}'),
+    "nothing of links": lambda tensors: tensors.pop("links"), "no sum of it": lambda tensors: tensors.pop("lines"),
+    "a path twice": forged("paths", b'["a","a","b"]'), "a number for a path": forged("paths", b"[1,2,3]"),
+    "paths by name": forged("paths", b'{"a":1,"b":1,"c":1}'), "no JSON": forged("paths", b"\xff"),
+    "deep": forged("paths", b"[" * 200_000), "an odd line": forged("lines", b"[]"),
+    "a file of an unknown content": forged(
+        "lines", b'{"ctime_ns":1,"links":1,"mtime_ns":1,"path":"a","sha256":"%s","size":1}' % (b"7" * 64)
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
 def test_columns_that_a_stranger_wrote_are_not_believed(tmp_path, caplog, monkeypatch, forge):
     monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
-    filled(tmp_path).finish()
+    filled(tmp_path).flush(last=True)
     tensors = load_file(tmp_path / COLUMNS)
     del tensors["sum"]
     forge(tensors)
@@ -558,7 +558,11 @@ def test_columns_that_a_stranger_wrote_are_not_believed(tmp_path, caplog, monkey
     save_file(tensors, tmp_path / COLUMNS)
     again = SeenFiles(tmp_path, {"enough": 5})
     assert "is not gone on with, and files are read again" in caplog.text
-    assert (again.look(f"{1:064x}"), again.held_by("/1\udcff.png"), pictures_in(tmp_path)) == (None, "", {})
+    assert (again.look(f"{1:064x}"), again.held_by("/1\udcff.png")) == (None, "")
+    assert not pictures_in(tmp_path) or forge in (
+        FORGED["an odd line"],
+        FORGED["a file of an unknown content"],
+    )
 
 
 def test_a_file_takes_a_hundred_bytes_and_its_path(tmp_path, monkeypatch):
@@ -569,7 +573,7 @@ def test_a_file_takes_a_hundred_bytes_and_its_path(tmp_path, monkeypatch):
         taken = f"2024-05-01T10:{number // 60:02}:{number % 60:02}"
         seen.add_look(digest, (verdict, dataclasses.replace(image, key=digest[::-1], taken=taken)))
         seen.add(Stamp(f"/{number:04}.jpg", 4_000_000 + number, 10**18 + number, 10**18 + number), digest)
-    seen.finish()
+    seen.flush(last=True)
     paths = 300 * len('"/0000.jpg",')
     assert (tmp_path / COLUMNS).stat().st_size - paths < 300 * 105 + 1200
 

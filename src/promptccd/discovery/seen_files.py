@@ -17,16 +17,19 @@ import numpy as np
 from promptccd.data.capture_dates import KEPT
 from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
+from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
 from promptccd.data.picture_keys import is_edited_file_of
 from promptccd.data.sources import Stamp
 from promptccd.discovery.cache import ROWS, Packs
 from promptccd.discovery.project.file_columns import (
+    ELSEWHERE,
     LARGEST_COLUMNS,
     FileColumns,
+    Look,
+    has_columns,
     packed,
     read_columns,
-    require_note,
 )
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PICTURES, THUMBS
 from promptccd.discovery.project.places import LARGEST_LIST, keys_in
@@ -35,14 +38,13 @@ from promptccd.storage import append_to, plain_json, read_lines, remove, write_f
 
 logger = logging.getLogger(__name__)
 
-Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
 LONGEST_LIST, MOST_LINES = (
     10_000,
     1_000_000,
 )  # lines, beyond which all is written as columns: at the end, at once
 _DIGEST = re.compile("[0-9a-f]{64}")
-_ELSEWHERE = np.empty((0, 0), np.uint8)  # in place of a miniature that is in its pack
+_LONGEST = 4096  # characters of a note
 
 
 class SeenFiles:
@@ -71,10 +73,10 @@ class SeenFiles:
         try:
             before = read_columns(self._whole)
             if [each for each in (before.settings, *lines[:1]) if each not in (b"", self._settings)]:
-                self._inherited = before.key_of | keys_in(lines)
+                self._inherited = before.key_of | keys_in([*before.lines, *lines])
                 raise ValueError("it is of another format or for another model")
             self._before = before
-            for line in lines[1:]:
+            for line in [*before.lines, *lines[1:]]:
                 self._take(json.loads(line))
             self._lines = len(lines)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -82,7 +84,7 @@ class SeenFiles:
                 "%s is not gone on with, and files are read again (%s).", self._path, str(error)[:100]
             )
             self._contents, self._looks, self._before, self._end = {}, {}, FileColumns(), 0
-        self._is_new = not self._end and not self._before.contents  # what is on the disk is not gone on with
+        self._is_new = not self._end and not self._before.settings  # what is on the disk is not gone on with
 
     def _take(self, values: dict[str, Any]) -> None:
         digest = values["sha256"]
@@ -113,22 +115,7 @@ class SeenFiles:
 
     def look(self, digest: str) -> Look | None:
         """The look at a content, without thumbnail, miniature and view; `None` if the content is new."""
-        if (found := self._looks.get(digest)) is not None:
-            return found
-        row, seen = self._before.row_of.get(digest), self._before
-        if row is None:
-            return None
-        if (verdict := seen.verdict(row)).status is Status.SKIPPED:
-            return verdict, None
-        image = SeenImage(
-            seen.size(row),
-            seen.keys[row],
-            _ELSEWHERE,
-            b"",
-            taken=seen.dates.get(digest, ""),
-            depth=seen.depth(row),
-        )
-        return verdict, image
+        return self._looks.get(digest) or self._before.look(digest)
 
     def key_of(self, digest: str, path: str, image: SeenImage) -> str:
         """What the picture of a content is known by: what it was known by before, also with other settings.
@@ -170,34 +157,25 @@ class SeenFiles:
     @property
     def depths(self) -> list[Depth]:
         """The depths of all files with more than 8 bits a value that were ever seen."""
-        deep = {self._before.contents[row]: None for row in self._before.deep}
-        looks = [self.look(digest) for digest in deep | self._looks]
-        found = [look[1] for look in looks if look is not None]
-        return [image.depth for image in found if image is not None and image.depth is not None]
+        return [
+            image.depth for _, image in self._looks.values() if image is not None and image.depth is not None
+        ]
 
     def _keep(self, digest: str, look: Look) -> None:
         verdict, image = look
-        values: dict[str, Any] = {"status": verdict.status.value, "note": verdict.note}
-        known: dict[str, Any] = {"sha256": digest}
         if image is not None:
             self._fresh_thumbs[digest] = image.thumbnail
             self._fresh_miniatures[digest] = image.miniature.tobytes()
-            values["image_size"] = list(image.size)
-            if image.depth is not None:
-                values["depth"] = asdict(image.depth)
-            known["picture"] = image.key
-            if image.taken:
-                known["taken"] = image.taken
-            image = replace(image, thumbnail=b"", miniature=_ELSEWHERE, view=None)
+            image = replace(image, thumbnail=b"", miniature=ELSEWHERE, view=None)
         self._looks[digest] = verdict, image
-        self._append({"look": values, **known})
+        self._append(_line_of(digest, self._looks[digest]))
 
     def add(self, stamp: Stamp, digest: str) -> None:
         """Keep the content hash of a file; the look at that content must be there."""
         if self._held(stamp.path) != (stamp, digest):
             self._contents[stamp.path] = stamp, digest
             self._were_held.add(digest)
-            self._append({**asdict(stamp), "sha256": digest})
+            self._append(_line_of_file(stamp, digest))
 
     def forget(self, path: str) -> None:
         """Read a file again the next time, because it does not hold what it seemed to."""
@@ -205,13 +183,17 @@ class SeenFiles:
             self.add(replace(found[0], size=-1), found[1])
             self.flush()
 
-    def _append(self, values: Mapping[str, Any]) -> None:
-        self._fresh.append(plain_json(values))
+    def _append(self, line: bytes) -> None:
+        self._fresh.append(line)
         if len(self._fresh_thumbs) >= ROWS:
             self.flush()
 
-    def flush(self) -> None:
-        """Write what was added; if the disk refuses it, only log it."""
+    def flush(self, last: bool = False) -> None:
+        """Write what was added; if the disk refuses it, only log it.
+
+        Args:
+            last: nothing will be added any more, so that a long list becomes columns.
+        """
         if self._is_new and self._fresh:  # what is there is of other settings, or damaged
             remove(self._whole)
             remove(self._project / MINIATURES)
@@ -221,44 +203,42 @@ class SeenFiles:
         self._fresh_thumbs, self._fresh_miniatures = {}, {}
         fresh, self._fresh = self._fresh, []
         try:
-            if not fresh:
-                return
-            lines = b"\n".join([self._settings] * (not self._end) + [*fresh, b""])
-            append_to(self._path, self._end, lines)
-            self._end, self._lines = self._end + len(lines), self._lines + len(fresh)
-            if self._lines > max(MOST_LINES, len(self._before.contents)):
+            if fresh:
+                lines = b"\n".join([self._settings] * (not self._end) + [*fresh, b""])
+                append_to(self._path, self._end, lines)
+                self._end, self._lines = self._end + len(lines), self._lines + len(fresh)
+            if self._lines > (LONGEST_LIST if last else max(MOST_LINES, len(self._before.paths))):
                 self._write_whole()
         except (OSError, PromptCCDError) as error:
             logger.warning("What was seen of files could not be kept, and they will be read again: %s", error)
 
-    def finish(self) -> None:
-        """Write what was added, as columns if that is much; if the disk refuses it, only log it."""
-        self.flush()
-        try:
-            if self._lines > LONGEST_LIST:
-                self._write_whole()
-        except PromptCCDError as error:
-            logger.warning("What was seen of files stays in %s: %s", self._path, error)
-
     def _write_whole(self) -> None:
         """Write everything as columns; a kill before the lines are gone leaves some that say the same."""
-        looks = []
+        lines, images, held = list[bytes](), dict[str, SeenImage](), dict[str, tuple[Stamp, str]]()
         for digest in sorted(self._before.row_of.keys() | self._looks):
-            verdict, image = self.look(digest) or (None, None)
-            assert verdict is not None
-            more = (
-                ((0, 0), "", "", None) if image is None else (image.size, image.key, image.taken, image.depth)
-            )
-            looks.append((digest, verdict, *more))
-        held = {path: found for path in self._before.paths if (found := self._before.held(path)) is not None}
-        content = packed(
-            self._settings, looks, held | self._contents, self._before.were_held | self._were_held
-        )
-        if len(content) > LARGEST_COLUMNS:  # lines may still be read again
+            look = self.look(digest)
+            assert look is not None
+            if has_columns(look) and look[1] is not None:
+                images[digest] = look[1]
+            else:
+                lines.append(_line_of(digest, look))
+        for path in sorted({*self._before.paths, *self._contents}):
+            found = self._held(path)
+            assert found is not None
+            if found[1] in images:
+                held[path] = found
+            else:
+                lines.append(_line_of_file(*found))
+        were_held = self._before.were_held | self._were_held
+        once_held = were_held.difference(digest for _, digest in held.values())
+        content = packed(self._settings, lines, images, held, once_held)
+        if len(content) > LARGEST_COLUMNS:  # the lines are read as long as they last
             return
         write_file(self._whole, content)
         self._path.unlink(missing_ok=True)
         self._before, self._contents, self._looks = read_columns(self._whole), {}, {}
+        for line in self._before.lines:
+            self._take(json.loads(line))
         self._end = self._lines = 0
 
     def miniatures(self, digests: Sequence[str]) -> dict[str, np.ndarray]:
@@ -284,6 +264,23 @@ class SeenFiles:
         self._thumbs.add(made)
 
 
+def _line_of(digest: str, look: Look) -> bytes:
+    verdict, image = look
+    values: dict[str, Any] = {"status": verdict.status.value, "note": verdict.note}
+    known: dict[str, Any] = {"sha256": digest}
+    if image is not None:
+        values["image_size"], known["picture"] = list(image.size), image.key
+        if image.depth is not None:
+            values["depth"] = asdict(image.depth)
+        if image.taken:
+            known["taken"] = image.taken
+    return plain_json({"look": values, **known})
+
+
+def _line_of_file(stamp: Stamp, digest: str) -> bytes:
+    return plain_json({**asdict(stamp), "sha256": digest})
+
+
 def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
     """The look at a content, from values that a stranger may have written.
 
@@ -295,7 +292,9 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
     Raises:
         ValueError: they are not valid.
     """
-    require_note(note := values["note"])
+    note = values["note"]
+    if not isinstance(note, str) or len(note) > _LONGEST or note != display_name(note):
+        raise ValueError("a note is no text on one line")
     verdict = Verdict(Status(values["status"]), note)
     if verdict.status is Status.SKIPPED:
         return verdict, None
@@ -307,4 +306,4 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
     if not isinstance(taken, str) or (taken and not KEPT.fullmatch(taken)):
         raise ValueError("a date is none")
     depth = Depth.from_dict(values["depth"]) if "depth" in values else None
-    return verdict, SeenImage((width, height), key, _ELSEWHERE, b"", taken=taken, depth=depth)
+    return verdict, SeenImage((width, height), key, ELSEWHERE, b"", taken=taken, depth=depth)

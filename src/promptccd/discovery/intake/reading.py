@@ -32,7 +32,8 @@ from promptccd.discovery.intake.archives import (
     is_archive,
 )
 from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
-from promptccd.discovery.seen_files import Look, SeenFiles
+from promptccd.discovery.project.file_columns import Look
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
 
 logger = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class _Reader:
             self._settle()
         self._show_by_one_rule(pool)
         if self.kept.seen is not None:
-            self.kept.seen.finish()
+            self.kept.seen.flush(last=True)
         return self._files
 
     def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:

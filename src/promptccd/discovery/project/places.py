@@ -76,9 +76,9 @@ def pictures_in(project: Path) -> dict[str, Seen]:
         content = read_file(project / FILES, LARGEST_LIST)
     except FileNotFoundError:
         content = b""
+    lines = [*before.lines, *io.BytesIO(content)]  # makes no second copy
     held = before.holders  # content by path; a later line overrules an earlier one
     were_held = before.were_held
-    lines = list(io.BytesIO(content))  # makes no second copy
     for line in lines:
         if line.startswith(b'{"look"'):  # most of the list, and long; only its end is needed
             continue
