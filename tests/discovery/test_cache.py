@@ -33,6 +33,7 @@ from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATU
 from promptccd.discovery.project.places import pictures_in
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.registry import columns
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 
@@ -650,6 +651,19 @@ def test_what_another_process_stored_or_took_away_is_seen(tmp_path, monkeypatch)
     assert one.load(each * 64 for each in "abcd") == {
         "a" * 64: b"1", "b" * 64: b"5", "c" * 64: b"3", "d" * 64: b"4",
     }  # fmt: skip
+
+
+def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
+    run, album, backbone_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(columns, "MOST_IMAGES", 16)
+    with costs(album, monkeypatch) as cost:
+        assert main(["discover", str(backbone_folder), str(album), "--out", str(tmp_path / "out")]) == 2
+    assert "may have 16 images, and these are 17, which could not be read again" in capsys.readouterr().err
+    assert cost.embedded == 0 and not (tmp_path / "out" / PROJECT / "registry.json").exists()
+    monkeypatch.setattr(columns, "MOST_IMAGES", 17)
+    run(album)
+    run(album)
 
 
 def test_a_second_name_for_a_file_is_no_reason_to_read_it(run, album, tmp_path, monkeypatch):

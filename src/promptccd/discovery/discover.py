@@ -49,6 +49,7 @@ from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import StageChange, alike_pairs, load_registry
+from promptccd.registry.columns import require_room
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
@@ -279,9 +280,11 @@ class _Discovery:
         )  # fmt: skip
 
     def _require_space(self) -> None:
-        """Refuse results that the disk has no room for, before anything is computed."""
+        """Refuse results that the disk or a registry has no room for, before anything is computed."""
+        before, used = self.session.registry.images, self.session.current.intake.used
+        require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
-        copied = sum(file.num_bytes for file in self.session.current.intake.used)
+        copied = sum(file.num_bytes for file in used)
         copies = sum(
             name in (PUBLISH, PARQUET) for name in set(self.exports)
         )  # of the others, most are links

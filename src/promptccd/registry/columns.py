@@ -28,11 +28,7 @@ def columns_of(tables: Tables) -> dict[str, np.ndarray]:
     Raises:
         RegistryError: there are more images than are read again, or a confidence is none.
     """
-    if (count := len(tables.images)) > MOST_IMAGES:
-        raise RegistryError(
-            f"A registry may have {MOST_IMAGES} images, and these are {count}, which could not be read again: group "
-            "them in several parts, each with an --out of its own."
-        )
+    require_room(len(tables.images))
     hashes = sorted(filter(_HASH.fullmatch, tables.images))
     names = sorted(tables.images.keys() - hashes)
     keys = [*hashes, *names]
@@ -45,6 +41,15 @@ def columns_of(tables: Tables) -> dict[str, np.ndarray]:
         "members": narrow([tables.members.get(key, _NONE) for key in keys]),
         "confidences": confidences,
     }
+
+
+def require_room(count: int) -> None:
+    """Refuse more images than are read again with a `RegistryError`."""
+    if count > MOST_IMAGES:
+        raise RegistryError(
+            f"A registry may have {MOST_IMAGES} images, and these are {count}, which could not be read again: group "
+            "them in several parts, each with an --out of its own."
+        )
 
 
 def take_columns(tables: Tables, columns: Mapping[str, np.ndarray]) -> None:

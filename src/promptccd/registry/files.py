@@ -228,6 +228,10 @@ class Journal:
         lines = [header, *steps] if steps and not self._end else steps
         return b"".join(plain_json(line) + b"\n" for line in lines)
 
+    def is_long(self, lines: int) -> bool:
+        """Whether it holds so many lines, or half of the bytes that are read again."""
+        return self.lines >= lines or self._end > LARGEST_JSON // 2
+
     @property
     def mark(self) -> str:
         """The name of the state that `write` leaves; no other state of this folder ever has it."""
