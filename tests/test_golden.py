@@ -48,6 +48,7 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd.cli.main import main
 from promptccd.data.duplicates import look_at
 from promptccd.data.images import Decoding
+from promptccd.registry import load_registry
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
@@ -148,7 +149,13 @@ def _json(value: Any) -> str:
 
 
 def _tensor(value: np.ndarray) -> dict[str, Any]:
-    rows = [" ".join(f"{each:.4f}" for each in row) for row in value.reshape(len(value), -1)]
+    shown = "{:.4f}" if value.dtype.kind == "f" else "{}"
+    rows = [
+        row.tobytes().hex()
+        if value.dtype == np.uint8 and value.ndim == 2
+        else " ".join(map(shown.format, row))
+        for row in value.reshape(len(value), -1)
+    ]
     return {"dtype": str(value.dtype), "shape": list(value.shape), "rows": rows}
 
 
@@ -216,10 +223,8 @@ def registry_files(kept: Path) -> Written:
         texts[journal.name] = "".join(
             [first, *(re.sub('"prototypes":"([^"]*)"', _vectors, line) for line in lines)]
         )
-    prototypes = np.ascontiguousarray(load_file(kept / "registry.safetensors")["prototypes"], dtype="<f4")
-    assert (
-        json.loads(texts["registry.json"])["prototypes"]["sha256"] == hashlib.sha256(prototypes).hexdigest()
-    )
+    tensors = hashlib.sha256((kept / "registry.safetensors").read_bytes()).hexdigest()
+    assert json.loads(texts["registry.json"])["tensors"] == tensors
     return texts
 
 
@@ -380,8 +385,7 @@ def write_project(here: Path) -> Written:
         texts.update({f"{name}/{each}": text for each, text in found.items()})
 
     def home(name: str) -> int:
-        rows = json.loads((out / ".promptccd/registry.json").read_text())["state"]["members"]
-        return dict(rows)[key[name]]
+        return load_registry(out / ".promptccd").members[key[name]]
 
     texts["stage1/discover.txt"] = discover(1, "--export", "folders", "publish")
     keep("stage1", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})

@@ -19,8 +19,8 @@ from promptccd.data.folders import labelled_folder
 from promptccd.data.heif import heif_plugin
 from promptccd.data.images import Decoding, Status, Verdict, decode_image
 from promptccd.data.leftovers import leftovers
-from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.seen_files import SeenFiles
 from tests.data.test_images import photograph, picture
 
 pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -13,17 +14,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.data import duplicates
-from promptccd.data.images import Decoding
-from promptccd.discovery import cache, session
-from promptccd.discovery.cache import FeatureCache, Packs, SeenFiles
-from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, THUMBS
+from promptccd.data.depths import Depth
+from promptccd.data.images import Decoding, Status, Verdict
+from promptccd.data.sources import Stamp
+from promptccd.discovery import cache, seen_files, session
+from promptccd.discovery.cache import FeatureCache, Packs
+from promptccd.discovery.project import file_columns
+from promptccd.discovery.project.file_columns import Look
+from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PROJECT, THUMBS
+from promptccd.discovery.project.places import pictures_in
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.registry import columns
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 
@@ -261,7 +271,7 @@ QUICK = {(FILES, "cut short"), (FEATURES, "a bit")}
     ("which", "damage"),
     [
         pytest.param(which, damage, marks=() if (which, damage) in QUICK else pytest.mark.slow)
-        for which in (FILES, FEATURES, THUMBS)
+        for which in (FILES, COLUMNS, FEATURES, THUMBS, MINIATURES)
         for damage in DAMAGES
         if damage != "a bit" or which != FILES  # which holds a line for each, and no sum
     ],
@@ -273,6 +283,8 @@ def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, wh
         """All but small pictures that nothing asked for again."""
         return {name: content for name, content in contents(out).items() if THUMBS not in name}
 
+    if which == COLUMNS:
+        monkeypatch.setattr(seen_files, "LONGEST_LIST", 0)
     run(album)
     before = results()
     place = out / PROJECT / which
@@ -347,7 +359,7 @@ def test_pictures_that_follow_another_of_their_moment_are_remembered_over_all_st
 def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
     made_with, stamps = (
         {"enough": 5},
-        [cache.Stamp(f"/{number}\udcff.png", 9, number) for number in range(4)],
+        [Stamp(f"/{number}\udcff.png", 9, number) for number in range(4)],
     )
     seen = SeenFiles(tmp_path, made_with)
     looks = [look_of(bytes([60 * number]) * 99) for number in range(3)]
@@ -369,12 +381,12 @@ def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
     assert [again.content_of(stamp) for stamp in stamps] == [f"{number % 3:064x}" for number in range(4)]
     verdict, image = again.look(f"{1:064x}")
     assert (verdict, image.size) == (looks[1][0], looks[1][1].size)
-    assert np.array_equal(image.miniature, looks[1][1].miniature)
-    assert again.content_of(cache.Stamp(stamps[0].path, 9, 5)) == ""
+    assert np.array_equal(again.miniatures([f"{1:064x}"])[f"{1:064x}"], looks[1][1].miniature)
+    assert again.content_of(Stamp(stamps[0].path, 9, 5)) == ""
     assert SeenFiles(tmp_path, {"enough": 6}).content_of(stamps[0]) == "", "of another view"
 
 
-def look_of(seed: bytes) -> cache.Look:
+def look_of(seed: bytes) -> Look:
     pixels = np.resize(np.frombuffer(seed, dtype=np.uint8), (30, 40, 3))
     return duplicates.look_at(_png(Image.fromarray(pixels)), Decoding(10**6), None)
 
@@ -396,21 +408,182 @@ def _png(image: Image.Image) -> bytes:
 def test_a_list_that_a_stranger_wrote_is_not_believed(tmp_path, caplog, values):
     seen = SeenFiles(tmp_path, {})
     seen.add_look("b" * 64, look_of(b"1"))
-    seen.add(cache.Stamp("/a.png", 9, 9), "b" * 64)
+    seen.add(Stamp("/a.png", 9, 9), "b" * 64)
     seen.flush()
     line = {"path": "/b.png", "size": 1, "mtime_ns": 1, "sha256": "b" * 64, **values}
     with (tmp_path / FILES).open("a") as stream:
         stream.write(json.dumps(line) + "\n")
     again = SeenFiles(tmp_path, {})
     assert "is not gone on with, and files are read again" in caplog.text
-    assert again.content_of(cache.Stamp("/a.png", 9, 9)) == ""
+    assert again.content_of(Stamp("/a.png", 9, 9)) == ""
+
+
+def filled(folder: Path) -> SeenFiles:
+    """A list with all that there may be: a skipped file, notes, dates of all kinds, a depth, a row of a table."""
+    seen = SeenFiles(folder, {"enough": 5})
+    _, plain = look_of(b"3" * 99)
+    dates = [
+        "",
+        "2024-05-01T10:11:12",
+        "2024-05-01T10:11:12+02:00",
+        "2024-13-01T10:11:12",
+        "0001-01-01T00:00:00",
+    ]
+    for number, taken in enumerate(dates):
+        image = dataclasses.replace(
+            plain, key=f"{number % 4 + 16:064x}", taken=taken, size=(70_000, number + 1)
+        )
+        note = Verdict(Status.NOTED, "鷺 is shown") if number == 2 else Verdict(Status.USED)
+        if number == 3:
+            image = dataclasses.replace(image, depth=Depth("integer", 12, True, 11))
+        seen.add_look(f"{number:064x}", (note, image))
+    seen.add_look("9" * 64, (Verdict(Status.SKIPPED, "it is no image"), None))
+    for number in (0, 1, 2, 4):  # 3 is a row of a table
+        seen.add(Stamp(f"/{number}\udcff.png", 2**40 + number, 10**18 + number, 10**18, 2), f"{number:064x}")
+    seen.add(Stamp("/no.txt", 5, 6), "9" * 64)
+    seen.add(Stamp("/0\udcff.png", 7, 8), f"{1:064x}")  # now holds another one
+    seen.forget("/no.txt")
+    return seen
+
+
+def told(seen: SeenFiles) -> list[object]:
+    """All that it answers."""
+    digests = [*(f"{number:064x}" for number in range(6)), "9" * 64]
+    looks = [seen.look(each) for each in digests]
+    paths = [f"/{number}\udcff.png" for number in range(5)]
+    return [
+        [look and (look[0], look[1] and dataclasses.replace(look[1], miniature=None)) for look in looks],
+        [seen.held_by(path) for path in (*paths, "/no.txt")],
+        [seen.content_of(Stamp(paths[each], 2**40 + each, 10**18 + each, 10**18, 2)) for each in range(5)],
+        [seen.content_of(Stamp("/no.txt", 5, 6)), seen.content_of(Stamp("/no.txt", -1, 6))],
+        {key: each.tolist() for key, each in seen.miniatures(digests).items()},
+        seen.depths,
+    ]  # fmt: skip
+
+
+def test_columns_say_what_the_lines_said(tmp_path, monkeypatch):
+    seen = filled(tmp_path)
+    seen.flush(last=True)
+    assert not (tmp_path / COLUMNS).exists(), "a short list stays lines"
+    lines = (tmp_path / FILES).read_bytes()
+    before, places = told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)
+    assert (before[0][5], before[2][1], before[3][0]) == (None, f"{1:064x}", "")
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    again = SeenFiles(tmp_path, {"enough": 5})
+    again.flush(last=True)
+    assert not (tmp_path / FILES).exists()
+    assert told(again) == told(SeenFiles(tmp_path, {"enough": 5})) == before == told(seen)
+    assert pictures_in(tmp_path) == places
+    columns = (tmp_path / COLUMNS).read_bytes()
+    (tmp_path / FILES).write_bytes(lines)  # as a writer leaves it that is killed before they are gone
+    assert (told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)) == (before, places)
+    SeenFiles(tmp_path, {"enough": 5}).flush(last=True)
+    assert (tmp_path / COLUMNS).read_bytes() == columns
+
+
+def test_lines_overrule_columns_and_go_into_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    filled(tmp_path).flush(last=True)
+    later = SeenFiles(tmp_path, {"enough": 5})
+    later.add(Stamp("/1\udcff.png", 1, 1), "9" * 64)
+    later.flush(last=True)
+    assert (tmp_path / FILES).read_bytes().count(b"\n") == 2, "one line after that of the settings"
+    assert SeenFiles(tmp_path, {"enough": 5}).held_by("/1\udcff.png") == "9" * 64
+    assert f"{4:064x}" not in str(pictures_in(tmp_path)[f"{17:064x}"].files)
+    monkeypatch.setattr(seen_files, "MOST_LINES", 3)  # in the middle of reading
+    later = SeenFiles(tmp_path, {"enough": 5})
+    later.add(Stamp("/new.png", 1, 1), f"{2:064x}")
+    later.add(Stamp("/other.png", 1, 1), f"{2:064x}")
+    later.flush()
+    assert not (tmp_path / FILES).exists()
+    again = SeenFiles(tmp_path, {"enough": 5})
+    assert (again.held_by("/new.png"), again.held_by("/1\udcff.png")) == (f"{2:064x}", "9" * 64)
+
+
+def test_columns_of_other_settings_give_keys_and_go_with_what_was_made_of_them(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    filled(tmp_path).flush(last=True)
+    other = SeenFiles(tmp_path, {"enough": 6})
+    assert "is not gone on with" in caplog.text
+    _, image = look_of(b"4" * 99)
+    assert (other.look(f"{1:064x}"), other.held_by("/1\udcff.png")) == (None, "")
+    assert other.key_of(f"{1:064x}", "", image) == f"{17:064x}"
+    assert other.key_of("9" * 64, "", image) == image.key, "it showed no picture"
+    other.add_look(f"{1:064x}", (Verdict(Status.USED), image))
+    other.flush(last=True)
+    assert not (tmp_path / COLUMNS).exists()
+    again = SeenFiles(tmp_path, {"enough": 6})
+    assert np.array_equal(again.miniatures([f"{1:064x}"])[f"{1:064x}"], image.miniature)
+    assert again.look(f"{2:064x}") is None
+
+
+def forged(name: str, value: object, dtype: str = "int64") -> Callable[[dict[str, np.ndarray]], None]:
+    def apply(tensors: dict[str, np.ndarray]) -> None:
+        if isinstance(value, bytes):
+            tensors[name] = np.frombuffer(value, np.uint8)
+        else:
+            tensors[name] = tensors[name].astype(dtype)
+            tensors[name][0] = value
+
+    return apply
+
+
+FORGED = {
+    "a file of nothing": forged("held", 3), "before the first": forged("held", -1),
+    "half a row": forged("held", 0, "float32"),
+    "no width": forged("widths", 0), "no height": forged("heights", 2**31), "a year": forged("dates", 2**50),
+    "dates as floats": forged("dates", 1, "float64"), "a content twice": lambda tensors: tensors["contents"].fill(1),
+    "wide contents": lambda tensors: tensors.update(contents=np.zeros((3, 33), np.uint8)),
+    "flat keys": lambda tensors: tensors.update(keys=np.zeros(32, np.uint8)),
+    "odd hashes": lambda tensors: tensors.update(once_held=np.zeros((1, 32))),
+    "fewer keys": lambda tensors: tensors.update(keys=tensors["keys"][1:]),
+    "fewer stamps": lambda tensors: tensors.update(mtime_ns=tensors["mtime_ns"][1:]),
+    "nothing of links": lambda tensors: tensors.pop("links"), "no sum of it": lambda tensors: tensors.pop("lines"),
+    "a path twice": forged("paths", b'["a","a","b"]'), "a number for a path": forged("paths", b"[1,2,3]"),
+    "paths by name": forged("paths", b'{"a":1,"b":1,"c":1}'), "no JSON": forged("paths", b"\xff"),
+    "deep": forged("paths", b"[" * 200_000), "an odd line": forged("lines", b"[]"),
+    "a file of an unknown content": forged(
+        "lines", b'{"ctime_ns":1,"links":1,"mtime_ns":1,"path":"a","sha256":"%s","size":1}' % (b"7" * 64)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
+def test_columns_that_a_stranger_wrote_are_not_believed(tmp_path, caplog, monkeypatch, forge):
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    filled(tmp_path).flush(last=True)
+    tensors = load_file(tmp_path / COLUMNS)
+    del tensors["sum"]
+    forge(tensors)
+    tensors["sum"] = np.frombuffer(file_columns._sum(tensors), np.uint8)
+    save_file(tensors, tmp_path / COLUMNS)
+    again = SeenFiles(tmp_path, {"enough": 5})
+    assert "is not gone on with, and files are read again" in caplog.text
+    assert (again.look(f"{1:064x}"), again.held_by("/1\udcff.png")) == (None, "")
+    assert not pictures_in(tmp_path) or forge in (
+        FORGED["an odd line"],
+        FORGED["a file of an unknown content"],
+    )
+
+
+def test_a_file_takes_a_hundred_bytes_and_its_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    seen, (verdict, image) = SeenFiles(tmp_path, {}), look_of(b"5" * 99)
+    for number in range(300):
+        digest = hashlib.sha256(bytes(number)).hexdigest()
+        taken = f"2024-05-01T10:{number // 60:02}:{number % 60:02}"
+        seen.add_look(digest, (verdict, dataclasses.replace(image, key=digest[::-1], taken=taken)))
+        seen.add(Stamp(f"/{number:04}.jpg", 4_000_000 + number, 10**18 + number, 10**18 + number), digest)
+    seen.flush(last=True)
+    paths = 300 * len('"/0000.jpg",')
+    assert (tmp_path / COLUMNS).stat().st_size - paths < 300 * 105 + 1200
 
 
 def test_a_disk_that_takes_no_more_is_done_without(run, album, tmp_path, monkeypatch, caplog):
     def full(*given: object) -> None:
         raise cache.PromptCCDError("the disk is full")
 
-    monkeypatch.setattr(cache, "append_to", full)
+    monkeypatch.setattr(seen_files, "append_to", full)
     monkeypatch.setattr(cache, "write_file", full)
     run(album)
     assert "could not be kept" in caplog.text
@@ -432,6 +605,65 @@ def test_adding_a_few_rewrites_no_more_than_one_file(tmp_path, monkeypatch):
     assert [name for name in sorted(after) if after[name] != before.get(name)] == ["000009.safetensors"]
     packs = Packs(tmp_path, "packs")
     assert packs.load([f"{98:064x}", f"{3:064x}", f"{200:064x}"]) == {f"{98:064x}": b"b", f"{3:064x}": b"\3"}
+
+
+def test_storing_more_opens_nothing_again_but_the_last_file(tmp_path, monkeypatch):
+    """Else a million features took a thousand times what a thousand take."""
+    monkeypatch.setattr(cache, "ROWS", 4)
+    opened, read, digests_of = list[str](), cache.read_file, Packs._digests
+
+    def reading(path: Path, most: int) -> bytes:
+        opened.append(path.name)
+        return read(path, most)
+
+    def indexing(packs: Packs, path: Path) -> list[str]:
+        opened.append(path.name)
+        return digests_of(packs, path)
+
+    monkeypatch.setattr(cache, "read_file", reading)
+    monkeypatch.setattr(Packs, "_digests", indexing)
+    kept = FeatureCache(tmp_path)
+    keys = [f"{number:064x}" for number in range(30)]
+    for start in range(0, 30, 3):
+        kept.store("a", keys[start : start + 3], torch.full((3, 2), float(start)))
+    assert len(opened) <= 10, "at most one to go on in, each time"
+    assert {key: row.tolist() for key, row in kept.load("a", keys).items()} == {
+        key: [float(number // 3 * 3)] * 2 for number, key in enumerate(keys)
+    }
+    whole = contents(tmp_path)
+    shutil.rmtree(tmp_path / "a")
+    FeatureCache(tmp_path).store(
+        "a", keys, torch.arange(10.0).mul(3).repeat_interleave(3)[:, None].repeat(1, 2)
+    )
+    assert contents(tmp_path) == whole
+
+
+def test_what_another_process_stored_or_took_away_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "ROWS", 2)
+    one, other = Packs(tmp_path, "packs"), Packs(tmp_path, "packs")
+    one.add({"a" * 64: b"1", "b" * 64: b"2", "c" * 64: b"3"})
+    other.add({"d" * 64: b"4", "a" * 64: b"no"})
+    other.discard(["b" * 64])
+    one.add({"b" * 64: b"5", "d" * 64: b"no"})
+    assert Packs(tmp_path, "packs").load(each * 64 for each in "abcd") == one.load(
+        each * 64 for each in "abcd"
+    )
+    assert one.load(each * 64 for each in "abcd") == {
+        "a" * 64: b"1", "b" * 64: b"5", "c" * 64: b"3", "d" * 64: b"4",
+    }  # fmt: skip
+
+
+def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
+    run, album, backbone_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(columns, "MOST_IMAGES", 16)
+    with costs(album, monkeypatch) as cost:
+        assert main(["discover", str(backbone_folder), str(album), "--out", str(tmp_path / "out")]) == 2
+    assert "may have 16 images, and these are 17, which could not be read again" in capsys.readouterr().err
+    assert cost.embedded == 0 and not (tmp_path / "out" / PROJECT / "registry.json").exists()
+    monkeypatch.setattr(columns, "MOST_IMAGES", 17)
+    run(album)
+    run(album)
 
 
 def test_a_second_name_for_a_file_is_no_reason_to_read_it(run, album, tmp_path, monkeypatch):

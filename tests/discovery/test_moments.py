@@ -19,12 +19,12 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.data.duplicates import look_at
 from promptccd.data.images import Decoding
 from promptccd.discovery import moments
-from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
 from promptccd.registry import Move
 from tests.clustering.test_split_merge import blobs

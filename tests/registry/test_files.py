@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from promptccd.errors import DiskError, RegistryError
 from promptccd.registry import (
@@ -130,6 +130,7 @@ def test_a_save_that_is_cut_off_between_its_files_leaves_the_older_state(
     later.edit(Move(S1.of(3)[4:6], 0, {0: VECTOR}))
     (tmp_path / "later").mkdir()
     save_registry(later, tmp_path / "later")
+    (folder / PROTOTYPES).rename(folder / PREVIOUS)
     (folder / PROTOTYPES).write_bytes((tmp_path / "later" / PROTOTYPES).read_bytes())
     assert load_registry(folder).state_hash() == registry.state_hash()
 
@@ -270,9 +271,10 @@ def test_equal_registries_give_equal_bytes_of_plain_json(registry: CategoryRegis
 def test_what_is_no_number_is_neither_hashed_nor_written(tmp_path: Path) -> None:
     """Readers of JSON have no word for it. No public way leads there."""
     registry = CategoryRegistry(Tables(images={"a": 0}, confidences={"a": float("nan")}))
-    for act in (registry.state_hash, lambda: save_registry(registry, tmp_path)):
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            act()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        registry.state_hash()
+    with pytest.raises(RegistryError, match="confidences of 0 to 1, got one outside or NaN"):
+        save_registry(registry, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -321,31 +323,13 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a merge that is not retired": (change("state.categories.3.merged_into", 0), "is not retired"),
     "known by mistake": (change("num_known", 5), "Category 3 is discovered, but ids below 5 are known"),
     "an id beyond the next": (change("next_id", 6), "Category 6 has the id 6, and the next free id is 6"),
-    "a row behind the last": (
-        lambda values: change("state.categories.3.prototype_row", values["prototypes"]["rows"])(values),
-        "Category 3 has prototype row",
-    ),
     "a long text": (change("stage", "x" * 58), "an integer >= -1, got 'x{58}'[.]$"),
     "a text that is too long to show": (change("stage", "x" * 59), "an integer >= -1, got 'x{59}[.]{3}[.]$"),
     "a number that other readers of JSON would round": (change("next_id", 2**53), "next_id to be an integer"),
     "a huge number": (change("next_id", 2**70), "next_id to be an integer"),
     "true for a number": (change("stage", True), "stage to be an integer >= -1, got True"),
-    "an image nowhere": (change("state.members", [["s1:0", 99]]), "Category 0 says"),
-    "an image in a category that there is not": (
-        lambda values: values["state"]["members"].append([S1.of(0)[0], 99]),
-        "Images are in category 99, which does not exist",
-    ),
-    "an image that never came": (
-        lambda values: values["state"]["images"].remove(["s0:3", 0]), "'s0:3' is in members but not among the images"
-    ),
     "categories as an object": (change("state.categories", {}), "categories to be a list of at most 100000, got a"),
-    "members as an object": (change("state.members", {}), "members to be a list of at most 5000000"),
-    "an image twice": (change("state.images", [["a", 1], ["a", 1]]), "twice in images"),
-    "a long key": (change("state.images", [["a" * 1001, 1]]), "key of an image to be a text of 1 to 1000"),
-    "a key that is no text": (change("state.images", [[["a"], 1]]), "key of an image .* got a list of 1"),
     "a pin elsewhere": (change("state.pinned", [["s1:0", 3]]), "is pinned to category 3 but is not in it"),
-    "a confidence above 1": (change("state.confidences", [["s1:0", 2]]), "confidence of 0 to 1, got 2"),
-    "a confidence too large for a float": (change("state.confidences", [["s1:0", 10**400]]), "confidence of 0 to 1"),
     "an answer about one image": (change("state.links", [[["s1:0", "s1:0"], "same"]]), "not about two images"),
     "the larger key first": (change("state.links", [[["s1:8", "s1:0"], "same"]]), "the smaller key first"),
     "an answer about strangers": (change("state.links", [[["a", "b"], "same"]]), "not about two images"),
@@ -371,16 +355,141 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     ),
     "a redo without changes": (lambda values: values["redo"][0].update(patch=None), "does not say what it changes"),
     "a patch of nothing known": (lambda values: values["redo"][0].update(patch={"a": []}), "Expected the changes of"),
+    "pins as an object": (change("state.pinned", {}), "pinned to be a list of at most 10000000"),
+    "a pin twice": (lambda values: values["state"]["pinned"].extend(values["state"]["pinned"][:1]), "twice in pinned"),
+    "a pin of a long key": (change("state.pinned", [["a" * 1001, 1]]), "key of an image to be a text of 1 to 1000"),
+    "a pin of a key that is no text": (change("state.pinned", [[["a"], 1]]), "key of an image .* got a list of 1"),
+    "images in the JSON": (change("state.images", []), "Unknown key 'images' in the state"),
+    "a sum of 65 digits": (change("tensors", "0" * 65), "a text of 1 to 64 characters"),
+    "other tensors": (change("tensors", "0" * 64), "is not what was saved with it: copy the checkpoint again"),
     "a patch of odd rows": (lambda values: values["redo"][0].update(patch={"members": [[1]]}), "rows of 3 values"),
-    "rows that are not there": (change("prototypes.rows", 2**31 // 96), "Expected float32 prototypes of 22369621 x 24"),
-    "rows of another width": (change("prototypes.width", 25), "Expected float32 prototypes of [0-9]+ x 25"),
-    "the most that there may be": (
-        lambda values: values["prototypes"].update(rows=2**29, width=1), "float32 prototypes of 536870912 x 1"
-    ),
-    "a sum of 65 digits": (change("prototypes.sha256", "0" * 65), "a text of 1 to 64 characters"),
-    "memory for nothing": (change("prototypes.rows", 2**31 // 96 + 1), "more than a registry may have"),
-    "other prototypes": (change("prototypes.sha256", "0" * 64), "does not hold the prototypes"),
 }  # fmt: skip
+
+
+def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write what the sum in the JSON is right for, as a stranger may."""
+    save_file(tensors, folder / PROTOTYPES)
+    values = json.loads((folder / REGISTRY).read_text())
+    values["tensors"] = sha256((folder / PROTOTYPES).read_bytes()).hexdigest()
+    (folder / REGISTRY).write_text(json.dumps(values))
+
+
+def put(name: str, row: int, value: Any) -> Callable[[dict[str, np.ndarray]], Any]:
+    """Set a value of a column of images; the first one has a key that is no hash, ``"s0:0"``."""
+
+    def apply(tensors: dict[str, np.ndarray]) -> None:
+        tensors[name] = tensors[name].astype(np.float64 if name == "confidences" else np.int64)
+        tensors[name][row] = value
+
+    return apply
+
+
+def named(*names: object) -> Callable[[dict[str, np.ndarray]], Any]:
+    """Keys of as many images as there were."""
+
+    def apply(tensors: dict[str, np.ndarray]) -> None:
+        rest = [f"x{number}" for number in range(len(tensors["images"]) - len(names))]
+        tensors["names"] = np.frombuffer(json.dumps([*names, *rest]).encode(), np.uint8)
+
+    return apply
+
+
+FORGED_TENSORS: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = {
+    **{
+        f"no {name}": (lambda tensors, name=name: tensors.pop(name), f"The column '{name}' of images is missing")
+        for name in ("hashes", "names", "images", "members", "confidences")
+    },
+    "no prototypes": (lambda tensors: tensors.pop("prototypes"), "Expected float32 prototypes"),
+    "doubles": (lambda tensors: tensors.update(prototypes=np.eye(24)), "Expected float32 prototypes .* got float64"),
+    "flat prototypes": (lambda tensors: tensors.update(prototypes=np.ones(9, np.float32)), r"finite .* \(R, D\)"),
+    "an image in another category": (put("members", 0, 1), "Category [0-9] says that it has"),
+    "an image in a category that there is not": (
+        lambda tensors: put("members", json.loads(tensors["names"].tobytes()).index(S1.of(0)[0]), 99)(tensors),
+        "Images are in category 99, which does not exist",
+    ),
+    "a category below none": (put("members", 0, -2), "from 0 on in the column 'members', got -2"),
+    "a category beyond JSON": (put("members", 0, 2**53), "from 0 on in the column 'members'"),
+    "a stage before all": (put("images", 0, -1), "from 0 on in the column 'images', got -1"),
+    "a confidence above 1": (put("confidences", 0, 1.5), "confidences of 0 to 1, got one outside"),
+    "a confidence below 0": (put("confidences", 0, -0.5), "confidences of 0 to 1, got one outside"),
+    "no number": (put("confidences", 0, np.nan), "confidences of 0 to 1, got one outside"),
+    "whole confidences": (lambda tensors: tensors.update(confidences=tensors["images"]), "numbers in the column 'conf"),
+    "half a stage": (lambda tensors: tensors.update(images=tensors["confidences"]), "numbers in the column 'images'"),
+    "one less": (lambda tensors: tensors.update(members=tensors["members"][1:]), "numbers in the column 'members'"),
+    "a table": (lambda tensors: tensors.update(members=tensors["members"][None]), "numbers in the column 'members'"),
+    "an image twice": (named("a", "a"), "An image is there twice"),
+    "an image that never came": (named(), "is in pinned but not among the images"),
+    "no text": (named(3), "list of texts of 1 to 1000"),
+    "an empty name": (named(""), "list of texts of 1 to 1000"),
+    "a long name": (named("a" * 1001), "list of texts of 1 to 1000"),
+    "names by name": (lambda tensors: tensors.update(names=np.frombuffer(b"{}", np.uint8)), "list of texts of 1 to"),
+    "names that are no JSON": (lambda tensors: tensors.update(names=np.frombuffer(b"\xff", np.uint8)), "are damaged"),
+    "deep names": (lambda tensors: tensors.update(names=np.frombuffer(b"[" * 200_000, np.uint8)), "are damaged"),
+    "names as numbers": (lambda tensors: tensors.update(names=np.ones(2)), "are damaged"),
+    "wide hashes": (lambda tensors: tensors.update(hashes=np.zeros((0, 33), np.uint8)), "Expected hashes of 32 bytes"),
+    "flat hashes": (lambda tensors: tensors.update(hashes=np.zeros(0, np.uint8)), "Expected hashes of 32 bytes"),
+    "long hashes": (lambda tensors: tensors.update(hashes=np.zeros((0, 32))), "Expected hashes of 32 bytes"),
+    "more of them": (lambda tensors: tensors.update(hashes=np.zeros((1, 32), np.uint8)), "numbers in the column"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", FORGED_TENSORS.values(), ids=FORGED_TENSORS.keys())
+def test_forged_columns_are_refused_by_name(folder: Path, forged: tuple[Callable[[dict], Any], str]) -> None:
+    tensors = load_file(folder / PROTOTYPES)
+    forged[0](tensors)
+    write_tensors(folder, tensors)
+    with pytest.raises(RegistryError, match=r"registry\.json is refused: .*(" + forged[1] + ")"):
+        load_registry(folder)
+
+
+def test_an_image_takes_fifty_bytes_and_any_key_comes_back(tmp_path: Path) -> None:
+    keys = [sha256(bytes([number])).hexdigest() for number in range(100)]
+    odd = ["row:5", "A" * 64, "\ud800", "鷺", keys[0].upper(), keys[0][1:]]
+    registry = CategoryRegistry()
+    confidences = np.linspace(0, 1, len(keys))
+    registry.observe(
+        0, StageGroups(keys, np.arange(100) % 3, np.eye(3, dtype=np.float32), confidences=confidences)
+    )
+    registry.observe(300, StageGroups(odd, np.zeros(6, int), np.eye(3, dtype=np.float32)[:1]))
+    registry.edit(Move(keys[:1], None))
+    save_registry(registry, tmp_path)
+    found = load_registry(tmp_path)
+    assert (found.tables, found.state_hash()) == (registry.tables, registry.state_hash())
+    assert (tmp_path / PROTOTYPES).stat().st_size < 50 * len(keys) + 1500
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [("LARGEST_JSON", REGISTRY), ("LARGEST_TENSORS", PROTOTYPES), ("MOST_IMAGES", "images")],
+)
+def test_what_could_not_be_read_again_is_not_written(
+    registry: CategoryRegistry, folder: Path, limit: str, name: str
+) -> None:
+    later = registry.copy()
+    later.undo()
+    before = {item.name: item.read_bytes() for item in folder.iterdir()}
+    where = "columns" if limit == "MOST_IMAGES" else "files"
+    most = {"LARGEST_JSON": len(before[REGISTRY]), "LARGEST_TENSORS": len(before[PROTOTYPES])}
+    fits = most.get(limit, len(registry.images))
+    with (
+        mock.patch(
+            f"promptccd.registry.{where}.{limit}", fits - 3000 if limit == "LARGEST_JSON" else fits - 1
+        ),
+        pytest.raises(RegistryError, match=name),
+    ):
+        save_registry(later, folder)
+    assert {item.name: item.read_bytes() for item in folder.iterdir()} == before
+    with mock.patch(f"promptccd.registry.{where}.{limit}", fits):
+        save_registry(registry, folder)
+        assert load_registry(folder).state_hash() == registry.state_hash()
+
+
+def test_a_row_behind_the_last_is_refused(registry: CategoryRegistry, folder: Path) -> None:
+    values = json.loads((folder / REGISTRY).read_text())
+    category(values, 3)["prototype_row"] = len(registry.prototypes)
+    (folder / REGISTRY).write_text(json.dumps(values))
+    with pytest.raises(RegistryError, match="Category 3 has prototype row"):
+        load_registry(folder)
 
 
 def test_the_largest_number_is_that_of_json(folder: Path) -> None:
@@ -436,7 +545,9 @@ def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:
         load_registry(folder)
 
 
-@pytest.mark.parametrize(("size", "reason"), [(2**31, "is damaged"), (2**31 + 1, "is missing or too large")])
+@pytest.mark.parametrize(
+    ("size", "reason"), [(2**31, "is not what was saved"), (2**31 + 1, "is missing or too large")]
+)
 def test_prototypes_of_two_gibibytes_are_read_and_more_are_not(folder: Path, size: int, reason: str) -> None:
     with (folder / PROTOTYPES).open("ab") as stream:
         stream.truncate(size)
@@ -444,22 +555,27 @@ def test_prototypes_of_two_gibibytes_are_read_and_more_are_not(folder: Path, siz
         load_registry(folder)
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "header", "name", "type", "NaN"])
-def test_damaged_prototypes_are_refused(folder: Path, damage: str, registry: CategoryRegistry) -> None:
-    path, rows = folder / PROTOTYPES, np.array(registry.prototypes)
-    content = path.read_bytes()
-    nan = rows.copy()
-    nan[0, 0] = np.nan
-    damages: dict[str, Callable[[], Any]] = {
-        "missing": path.unlink,
-        "cut": lambda: path.write_bytes(content[:-40]),
-        "header": lambda: path.write_bytes(b"\xff" * 8 + content[8:]),
-        "name": lambda: save_file({"other": rows}, path),
-        "type": lambda: save_file({"prototypes": rows.astype(np.float64)}, path),
-        "NaN": lambda: save_file({"prototypes": nan}, path),
-    }
-    damages[damage]()
-    with pytest.raises(RegistryError, match=r"registry\.json is refused: .*registry\.safetensors"):
+@pytest.mark.parametrize("damage", ["missing", "cut", "header", "NaN", "type", "directory"])
+def test_damaged_tensors_are_refused(folder: Path, damage: str) -> None:
+    path = folder / PROTOTYPES
+    content, tensors = path.read_bytes(), load_file(path)
+    path.unlink()
+    if damage == "NaN":
+        tensors["prototypes"][0, 0] = np.nan
+        write_tensors(folder, tensors)
+    elif damage == "directory":
+        path.mkdir()
+    elif damage != "missing":  # of a stranger, who knows what the sum has to be
+        other = {"cut": content[:-40], "header": b"\xff" * 8 + content[8:]}
+        other["type"] = content.replace(b'"F32"', b'"F99"', 1)
+        path.write_bytes(other[damage])
+        with pytest.raises(RegistryError, match=r"registry\.safetensors is not what was saved with it"):
+            load_registry(folder)
+        values = json.loads((folder / REGISTRY).read_text())
+        (folder / REGISTRY).write_text(json.dumps({**values, "tensors": sha256(other[damage]).hexdigest()}))
+    with pytest.raises(
+        RegistryError, match=r"registry\.json is refused: .*(registry\.safetensors|finite prototypes)"
+    ):
         load_registry(folder)
 
 

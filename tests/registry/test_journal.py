@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -322,6 +323,30 @@ def test_a_step_that_does_not_fit_changes_nothing(folder: Path) -> None:
     with pytest.raises(RegistryError, match="does not fit the registry"):
         ours.take(replace(step, number=3, entry=replace(step.entry, number=ours.next_number)))
     assert (ours.state_hash(), ours.next_id, len(ours.prototypes)) == before
+
+
+def test_a_journal_does_not_grow_beyond_what_is_read_again(folder: Path) -> None:
+    journal = Journal(folder)
+    journal.registry.edit(Rename(3, "heron"))
+    journal.write()
+    size = (folder / JOURNAL).stat().st_size
+    before = journal.registry.state_hash()
+    with mock.patch("promptccd.registry.files.LARGEST_JSON", 2 * size):
+        assert not journal.is_long(2)
+        assert journal.is_long(1)
+    with mock.patch("promptccd.registry.files.LARGEST_JSON", 2 * size - 2):
+        assert journal.is_long(2), "so that it is written whole in time"
+    journal.registry.edit(Rename(3, "egret"))
+    with (
+        mock.patch("promptccd.registry.files.LARGEST_JSON", size + 100),
+        pytest.raises(
+            RegistryError, match=r"journal.jsonl would have \d+ bytes, more than the \d+ that are read"
+        ),
+    ):
+        journal.write()
+    assert Journal(folder).registry.state_hash() == before
+    journal.write()
+    assert Journal(folder).registry.category(3).name == "egret"
 
 
 def test_a_link_is_neither_read_nor_written(folder: Path, tmp_path: Path) -> None:

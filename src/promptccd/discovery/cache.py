@@ -1,20 +1,16 @@
 """What a project keeps to save work, and makes again if it is lost: features, thumbnails, looks at files, pictures.
 
-``files.jsonl`` remembers the content of every file by size and time, so that it need not be opened again, and which
-picture a content shows. ``features`` are packs of rows by the key of a picture, ``thumbs`` and ``pictures`` by the hash
-of a content: the same picture may be turned otherwise in there.
+``features`` are packs of rows by the key of a picture, ``thumbs``, ``miniatures`` and ``pictures`` by the hash of a
+content: the same picture may be turned otherwise in there. See also `promptccd.discovery.seen_files`.
 """
 
-import base64
 import contextlib
 import hashlib
 import itertools
-import json
 import logging
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +20,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from promptccd.data.capture_dates import KEPT
-from promptccd.data.depths import Depth
-from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
-from promptccd.data.file_names import display_name
-from promptccd.data.images import Status, Verdict
-from promptccd.data.picture_keys import is_edited_file_of
-from promptccd.data.sources import Stamp
-from promptccd.discovery.project.folder import FEATURES, FILES, PICTURES, THUMBS
-from promptccd.discovery.project.places import LARGEST_LIST, keys_in
+from promptccd.columns import hash_column, hashes_in
 from promptccd.errors import PromptCCDError
-from promptccd.storage import (
-    append_to,
-    make_folder,
-    make_inside,
-    plain_json,
-    read_file,
-    read_lines,
-    refuse_links,
-    write_file,
-)
+from promptccd.storage import make_folder, make_inside, read_file, refuse_links, write_file
 
 logger = logging.getLogger(__name__)
 
 ROWS = 512  # in a file, so that rewriting one costs no more than a few megabytes
 LARGEST_PACK = 64 * 2**20  # bytes
-_DIGEST_BYTES = 32
 _MOMENTS, _FOLLOWERS = "moments", "followers"  # the folders beside those of the features' spaces
 _PACK = re.compile(r"\d{6}\.safetensors")
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Packs:
@@ -69,6 +46,7 @@ class Packs:
     def __init__(self, folder: Path, name: str):
         self._parent, self.folder = folder, folder / name
         self._numbers: dict[str, int] | None = None
+        self._last, self._rows_in_last, self._stamp = -1, 0, -1  # of the index
         self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}  # files that `row` reads from
 
     def load(self, digests: Iterable[str]) -> dict[str, bytes]:
@@ -83,7 +61,8 @@ class Packs:
 
     def row(self, digest: str) -> bytes | None:
         """One row, unchecked and without reading the rest of its file: for pictures, which nothing is computed from."""
-        number = self._index().get(digest)
+        # A page that is open does not follow what a discovery adds: reading the index anew takes longer than a picture.
+        number = (self._index() if self._numbers is None else self._numbers).get(digest)
         if number is None:
             return None
         try:
@@ -111,9 +90,8 @@ class Packs:
             fresh = {digest: row for digest, row in rows.items() if digest not in numbers}
             if not fresh:
                 return
-            last = max(numbers.values(), default=-1)
-            counted = sum(number == last for number in numbers.values())
-            if 0 < counted < ROWS:
+            last = self._last
+            if 0 < self._rows_in_last < ROWS:
                 fresh = self._rows(last) | fresh
             else:
                 last += 1
@@ -122,8 +100,10 @@ class Packs:
             for number, start in enumerate(range(0, len(items), ROWS), start=last):
                 part = dict(items[start : start + ROWS])
                 write_file(self._path(number), _packed(part))
-                numbers |= dict.fromkeys(part, number)
+                numbers.update(dict.fromkeys(part, number))
+                self._last, self._rows_in_last = number, len(part)
                 self._open.pop(number, None)
+            self._stamp = self._stamped()
         except (OSError, PromptCCDError) as error:
             logger.warning(
                 "What goes into %s could not be kept, and will be made again: %s", self.folder, error
@@ -144,13 +124,21 @@ class Packs:
         return self.folder / f"{number:06d}.safetensors"
 
     def _index(self) -> dict[str, int]:
-        """The number of the file that each digest is in."""
-        if self._numbers is None:
-            self._numbers = {}
+        """The number of the file that each digest is in; read again only if somebody else has written since."""
+        stamp = self._stamped()
+        if self._numbers is None or stamp != self._stamp:
+            numbers = dict[str, int]()
+            self._open, self._last, self._rows_in_last = {}, -1, 0
             for path in sorted(self.folder.glob("*.safetensors")):
-                if _PACK.fullmatch(path.name):
-                    self._numbers |= dict.fromkeys(self._digests(path), int(path.stem))
+                if _PACK.fullmatch(path.name) and (digests := self._digests(path)):
+                    self._last, self._rows_in_last = int(path.stem), len(digests)
+                    numbers.update(dict.fromkeys(digests, self._last))
+            self._numbers, self._stamp = numbers, self._stamped()
         return self._numbers
+
+    def _stamped(self) -> int:
+        """When a file was last put in, or taken out."""
+        return self.folder.stat().st_mtime_ns if self.folder.is_dir() else -1
 
     def _digests(self, path: Path) -> list[str]:
         refuse_links(path.parent, [path.name])
@@ -160,7 +148,7 @@ class Packs:
             if path.stat().st_size > LARGEST_PACK:
                 raise ValueError(f"more than {LARGEST_PACK} bytes")
             with safe_open(path, framework="numpy") as file:
-                return _hexadecimal(file.get_tensor("digests"))
+                return hashes_in(file.get_tensor("digests"))
         except (SafetensorError, OSError, ValueError) as error:
             return list(self._drop(path, error))
 
@@ -182,18 +170,15 @@ class Packs:
 
     def _drop(self, path: Path, error: Exception) -> dict[str, bytes]:
         logger.warning("%s in %s is damaged and made again (%s).", path.name, self.folder, error)
-        if self._numbers is not None:
-            number = int(path.stem)
-            self._numbers = {digest: each for digest, each in self._numbers.items() if each != number}
+        self._numbers = None
         with contextlib.suppress(OSError):
             path.unlink()
         return {}
 
 
 def _packed(rows: Mapping[str, bytes]) -> bytes:
-    digests = np.frombuffer(bytes.fromhex("".join(rows)), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
     tensors: dict[str, np.ndarray] = {
-        "digests": digests,
+        "digests": hash_column([*rows]),
         "ends": np.cumsum([len(row) for row in rows.values()], dtype=np.int64),
         "content": np.frombuffer(b"".join(rows.values()), dtype=np.uint8),
     }
@@ -209,13 +194,7 @@ def _sum(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 def _places(digests: np.ndarray, ends: np.ndarray) -> dict[str, tuple[int, int]]:
     """Start and end of each row in the content, by digest."""
-    return dict(zip(_hexadecimal(digests), itertools.pairwise([0, *ends.tolist()]), strict=True))
-
-
-def _hexadecimal(digests: np.ndarray) -> list[str]:
-    if digests.ndim != 2 or digests.shape[1] != _DIGEST_BYTES or digests.dtype != np.uint8:
-        raise ValueError(f"digests are {digests.dtype} {digests.shape}")
-    return [bytes(row).hex() for row in digests]
+    return dict(zip(hashes_in(digests), itertools.pairwise([0, *ends.tolist()]), strict=True))
 
 
 class FeatureCache:
@@ -226,7 +205,10 @@ class FeatureCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
+        self.folder, self._packs = Path(folder), dict[str, Packs]()
+
+    def _of(self, space: str) -> Packs:
+        return self._packs.setdefault(space, Packs(self.folder, space))
 
     def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
         """Features ``(D,)`` float32 by key of the picture, of those that have one stored.
@@ -242,16 +224,14 @@ class FeatureCache:
 
     def each(self, space: str, hashes: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """The items of `load`, one by one."""
-        for digest, row in Packs(self.folder, space).each(hashes):
+        for digest, row in self._of(space).each(hashes):
             if row and len(row) % 4 == 0:
                 yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
 
     def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
         """Store features ``(N, D)`` of pictures with these keys; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
-        Packs(self.folder, space).add(
-            {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
-        )
+        self._of(space).add({digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)})
 
     def moments(self, of: str, count: int) -> np.ndarray | None:
         """``(N,)`` moments as `find_moments` gave them; `None` if they are not stored.
@@ -260,213 +240,19 @@ class FeatureCache:
             of: SHA-256 of all that it was given.
             count: N.
         """
-        moments = np.frombuffer(Packs(self.folder, _MOMENTS).load([of]).get(of, b""), np.uint32)
+        moments = np.frombuffer(self._of(_MOMENTS).load([of]).get(of, b""), np.uint32)
         found = moments.astype(np.int64)
         fits = len(found) == count and bool((found <= np.arange(count)).all())
         return found if fits and bool((found[found] == found).all()) else None
 
     def store_moments(self, of: str, moments: np.ndarray) -> None:
         """Store moments in place of those that were stored before; if the disk refuses them, only log it."""
-        Packs(self.folder, _MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
+        self._of(_MOMENTS).add({of: moments.astype(np.uint32).tobytes()}, alone=True)
 
     def store_followers(self, firsts: Mapping[str, str]) -> None:
         """Remember, by picture, the first one of its moment, where it is another; if the disk refuses, only log it."""
-        Packs(self.folder, _FOLLOWERS).add({key: first.encode() for key, first in firsts.items()})
+        self._of(_FOLLOWERS).add({key: first.encode() for key, first in firsts.items()})
 
     def followers(self, keys: Iterable[str]) -> dict[str, str]:
         """The first picture of its moment, by key, of those of the pictures that were not that themselves."""
-        return {key: first.decode() for key, first in Packs(self.folder, _FOLLOWERS).each(keys)}
-
-
-Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
-FORMAT = 1  # of the list of files
-_LONGEST = 4096  # characters of a note
-
-
-class SeenFiles:
-    """Remembers files that were read before, in ``files.jsonl``, and thumbnails of their pictures in ``thumbs``.
-
-    A line holds the content hash of a path, or the look at a new content. Later lines overrule earlier ones.
-
-    Args:
-        project: the folder.
-        made_with: settings of the decoder; of a list made with others only the keys of pictures are used.
-    """
-
-    def __init__(self, project: Path, made_with: Mapping[str, int]):
-        self._project = project
-        self._path, self._thumbs = project / FILES, Packs(project, THUMBS)
-        self._header = plain_json({"format": FORMAT, **made_with}) + b"\n"
-        self._contents: dict[str, tuple[Stamp, str]] = {}
-        self._looks: dict[str, Look] = {}
-        self._inherited: dict[str, str] = {}  # keys that other settings gave to contents
-        self._fresh, self._fresh_thumbs = list[bytes](), dict[str, bytes]()
-        lines, self._end = read_lines(self._path, LARGEST_LIST)
-        try:
-            if lines and lines[0] + b"\n" != self._header:
-                self._inherited = keys_in(lines)
-                raise ValueError("it is of another format or for another model")
-            for line in lines[1:]:
-                self._take(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            logger.warning(
-                "%s is not gone on with, and files are read again (%s).", self._path, str(error)[:100]
-            )
-            self._contents, self._looks, self._end = {}, {}, 0
-
-    def _take(self, values: dict[str, Any]) -> None:
-        digest = values["sha256"]
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise ValueError("a hash is none")
-        if (look := values.get("look")) is not None:
-            self._looks[digest] = _read_look(look, values.get("picture", ""), values.get("taken", ""))
-        if digest not in self._looks:
-            raise ValueError(f"nothing is said of {digest[:12]}")
-        if "path" in values:
-            stamp = Stamp(*(values[item.name] for item in fields(Stamp)))
-            if [type(value) for value in astuple(stamp)] != [str, int, int, int, int]:
-                raise ValueError("a file is described by other kinds of values")
-            self._contents[stamp.path] = stamp, digest
-
-    def content_of(self, stamp: Stamp) -> str:
-        """The content hash of a file that was read and has not changed since; otherwise empty."""
-        before, digest = self._contents.get(stamp.path, (None, ""))
-        return digest if before is not None and stamp.is_unchanged(before) else ""
-
-    def held_by(self, path: str) -> str:
-        """The content hash of the file that was read at a path, whatever it holds now; empty if there was none."""
-        return self._contents.get(path, (None, ""))[1]
-
-    def look(self, digest: str) -> Look | None:
-        """The look at a content, without thumbnail and view; `None` if the content is new."""
-        return self._looks.get(digest)
-
-    def key_of(self, digest: str, path: str, image: SeenImage) -> str:
-        """What the picture of a content is known by: what it was known by before, also with other settings.
-
-        Args:
-            digest: hash of the content.
-            path: of its file, which may have held the same picture otherwise; empty if there is no file.
-            image: the look at the content.
-        """
-        if digest in self._inherited:
-            return self._inherited[digest]
-        _, before = self._looks.get(self.held_by(path), (None, None))
-        if before is None or before.key == image.key:
-            return image.key
-        was, now = ((each.size, each.miniature) for each in (before, image))
-        return before.key if is_edited_file_of(was, now) else image.key
-
-    def add_look(self, digest: str, look: Look) -> None:
-        """Keep the look at a content, unless there is one."""
-        if digest not in self._looks:
-            self._keep(digest, look)
-
-    def replace_looks(self, looks: Mapping[str, Look]) -> None:
-        """Keep other looks at contents that were shown otherwise, and forget what was made of them before."""
-        if not looks:
-            return
-        self.flush()
-        keys = [image.key for _, image in looks.values() if image is not None]
-        self._thumbs.discard(looks)
-        Packs(self._project, PICTURES).discard(looks)
-        for space in (self._project / FEATURES).glob("*"):
-            Packs(space.parent, space.name).discard(keys)
-        for digest, look in looks.items():
-            self._keep(digest, look)
-        self.flush()
-
-    @property
-    def depths(self) -> list[Depth]:
-        """The depths of all files with more than 8 bits a value that were ever seen."""
-        return [
-            image.depth for _, image in self._looks.values() if image is not None and image.depth is not None
-        ]
-
-    def _keep(self, digest: str, look: Look) -> None:
-        verdict, image = look
-        values: dict[str, Any] = {"status": verdict.status.value, "note": verdict.note}
-        known: dict[str, Any] = {"sha256": digest}
-        if image is not None:
-            self._fresh_thumbs[digest] = image.thumbnail
-            values |= {
-                "image_size": list(image.size),
-                "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
-            }
-            if image.depth is not None:
-                values["depth"] = asdict(image.depth)
-            known["picture"] = image.key
-            if image.taken:
-                known["taken"] = image.taken
-            image = replace(image, thumbnail=b"", view=None)
-        self._looks[digest] = verdict, image
-        self._append({"look": values, **known})
-
-    def add(self, stamp: Stamp, digest: str) -> None:
-        """Keep the content hash of a file; the look at that content must be there."""
-        if self._contents.get(stamp.path) != (stamp, digest):
-            self._contents[stamp.path] = stamp, digest
-            self._append({**asdict(stamp), "sha256": digest})
-
-    def forget(self, path: str) -> None:
-        """Read a file again the next time, because it does not hold what it seemed to."""
-        if path in self._contents:
-            stamp, digest = self._contents[path]
-            self.add(replace(stamp, size=-1), digest)
-            self.flush()
-
-    def _append(self, values: Mapping[str, Any]) -> None:
-        self._fresh.append(plain_json(values) + b"\n")
-        if len(self._fresh_thumbs) >= ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what was added; if the disk refuses it, only log it."""
-        self._thumbs.add(self._fresh_thumbs)
-        self._fresh_thumbs = {}
-        lines = b"".join([self._header] * (not self._end) + self._fresh) if self._fresh else b""
-        self._fresh = []
-        try:
-            if lines:
-                append_to(self._path, self._end, lines)
-                self._end += len(lines)
-        except PromptCCDError as error:
-            logger.warning("What was seen of files could not be kept, and they will be read again: %s", error)
-
-    def thumbnails(self, digests: Sequence[str]) -> dict[str, bytes]:
-        """Thumbnails of contents; lost ones are missing."""
-        return self._thumbs.load(digests)
-
-    def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
-        """Keep thumbnails that were made again."""
-        self._thumbs.add(made)
-
-
-def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
-    """The look at a content, from values that a stranger may have written.
-
-    Args:
-        values: of the look.
-        key: of the picture.
-        taken: when it was taken.
-
-    Raises:
-        ValueError: they are not valid.
-    """
-    note = values["note"]
-    if not isinstance(note, str) or len(note) > _LONGEST or note != display_name(note):
-        raise ValueError("a note is no text on one line")
-    verdict = Verdict(Status(values["status"]), note)
-    if verdict.status is Status.SKIPPED:
-        return verdict, None
-    width, height = values["image_size"]
-    pixels = base64.b64decode(values["miniature"], validate=True)
-    if not all(type(each) is int and 0 < each < 2**31 for each in (width, height)):
-        raise ValueError(f"an image is {width} x {height}")
-    if not isinstance(key, str) or not _DIGEST.fullmatch(key):
-        raise ValueError("a picture has no key")
-    if not isinstance(taken, str) or (taken and not KEPT.fullmatch(taken)):
-        raise ValueError("a date is none")
-    miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
-    depth = Depth.from_dict(values["depth"]) if "depth" in values else None
-    return verdict, SeenImage((width, height), key, miniature, b"", taken=taken, depth=depth)
+        return {key: first.decode() for key, first in self._of(_FOLLOWERS).each(keys)}

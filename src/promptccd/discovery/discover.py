@@ -35,13 +35,22 @@ from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
-from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, RECORD, clear_leftovers, open_project
+from promptccd.discovery.project.folder import (
+    COLUMNS,
+    FEATURES,
+    FILES,
+    PROJECT,
+    RECORD,
+    clear_leftovers,
+    open_project,
+)
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.locks import LOCK
 from promptccd.registry import StageChange, alike_pairs, load_registry
+from promptccd.registry.columns import require_room
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
@@ -62,7 +71,7 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
-_IDLE = (LOCK, FILES)  # files of a project that hold nothing of an image
+_IDLE = (LOCK, FILES, COLUMNS)  # files of a project that hold nothing of an image
 _WRITTEN = (PAGE, TABLE, *EXPORTS)
 
 
@@ -272,9 +281,11 @@ class _Discovery:
         )  # fmt: skip
 
     def _require_space(self) -> None:
-        """Refuse results that the disk has no room for, before anything is computed."""
+        """Refuse results that the disk or a registry has no room for, before anything is computed."""
+        before, used = self.session.registry.images, self.session.current.intake.used
+        require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
-        copied = sum(file.num_bytes for file in self.session.current.intake.used)
+        copied = sum(file.num_bytes for file in used)
         copies = sum(
             name in (PUBLISH, PARQUET) for name in set(self.exports)
         )  # of the others, most are links

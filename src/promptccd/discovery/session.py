@@ -15,7 +15,7 @@ from promptccd.data.limits import IntakeLimits
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.cache import FeatureCache, SeenFiles
+from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
 from promptccd.discovery.intake.intake import Intake, IntakeFile
@@ -23,6 +23,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.remembered import Remembered
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel

@@ -1,7 +1,7 @@
-"""A registry beside a checkpoint: ``registry.json`` and its prototypes in ``registry.safetensors``.
+"""A registry beside a checkpoint: ``registry.json``, with prototypes and columns of images in ``registry.safetensors``.
 
-The prototypes are written first. A save that is cut off between the two files therefore leaves the old JSON, and its
-prototypes under another name, where loading finds them: a whole registry.
+The JSON holds the sum of the other file, which is written first. A save that is cut off between the two therefore
+leaves the old JSON, and what belongs to it under another name, where loading finds it: a whole registry.
 
 What is corrected often has a journal beside it, ``journal.jsonl``: a line for each correction since the registry was
 written whole, see `Journal`.
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from promptccd.errors import RegistryError
 from promptccd.models.untrusted import strict_json
 from promptccd.registry.changes import LONGEST_TIME, History, LogEntry, Step
+from promptccd.registry.columns import COLUMNS, MOST_IMAGES, columns_of, take_columns
 from promptccd.registry.registry import NOTHING_YET, CategoryRegistry
 from promptccd.registry.tables import (
     DIFFERENT,
@@ -35,7 +36,15 @@ from promptccd.registry.tables import (
     Patch,
     Tables,
 )
-from promptccd.storage import append_to, newer_format, plain_json, read_lines, refuse_links, write_file
+from promptccd.storage import (
+    append_to,
+    newer_format,
+    plain_json,
+    read_lines,
+    refuse_links,
+    sha256_of,
+    write_file,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +52,14 @@ FORMAT = 1
 REGISTRY, PROTOTYPES, JOURNAL = "registry.json", "registry.safetensors", "journal.jsonl"
 # mutant: when the registry is written whole changes speed, never what is read
 LONGEST_JOURNAL = 200  # lines, beyond which the registry is written whole again
-PREVIOUS = ".previous-registry.safetensors"  # prototypes of the JSON that is there, while both are replaced
-LARGEST_JSON = 512 * 2**20  # bytes; about five million images
-LARGEST_PROTOTYPES = 2 * 2**30  # bytes
+PREVIOUS = ".previous-registry.safetensors"  # what belongs to the JSON that is there, while both are replaced
+LARGEST_JSON = 512 * 2**20  # bytes, and of a journal; five million corrected images
+LARGEST_TENSORS = 2 * 2**30  # bytes
 LARGEST_NUMBER = 2**53  # what every reader of JSON keeps exactly
-MOST_IMAGES = 5_000_000
 MOST_CATEGORIES = 100_000
 MOST_ENTRIES = 100_000
-_KEYS = ("format", "num_known", "stage", "next_id", "next_number", "prototypes", "state", "log", "redo")
+_KEYS = ("format", "num_known", "stage", "next_id", "next_number", "tensors", "state", "log", "redo")
+_LISTED = tuple(name for name in TABLE_NAMES if name not in COLUMNS)
 
 
 def has_registry(folder: str | Path) -> bool:
@@ -64,24 +73,28 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
     Equal registries give equal bytes, and those that are there are left alone.
 
     Raises:
+        RegistryError: it is larger than what is read again; nothing is written.
         DiskError: it cannot be written; the old one is still there.
         RunError: a link stands under one of the names.
     """
     place = Path(folder)
     refuse_links(place, (REGISTRY, PROTOTYPES, PREVIOUS, JOURNAL))
-    rows = np.ascontiguousarray(registry.prototypes)
+    tables = registry.tables
+    tensors = save({"prototypes": np.ascontiguousarray(registry.prototypes), **columns_of(tables)})
     values = {
         "format": FORMAT,
         "num_known": registry.num_known,
         "stage": registry.stage,
         "next_id": registry.next_id,
         "next_number": registry.next_number,
-        "prototypes": {"rows": rows.shape[0], "width": rows.shape[1], "sha256": _digest(rows)},
-        "state": _write_tables(registry.tables),
+        "tensors": hashlib.sha256(tensors).hexdigest(),
+        "state": _write_tables(tables),
         "log": [_write_entry(entry) for entry in registry.log],
         "redo": [_write_entry(entry) for entry in registry.redo_stack],
     }
-    contents = {PROTOTYPES: save({"prototypes": rows}), REGISTRY: plain_json(values)}
+    contents = {PROTOTYPES: tensors, REGISTRY: plain_json(values)}
+    for (name, content), most in zip(contents.items(), (LARGEST_TENSORS, LARGEST_JSON), strict=True):
+        _require_size(name, len(content), most)
     if any(_content(place / name) != content for name, content in contents.items()):
         _keep_previous(place)
         for name, content in contents.items():
@@ -215,6 +228,10 @@ class Journal:
         lines = [header, *steps] if steps and not self._end else steps
         return b"".join(plain_json(line) + b"\n" for line in lines)
 
+    def is_long(self, lines: int) -> bool:
+        """Whether it holds so many lines, or half of the bytes that are read again."""
+        return self.lines >= lines or self._end > LARGEST_JSON // 2
+
     @property
     def mark(self) -> str:
         """The name of the state that `write` leaves; no other state of this folder ever has it."""
@@ -224,11 +241,13 @@ class Journal:
         """Append what happened, on the disk when this returns; after a new stage the registry is written whole.
 
         Raises:
+            RegistryError: as below, if it is larger than what is read again.
             DiskError: it cannot be written, and is not; load it again.
         """
         if self.registry.steps is None:
             self.write_whole()
         elif lines := self._pending:
+            _require_size(JOURNAL, self._end + len(lines), LARGEST_JSON)
             append_to(self._path, self._end, lines)
             self._end, self.lines = self._end + len(lines), self.lines + len(self.registry.steps)
             self.registry.steps = []
@@ -279,7 +298,7 @@ def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
+def _registry(values: Any, path: Path) -> CategoryRegistry:
     version = values.get("format") if isinstance(values, dict) else None
     if (newer := newer_format(version, FORMAT)) is not None:
         raise RegistryError(f"it {newer}")
@@ -295,9 +314,14 @@ def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
         raise RegistryError("An entry to redo does not say what it changes.")
     if any(entry.number >= next_number for entry in (*log, *redo)):
         raise RegistryError(f"A log entry has a number that is not below next_number, {next_number}.")
+    tensors, tables = _read_tensors(path, values["tensors"]), _read_tables(values["state"])
+    take_columns(tables, tensors)
+    prototypes = tensors.get("prototypes", np.zeros(0))
+    if prototypes.dtype != np.float32:
+        raise RegistryError(f"Expected float32 prototypes in {path.name}, got {prototypes.dtype}.")
     return CategoryRegistry(
-        _read_tables(values["state"]),
-        _read_prototypes(prototypes, values["prototypes"]),
+        tables,
+        prototypes,
         num_known=_read_number(values["num_known"], "num_known"),
         stage=_read_number(values["stage"], "stage", least=NOTHING_YET),
         next_id=_read_number(values["next_id"], "next_id"),
@@ -322,52 +346,41 @@ def _parsed(content: bytes) -> Any:
         ) from error
 
 
-def _read_prototypes(path: Path, described: Any) -> np.ndarray:
-    _read_object(described, "prototypes", ("rows", "width", "sha256"))
-    rows, width = (_read_number(described[name], f"{name} of prototypes") for name in ("rows", "width"))
-    digest = _read_text(described["sha256"], "sha256 of prototypes", 64)
-    if 4 * rows * width > LARGEST_PROTOTYPES:
-        raise RegistryError(f"it speaks of {rows} x {width} prototype values, more than a registry may have.")
-    if not path.is_file() or path.stat().st_size > LARGEST_PROTOTYPES:
+def _read_tensors(path: Path, expected: Any) -> dict[str, np.ndarray]:
+    """Prototypes and columns of a file that has the expected SHA-256."""
+    digest = _read_text(expected, "the sum of tensors", 64)
+    if not path.is_file() or path.stat().st_size > LARGEST_TENSORS:
         raise RegistryError(f"{path.name} is missing or too large: copy the checkpoint again.")
+    if sha256_of(path) != digest:
+        raise RegistryError(f"{path.name} is not what was saved with it: copy the checkpoint again.")
     try:
-        with safe_open(path, framework="numpy") as file:
-            if list(file.keys()) != ["prototypes"]:
-                raise RegistryError(f"Expected {path.name} to hold 'prototypes' alone.")
-            kept = file.get_slice("prototypes")
-            shape, kind = list(kept.get_shape()), kept.get_dtype()
-            if kind != "F32" or len(shape) != 2 or shape[0] < rows or (rows and shape[1] != width):
-                raise RegistryError(
-                    f"Expected float32 prototypes of {rows} x {width} in {path.name}, got {kind} {shape}."
-                )
-            found = np.ascontiguousarray(file.get_tensor("prototypes")[:rows])
-    except (SafetensorError, OSError) as error:
+        return load(path.read_bytes())
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RegistryError(
             f"{path.name} is damaged ({str(error)[:100]}): copy the checkpoint again."
         ) from error
-    if _digest(found) != digest:
-        raise RegistryError(
-            f"{path.name} does not hold the prototypes it was saved with: copy the checkpoint again."
-        )
-    return found
 
 
 def _keep_previous(folder: Path) -> None:
-    """Keep the prototypes of the JSON that is there; an interrupted save may have kept them already."""
+    """Keep the tensors of the JSON that is there; an interrupted save may have kept them already."""
     if not (folder / REGISTRY).is_file() or not (folder / PROTOTYPES).is_file():
         return
-    # mutant without .is_file(): prototypes that do not fit are of no use under another name
+    # mutant without .is_file(): tensors that do not fit are of no use under another name
     if (folder / PREVIOUS).is_file():
         try:
-            _read_prototypes(folder / PROTOTYPES, _parsed(_read(folder / REGISTRY))["prototypes"])
+            _read_tensors(folder / PROTOTYPES, _parsed(_read(folder / REGISTRY))["tensors"])
         except (RegistryError, KeyError, TypeError):
             return
     write_file(folder / PREVIOUS, (folder / PROTOTYPES).read_bytes())
 
 
-def _digest(rows: np.ndarray) -> str:
-    # mutant without dtype=: float32 is stored in that order of bytes on all we test on
-    return hashlib.sha256(np.ascontiguousarray(rows, dtype="<f4").data).hexdigest()
+def _require_size(name: str, size: int, most: int) -> None:
+    if size > most:
+        raise RegistryError(
+            f"{name} would have {size} bytes, more than the {most} that are read again, so nothing was written. Most "
+            "of it are corrections of many images at once, which the next stage settles: run promptccd discover with "
+            "more images, or take some back."
+        )
 
 
 class _Codec(NamedTuple):
@@ -421,18 +434,19 @@ def _write_tables(tables: Tables) -> dict[str, Any]:
         if name != "categories"
         else [codec.write(tables.categories[key]) for key in sorted(tables.categories)]
         for name, codec in _CODECS.items()
+        if name in _LISTED
     }
 
 
 def _read_tables(values: Any) -> Tables:
-    _read_object(values, "the state", TABLE_NAMES)
+    _read_object(values, "the state", _LISTED)
     tables = Tables()
     for row in _read_list(values["categories"], "categories", MOST_CATEGORIES):
         category = _read_category(row)
         if category.id in tables.categories:
             raise RegistryError(f"Category {category.id} is there twice.")
         tables.categories[category.id] = category
-    for name in TABLE_NAMES[1:]:
+    for name in _LISTED[1:]:
         codec, table = _CODECS[name], getattr(tables, name)
         rows = _read_list(values[name], name, codec.most)
         for row in rows:

@@ -13,10 +13,10 @@ from promptccd.data.depths import Depths
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import decode_image
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.project import ProjectView
+from promptccd.discovery.seen_files import SeenFiles
 from tests.data.test_images import deep_png, deep_tiff, encoded, oriented, picture
 
 

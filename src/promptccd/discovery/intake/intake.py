@@ -19,7 +19,7 @@ from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.cache import SeenFiles
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
 from promptccd.storage import Overflow
 
@@ -95,15 +95,15 @@ class Kept:
 
     def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
-        self.miniatures: dict[int, np.ndarray] = {}
+        self._miniatures: dict[int, np.ndarray] = {}
         self.changed = 0  # files that show what they showed, see `IntakeReport`
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
 
     def add(self, index: int, seen: SeenImage) -> None:
         """Keep the miniature, and thumbnail and view while there is room."""
-        self.miniatures[index] = seen.miniature
         if self.seen is None:
+            self._miniatures[index] = seen.miniature
             self.thumbnails.add(index, seen.thumbnail)
         if seen.view is not None:
             self._shape = tuple(seen.view.shape)
@@ -116,6 +116,12 @@ class Kept:
             return {file.key: found[file.content_hash] for file in files if file.content_hash in found}
         kept = {file.key: self.thumbnails.get(file.index) for file in files}
         return {key: bytes(content) for key, content in kept.items() if content is not None}
+
+    def miniatures_of(self, files: Sequence[IntakeFile]) -> dict[str, np.ndarray]:
+        """The miniatures that were kept, by content."""
+        if self.seen is not None:
+            return self.seen.miniatures([file.content_hash for file in files])
+        return {file.content_hash: self._miniatures[file.index] for file in files}
 
     def view(self, index: int) -> Tensor | None:
         """The view of a file, if it was kept."""
@@ -166,8 +172,17 @@ class Intake:
     @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
-        kept = [self._kept.miniatures[file.index] for file in self.used]
-        return np.stack(kept) if kept else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
+        kept, made = self._kept.miniatures_of(self.used), dict[str, np.ndarray]()
+        for file in self.used:
+            if file.content_hash not in kept:
+                kept[file.content_hash] = made[file.content_hash] = self._again(file).miniature
+        if self._kept.seen is not None:
+            self._kept.seen.add_miniatures(made)
+        return (
+            np.stack([kept[file.content_hash] for file in self.used])
+            if kept
+            else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
+        )
 
     @property
     def taken(self) -> np.ndarray:
@@ -217,13 +232,16 @@ class Intake:
         kept, made = self._kept.thumbnails_of(originals), dict[str, bytes]()
         for file in originals:
             if file.key not in kept:
-                _, seen = look_at(self.read_bytes(file), self.decoding, self._view)
-                if seen is None:
-                    raise _undecodable(file)
-                kept[file.key] = made[file.content_hash] = seen.thumbnail
+                kept[file.key] = made[file.content_hash] = self._again(file).thumbnail
         if self._kept.seen is not None:
             self._kept.seen.add_thumbnails(made)
         return kept
+
+    def _again(self, file: IntakeFile) -> SeenImage:
+        _, seen = look_at(self.read_bytes(file), self.decoding, self._view)
+        if seen is None:
+            raise _undecodable(file)
+        return seen
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""

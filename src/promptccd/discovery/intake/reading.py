@@ -26,13 +26,14 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
 from promptccd.data.table_files import is_saved
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.cache import Look, SeenFiles
 from promptccd.discovery.intake.archives import (
     ArchiveSource,
     UploadSource,
     is_archive,
 )
 from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
+from promptccd.discovery.project.file_columns import Look
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
 
 logger = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class _Reader:
             self._settle()
         self._show_by_one_rule(pool)
         if self.kept.seen is not None:
-            self.kept.seen.flush()
+            self.kept.seen.flush(last=True)
         return self._files
 
     def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:

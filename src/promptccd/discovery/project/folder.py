@@ -2,7 +2,7 @@
 
 ``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
 hold the categories and every correction, ``before`` those from before the newest stage. The rest is made again if it is
-lost, see `promptccd.discovery.cache`.
+lost, see `promptccd.discovery.cache` and `promptccd.discovery.seen_files`.
 """
 
 from pathlib import Path
@@ -12,7 +12,8 @@ from promptccd.storage import PROJECT as PROJECT
 from promptccd.storage import make_inside, refuse_links, remove_leftovers
 
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
-FILES, THUMBS = "files.jsonl", "thumbs"
+FILES, COLUMNS = "files.jsonl", "files.safetensors"
+THUMBS, MINIATURES = "thumbs", "miniatures"
 PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
 
 
@@ -29,7 +30,20 @@ def open_project(out: Path) -> Path:
     project = make_inside(out, PROJECT)
     refuse_links(
         project,
-        [RECORD, BEFORE, FEATURES, FILES, THUMBS, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL],
+        [
+            RECORD,
+            BEFORE,
+            FEATURES,
+            FILES,
+            COLUMNS,
+            THUMBS,
+            MINIATURES,
+            PICTURES,
+            PAGE,
+            REGISTRY,
+            PROTOTYPES,
+            JOURNAL,
+        ],
     )
     return project
 
@@ -40,6 +54,7 @@ def clear_leftovers(project: Path) -> None:
         project,
         project / BEFORE,
         project / THUMBS,
+        project / MINIATURES,
         *project.glob(f"{FEATURES}/*"),
     ):
         if not place.is_symlink():

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptccd.data.file_names import parts_of
-from promptccd.discovery.project.folder import FILES
+from promptccd.discovery.project.file_columns import FileColumns, read_columns
+from promptccd.discovery.project.folder import COLUMNS, FILES
 from promptccd.storage import read_file
 
-LARGEST_LIST = 4 * 2**30  # bytes, of three million files
+LARGEST_LIST = 4 * 2**30  # bytes, of more lines than are ever written
 FEWEST_DIGITS = 6  # of a hash, to stand for all of them
 _END_OF_LOOK = re.compile(
     rb'"picture":"([0-9a-f]{64})","sha256":"([0-9a-f]{64})"(?:,"taken":"([0-9T:+-]{19,25})")?\}$'
@@ -68,11 +69,16 @@ def pictures_in(project: Path) -> dict[str, Seen]:
         RunError: a link stands in the way.
     """
     try:
+        before = read_columns(project / COLUMNS)
+    except ValueError:  # the next discovery makes it again
+        before = FileColumns()
+    try:
         content = read_file(project / FILES, LARGEST_LIST)
     except FileNotFoundError:
-        return {}
-    held, were_held = dict[str, str](), set[str]()  # content by path; a later line overrules an earlier one
-    lines = list(io.BytesIO(content))  # makes no second copy
+        content = b""
+    lines = [*before.lines, *io.BytesIO(content)]  # makes no second copy
+    held = before.holders  # content by path; a later line overrules an earlier one
+    were_held = before.were_held
     for line in lines:
         if line.startswith(b'{"look"'):  # most of the list, and long; only its end is needed
             continue
@@ -85,7 +91,8 @@ def pictures_in(project: Path) -> dict[str, Seen]:
             held[path] = digest
             were_held.add(digest)
     ends = list(_ends_of_looks(lines))
-    keys, dates = {digest: key for digest, key, _ in ends}, {digest: date for digest, _, date in ends if date}
+    keys = before.key_of | {digest: key for digest, key, _ in ends}
+    dates = before.dates | {digest: date for digest, _, date in ends if date}
     files, contents = dict[str, list[tuple[str, str]]](), dict[str, list[str]]()
     for path, digest in sorted(held.items()):
         files.setdefault(keys.get(digest, ""), []).append((path, digest))

@@ -307,7 +307,7 @@ class Project:
     def rest(self) -> None:
         """Write the registry whole if its journal has grown long and nobody corrects anything."""
         with self.still:
-            is_long = isinstance(self._store, Journal) and self._store.lines >= LONGEST_JOURNAL
+            is_long = isinstance(self._store, Journal) and self._store.is_long(LONGEST_JOURNAL)
             if is_long and time.monotonic() - self._edited > QUIET_S:
                 with self._writing(longest=LONGEST_JOURNAL):
                     pass
@@ -321,7 +321,7 @@ class Project:
                 if self._command is not None:
                     remove_leftovers(self._store.folder)
                 self._took(self._store.refresh())
-                if isinstance(self._store, Journal) and self._store.lines >= (longest or self._longest):
+                if isinstance(self._store, Journal) and self._store.is_long(longest or self._longest):
                     self._store.write_whole()
                 yield
             finally:
