@@ -153,7 +153,7 @@ def test_what_was_fetched_needs_no_network_again(hub: Hub, tables, monkeypatch) 
     assert StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint == first
     with pytest.raises(DataError, match="Could not fetch rows of 'team/photos'.*run the same command again"):
         StageStream.from_dataset(NAME, **{**OPTIONS, "images_per_class": 4})
-    with pytest.raises(DataError, match="only rows that were used before are here"):
+    with pytest.raises(DataError, match="Could not fetch rows of 'team/photos'"):
         open_images(NAME).table  # noqa: B018
     assert not hub.log
 
@@ -214,6 +214,14 @@ def test_a_split_that_is_not_there_is_named(hub: Hub, tables) -> None:
     publish(hub, tables)
     with pytest.raises(DataError, match=r"has no split 'dev'; it has \['test', 'train', 'validation'\]"):
         StageStream.from_dataset(NAME, **OPTIONS, split="dev")
+
+
+def test_all_of_a_split_is_that_split_with_all_its_columns(hub: Hub, tables) -> None:
+    publish(hub, tables)
+    found, whole = open_images(NAME, "test").table, concatenate_datasets(tables["test"])
+    assert found.features == whole.features
+    assert found.with_format("arrow")[:].equals(whole.with_format("arrow")[:])
+    assert all(name.startswith("test-") for name in fetched(hub))
 
 
 def test_images_to_discover_are_one_split_and_one_column(hub: Hub, tables) -> None:

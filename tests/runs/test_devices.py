@@ -415,7 +415,8 @@ def test_a_sweep_that_does_not_fit_on_the_disk_trains_nothing(
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(values))
     cells = plan_cells([path], (1, 2), {}, tmp_path / "out", {})
-    needed = 2 * TrainingSpace.of(cells[0].recipe).left(RunDirectory(tmp_path / "new"), 4)
+    space = TrainingSpace.of(cells[0].recipe)
+    needed = 2 * space.left(RunDirectory(tmp_path / "new"), 4) - space.frozen  # which both share
     usage = type("Usage", (), {"free": needed - 1})
     monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
     with pytest.raises(DiskError, match="No room for 2 trainings: about"):

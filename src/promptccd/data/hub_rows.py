@@ -117,8 +117,8 @@ class HubRows:
 
         def whole() -> Dataset:
             raise DataError(
-                f"Of {display_name(name)!r} only rows that were used before are here, and the Hub cannot be asked for "
-                "the others: run the same command with a network."
+                f"Of {display_name(name)!r} only rows that were used before are here, and the Hub cannot be asked: run "
+                "the same command with a network."
             )
 
         return cls(name, record["files"], Features.from_dict(record["features"]), record["counts"], whole)

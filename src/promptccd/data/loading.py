@@ -112,8 +112,7 @@ class OpenedImages:
     @property
     def table(self) -> Dataset:
         """All rows with all columns."""
-        with _in_one_line(self.name):
-            return self.source.whole() if isinstance(self.source, HubRows) else self.source
+        return self.columns(self.source.column_names)
 
     def columns(self, names: Sequence[str], images_of: np.ndarray | None = None) -> Dataset:
         """These columns of all rows, or more of them; of the Hub, images of the rows ``(N,)`` that are wanted alone."""
