@@ -16,9 +16,11 @@ from promptccd.cli.main import main
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.models import TrainingSpace, space_of_all
 from promptccd.runs.shards import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
-from promptccd.storage import problems_of, sha256_of, write_directory
+from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
+from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
+from tests.crash.test_crash import at
 
 INDEX = "model.safetensors.index.json"
 
@@ -206,3 +208,28 @@ def test_the_shared_file_is_read_only_and_copies_of_it_stay_so(run: Path) -> Non
     for stage in stages_of(run):
         assert not stat.S_IMODE((stage / FROZEN).stat().st_mode) & 0o222
         assert (stage / LEARNT).stat().st_mode & stat.S_IWUSR
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
+def test_killed_at_any_system_call_every_stage_is_whole(run: Path) -> None:
+    model = PromptCCDModel.from_pretrained(run / "stage3")
+
+    def work() -> int:
+        remove_leftovers(run)
+        save_again(model, run / "stage4")
+        return 0
+
+    calls: list[Call] = []
+    assert run_watched(work, run, lambda call: calls.append(call) or Verdict.GO_ON) == 0
+    assert any(call.name.startswith("link") for call in calls)
+    wanted = {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()}
+    for number, call in enumerate(calls):
+        shutil.rmtree(run / "stage4", ignore_errors=True)
+        assert run_watched(work, run, at(number, Verdict.KILL)) is None
+        assert not any(problems_of(stage) for stage in stages_of(run)), (number, call)
+        assert not (run / "stage4").exists() or not problems_of(run / "stage4"), (number, call)
+        shutil.rmtree(run / "stage4", ignore_errors=True)
+        work()
+        assert {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()} == wanted
+        assert same_file(run / "stage4" / FROZEN, run / "stage0" / FROZEN)

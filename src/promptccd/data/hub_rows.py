@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +29,8 @@ from huggingface_hub import HfFileSystem
 
 from promptccd.data.depths import DEPTH_BYTES, may_be_deep
 from promptccd.data.file_names import display_name
-from promptccd.errors import DataError, PromptCCDError, RunError
-from promptccd.storage import lock_folder, make_folder, remove_leftovers, write_directory, write_file
+from promptccd.errors import DataError, PromptCCDError
+from promptccd.storage import lock_folder, remove_leftovers, write_directory, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -52,51 +52,43 @@ class HubRows:
 
     Args:
         name: of the data set.
-        files: addresses of its parquet files, with their commit.
-        features: of all columns.
-        counts: rows of each file.
+        record: addresses of its parquet files with their commit, the rows of each, and the features of all columns.
         whole: loads all of it, as `datasets` does.
     """
 
-    def __init__(
-        self,
-        name: str,
-        files: Sequence[str],
-        features: Features,
-        counts: Sequence[int],
-        whole: Callable[[], Dataset],
-    ):
-        self.name, self.files, self.features, self.counts, self.whole = name, files, features, counts, whole
+    def __init__(self, name: str, record: Mapping[str, Any], whole: Callable[[], Dataset]):
+        self.name, self._whole = name, whole
+        self._files, self._counts = record["files"], record["counts"]
+        self.features = Features.from_dict(record["features"])
+        self.column_names = list(self.features)
 
     def __len__(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of all columns."""
-        return list(self.features)
+        return sum(self._counts)
 
     @classmethod
     def of(
         cls,
         name: str,
-        files: Sequence[str],
-        features: Features | None,
         asked: Sequence[object],
         whole: Callable[[], Dataset],
+        files: Sequence[str] | None = None,
+        features: Features | None = None,
     ) -> "HubRows | None":
-        """The rows of some files; `None` where these cannot be read in part, of which nothing is known then.
+        """The rows of parquet files; `None` if they cannot be read in part, or nothing was kept of them.
 
         Args:
             name: of the data set.
-            files: addresses of its parquet files, with their commit.
-            features: of all columns, where its card tells them.
             asked: what else it was asked for by: config, revision and split.
             whole: loads all of it, as `datasets` does.
+            files: their addresses, with the commit; `None` where the Hub cannot be asked: those of last time.
+            features: of all columns, where the card tells them.
         """
-        with _alone(make_folder(folder_of(name))):
-            record = _record(name, asked)
-            if record is None or record["files"] != files:
+        place = folder_of(name) / f"{hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}.json"
+        if files is None and not place.exists():
+            return None
+        with _alone(place.parent):
+            record = json.loads(place.read_bytes()) if place.exists() else {}
+            if files is not None and record.get("files") != files:
                 try:
                     found = _in_threads(_schema_and_count, files, f"{name}: looking at its tables")
                     features = features or Features.from_arrow_schema(found[0][0])
@@ -105,23 +97,8 @@ class HubRows:
                     return None
                 counts = [count for _, count in found]
                 record = {"files": files, "counts": counts, "features": features.to_dict()}
-                write_file(_record_of(name, asked), json.dumps(record))
-        return cls(name, files, Features.from_dict(record["features"]), record["counts"], whole)
-
-    @classmethod
-    def kept(cls, name: str, asked: Sequence[object]) -> "HubRows | None":
-        """What was read of a split before, for when the Hub cannot be asked."""
-        record = _record(name, asked)
-        if record is None:
-            return None
-
-        def whole() -> Dataset:
-            raise DataError(
-                f"Of {display_name(name)!r} only rows that were used before are here, and the Hub cannot be asked: run "
-                "the same command with a network."
-            )
-
-        return cls(name, record["files"], Features.from_dict(record["features"]), record["counts"], whole)
+                write_file(place, json.dumps(record))
+        return cls(name, record, whole)
 
     def read(self, columns: Sequence[str], wanted: np.ndarray | None = None) -> Dataset:
         """Columns of all rows, in their order.
@@ -135,29 +112,23 @@ class HubRows:
             DataError: the connection failed; what was fetched stays.
         """
         features = Features({name: self.features[name] for name in columns})
-        made_of = repr((self.files, list(features.items()), FILE)).encode()
-        made_of += b"" if wanted is None else np.packbits(wanted).tobytes()
+        all_rows = np.full(len(self), True) if wanted is None else wanted
+        made_of = repr((self._files, list(features.items()))).encode() + np.packbits(all_rows).tobytes()
         folder = folder_of(self.name) / hashlib.sha256(made_of).hexdigest()[:32]
-        starts = np.cumsum([0, *self.counts])
-        parts = [folder / f"{number:05d}" for number in range(len(self.files))]
-        missing = [number for number, part in enumerate(parts) if not part.is_dir()]
-        if missing:
-            count = len(self) if wanted is None else int(wanted.sum())
-            logger.info(
-                "%s: column %s of %d of %d rows is fetched, and kept in %s.",
-                self.name, ", ".join(columns), count, len(self), folder,
-            )  # fmt: skip
+        parts = [folder / f"{number:05d}" for number in range(len(self._files))]
+        rows = np.split(all_rows, np.cumsum(self._counts)[:-1])
         try:
-            with _alone(make_folder(folder)):
-                remove_leftovers(folder)
+            with _alone(folder):
+                missing = [number for number, part in enumerate(parts) if not part.is_dir()]
+                if missing:
+                    remove_leftovers(folder)
+                    logger.info(
+                        "%s: column %s of %d of %d rows is fetched, and kept in %s.",
+                        self.name, ", ".join(columns), all_rows.sum(), len(self), folder,
+                    )  # fmt: skip
                 _in_threads(
-                    lambda number: self._fetch(
-                        number,
-                        parts[number],
-                        features,
-                        None if wanted is None else wanted[starts[number] : starts[number + 1]],
-                    ),
-                    [number for number in missing if not parts[number].is_dir()],
+                    lambda each: self._fetch(each, parts[each], features, rows[each]),
+                    missing,
                     f"{self.name}: fetching {', '.join(columns)}",
                 )
             return concatenate_datasets([Dataset.from_file(str(part / FILE)) for part in parts])
@@ -165,36 +136,29 @@ class HubRows:
             raise
         except (pyarrow.ArrowException, ValueError, TypeError, KeyError) as error:  # tables of another kind
             logger.info("%s cannot be read in part (%s): all of it is fetched.", self.name, _line(error))
-            return self.whole().select_columns(list(columns))
+            return self._whole().select_columns(list(columns))
         except Exception as error:  # a dozen kinds, of the client and of what it stands on
             raise DataError(
                 f"Could not fetch rows of {display_name(self.name)!r}: {_line(error)}. What came of it is kept: run "
                 "the same command again."
             ) from error
 
-    def _fetch(self, number: int, part: Path, features: Features, wanted: np.ndarray | None) -> None:
+    def _fetch(self, number: int, part: Path, features: Features, wanted: np.ndarray) -> None:
         """Keep what is used of one file."""
 
         def fill(staging: Path) -> None:
             row = 0
             writer = ArrowWriter(features=features, path=str(staging / FILE))
-            with HfFileSystem().open(self.files[number], "rb", cache_type="none") as file:
-                batches = _FORMAT.make_fragment(file).to_batches(
-                    columns=list(features),
-                    batch_size=_BATCH,
-                    batch_readahead=0,
-                    fragment_readahead=0,
-                    use_threads=False,
-                )
-                for batch in batches:
+            with HfFileSystem().open(self._files[number], "rb", cache_type="none") as file:
+                for batch in _FORMAT.make_fragment(file).to_batches(
+                    columns=list(features), batch_size=_BATCH, batch_readahead=0, use_threads=False
+                ):
                     table = table_cast(pyarrow.Table.from_batches([batch]), features.arrow_schema)
-                    if wanted is not None:
-                        table = _only(table, features, wanted[row : row + len(batch)])
-                    writer.write_table(table)
+                    writer.write_table(_only(table, features, wanted[row : row + len(batch)]))
                     row += len(batch)
             writer.finalize()
-            if row != self.counts[number]:
-                raise ValueError(f"file {number} has {row} rows instead of {self.counts[number]}")
+            if row != len(wanted):
+                raise ValueError(f"file {number} has {row} rows instead of {len(wanted)}")
 
         write_directory(part, fill)
 
@@ -206,9 +170,10 @@ def folder_of(name: str) -> Path:
 
 def _only(table: Any, features: Features, wanted: np.ndarray) -> Any:
     """A table without the images of rows that are not wanted, unless more depends on them than their pixels."""
-    for place, (name, feature) in enumerate(features.items()):
-        if not isinstance(feature, Image):
-            continue
+    if wanted.all():
+        return table
+    images = [(place, name) for place, (name, kind) in enumerate(features.items()) if isinstance(kind, Image)]
+    for place, name in images:
         column = table.column(name).combine_chunks()
         content = column.field("bytes")
         starts = pyarrow.compute.binary_slice(content, 0, DEPTH_BYTES).to_pylist()
@@ -227,38 +192,17 @@ def _schema_and_count(file: str) -> tuple[Any, int]:
 def _in_threads(work: Callable[[Any], Any], items: Sequence[Any], what: str) -> list[Any]:
     """The results in order; after an error nothing new is begun."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = pool.map(work, items)
-        try:
-            return list(datasets.utils.tqdm(results, total=len(items), desc=what, disable=None))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return list(datasets.utils.tqdm(pool.map(work, items), total=len(items), desc=what, disable=None))
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """While no other process works in a folder; another one is waited for."""
-    try:
-        lock = lock_folder(folder)
-    except RunError as error:
-        logger.info("%s", error)
-        lock = lock_folder(folder, _WAIT_S)
+    """While no other process works in a folder; another one is waited for, however long it fetches."""
+    lock = lock_folder(folder, _WAIT_S)
     try:
         yield
     finally:
         os.close(lock)
-
-
-def _record_of(name: str, asked: Sequence[object]) -> Path:
-    return folder_of(name) / f"{hashlib.sha256(repr(tuple(asked)).encode()).hexdigest()[:16]}.json"
-
-
-def _record(name: str, asked: Sequence[object]) -> dict[str, Any] | None:
-    try:
-        values = json.loads(_record_of(name, asked).read_bytes())
-        return values if {"files", "counts", "features"} <= values.keys() else None
-    except (OSError, ValueError, AttributeError):
-        return None
 
 
 def _line(error: BaseException) -> str:

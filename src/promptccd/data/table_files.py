@@ -335,19 +335,23 @@ def _from_hub(name: str, config: str | None, revision: str | None, split: str | 
     except DataError:
         raise
     except Exception as error:  # a dozen kinds, of a Hub that cannot be asked
-        if split is not None and (rows := HubRows.kept(name, asked)) is not None:
-            logger.warning("%s: the Hub cannot be asked (%s); rows that were kept are used.", name, error)
-            return rows
-        raise
+        rows = HubRows.of(name, asked, lambda: _built(_hub_builder(name, config, revision), name)[split])
+        if split is None or rows is None:
+            raise
+        why = str(error).strip().partition("\n")[0]
+        logger.warning("%s: the Hub cannot be asked (%s); rows that were kept are used.", name, why)
+        return rows
     splits = {str(each): [*map(str, files)] for each, files in (builder.config.data_files or {}).items()}
     chosen = next(iter(splits)) if len(splits) == 1 and split is not None and not labelled else split
-    rows = None
-    if chosen in splits and type(builder).__module__.endswith(".parquet"):
-        features = builder.info.features
-        # What `datasets` has made of it before is here already.
-        if not os.path.isdir(builder.cache_dir):
-            rows = HubRows.of(name, splits[chosen], features, asked, lambda: _built(builder, name)[chosen])
-    return _built(builder, name) if rows is None else rows
+    is_parquet = type(builder).__module__.endswith(".parquet")
+    # What `datasets` has made of it before is here already.
+    if chosen in splits and is_parquet and not os.path.isdir(builder.cache_dir):
+        found = HubRows.of(
+            name, asked, lambda: _built(builder, name)[chosen], splits[chosen], builder.info.features
+        )
+        if found is not None:
+            return found
+    return _built(builder, name)
 
 
 def _hub_builder(name: str, config: str | None, revision: str | None) -> Any:
