@@ -460,7 +460,11 @@ def _complete(staging: Path) -> None:
     write_json(staging / CHECKSUMS, {**sums, "format": FORMAT})
     mode = staging.stat().st_mode & 0o666  # follows the umask
     for file in _files(staging):
-        system.make_private(file, mode)  # safetensors writes 0600, which a colleague could not read
+        found = file.stat()
+        if found.st_nlink < 2:  # another folder has it as well
+            read_only = not found.st_mode & stat.S_IWUSR
+            # safetensors writes 0600, which a colleague could not read
+            system.make_private(file, mode & 0o444 if read_only else mode)
         system.flush(file)
     for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
         system.flush(folder)
@@ -505,6 +509,27 @@ def _computed(path: Path) -> dict[str, Any]:
     """Checksums of what does not depend on the computer that made a directory: of its tensors, if it holds some."""
     sums = _sums(path) or {}
     return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
+
+
+def has_links(folder: Path) -> bool:
+    """Whether the disk of a folder gives files second names (hard links), which is tried; most do."""
+    if not folder.is_dir():
+        return True
+    tried = temporary(folder / "links")
+    try:
+        tried.mkdir()
+        (tried / "a").touch()
+        system.link(tried / "a", tried / "b")
+    except OSError:
+        return False
+    finally:
+        shutil.rmtree(tried, ignore_errors=True)
+    return True
+
+
+def recorded_sum(file: Path) -> Any:
+    """What the checksums beside a file say of it; `None` if they do not."""
+    return (_sums(file.parent) or {}).get(file.name)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -151,6 +151,18 @@ def make_private(target: Path | int, mode: int = 0o600) -> None:
             raise
 
 
+def make_read_only(path: Path) -> None:
+    """Keep programs from writing into a file, where its disk has modes; on Windows it could not be removed either."""
+    if sys.platform != "win32":
+        make_private(path, stat.S_IMODE(path.stat().st_mode) & ~0o222)
+
+
+def is_own_file(path: Path) -> bool:
+    """Whether a path is a regular file of this user, and no link; an `OSError` if there is none."""
+    found = path.stat(follow_symlinks=False)
+    return stat.S_ISREG(found.st_mode) and (sys.platform == "win32" or found.st_uid == os.geteuid())
+
+
 def is_private(seen: os.stat_result) -> bool:
     """Whether a file is of this user and nobody else can read it, where its disk knows such a thing."""
     return sys.platform == "win32" or (seen.st_uid == os.geteuid() and not seen.st_mode & 0o077)

@@ -222,7 +222,7 @@ def test_more_categories_than_images(
     assert "Traceback" not in err
     assert code == (2 if said else 0)
     assert said is None or said in err
-    assert (tmp_path / "run" / "stage0" / "model.safetensors").exists()  # nothing is lost
+    assert (tmp_path / "run" / "stage0" / "model-00002-of-00002.safetensors").exists()  # nothing is lost
 
 
 def test_command_line_beats_file_beats_default(recipe: Path) -> None:
@@ -389,12 +389,12 @@ def test_damaged_checkpoints_are_one_line(recipe: Path, tmp_path: Path, pictures
     run(capsys, "train", "--config", recipe, "--epochs", "1")
     stage = tmp_path / "run" / "stage3"
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    weights = stage / "model.safetensors"
+    weights = stage / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     for command in (("predict", stage, pictures), ("evaluate", tmp_path / "run")):
         code, _, err = run(capsys, *command)
         assert code == 2
-        assert "model.safetensors was altered or cut short" in err
+        assert "model-00002-of-00002.safetensors was altered or cut short" in err
     split = json.loads((tmp_path / "copy" / "split.json").read_text())
     split["fingerprint"] = "0" * 64
     (tmp_path / "copy" / "split.json").write_text(json.dumps(split))

@@ -32,7 +32,7 @@ def places(
     found["recipe"].write_text(json.dumps(quick_recipe(image_folder, backbone_folder, root / "new")))
     shutil.copytree(trained_run, found["half"])
     shutil.rmtree(found["half"] / "stage3")
-    (found["half"] / "stage2" / "model.safetensors").write_bytes(b"cut short")
+    (found["half"] / "stage2" / "model-00002-of-00002.safetensors").write_bytes(b"cut short")
     return found | {"run": trained_run, "stage": trained_run / "stage3", "bare": backbone_folder}
 
 
@@ -103,7 +103,7 @@ MISTAKES = {
     "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
     "results where a file is": ("report {run} --out {text}", "Cannot write to"),
     "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),
-    "a stage that is damaged": ("evaluate {half}", "model.safetensors was altered or cut short"),
+    "a stage that is damaged": ("evaluate {half}", "model-00002-of-00002.safetensors was altered or cut short"),
     "a registry that is not there": ("categories {pictures} list", "holds no registry of categories"),
     "a run to compare that is not there": ("report {run} {nowhere} --compare --out {out}", "Nothing is at"),
     "a backbone that shall be adapted": ("discover {bare} {pictures} --out {out} --adapt", "cannot be adapted"),

@@ -443,8 +443,10 @@ def test_what_another_process_made_meanwhile_is_taken_and_what_it_makes_is_waite
 
 
 PROCESS = """
-    import logging, sys, time
+    import errno, logging, sys, time
     from pathlib import Path
+
+    from promptccd import system
     from promptccd.data import StageStream, image_cache
     from promptccd.data.image_rows import ImageRows
     from promptccd.data.stage_images import StageImages
@@ -460,13 +462,18 @@ PROCESS = """
         time.sleep(float(sys.argv[3]))
         return usual(images, row)
 
+    def nowhere(descriptor):
+        raise OSError(errno.ENOLCK, "No locks available")
+
     ImageRows.decode = slowly
+    if sys.argv[4:]:  # hosts that do not see each other's locks, or a disk that has none
+        system.has_locked = {"of each host": lambda descriptor: True, "nowhere": nowhere}[sys.argv[4]]
     print("begun", flush=True)
     sys.stdin.readline()
     cache = image_cache.ImageCache(ViewOptions(image_size=28, resize_size=32), Path(sys.argv[2]))
     for stage in stages:
         StageImages.read(stage, 0, progress_bar, cache)
-    print(len(count))
+    print(len(count) if cache._folder else "nothing is kept")
 """
 
 
@@ -493,6 +500,58 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
     assert sum(counts) == 40
     assert sum(count > 0 for count in counts) >= 2
     assert counts_of([started(data, cache, 0)]) == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locks", ["of each host", "nowhere"])
+def test_hosts_that_do_not_see_each_others_locks_make_one_cache(tmp_path: Path, locks: str) -> None:
+    data, cache = folder_of(tmp_path / "data", 40), tmp_path / "cache"
+    counts = counts_of([started(data, cache, 0.01, locks) for _ in range(3)])
+    assert sum(counts) >= 40
+    assert counts_of([started(data, cache, 0)]) == [0], "all of it is there and whole"
+    assert not list(cache.glob(".tmp-*")) and not list(cache.glob(".refused-*"))
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_part_that_another_host_puts_there_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not see our lock, nor we its."""
+    stages = stages_of(plain_table())
+    usual, writes = image_cache._Part.write, []
+
+    def beside(part: image_cache._Part, images: object) -> None:
+        writes.append(part)
+        if len(writes) == 1:
+            usual(part, images)
+            raise OSError(39, "Directory not empty")
+        usual(part, images)
+
+    if when == "while":
+        monkeypatch.setattr(image_cache._Part, "write", beside)
+        read(stages, ImageCache(SMALL, tmp_path))
+        assert len(writes) == 1
+    else:
+        monkeypatch.setattr(
+            storage, "require_space", lambda *words: monkeypatch.undo() or read(stages, other)
+        )
+        other = ImageCache(SMALL, tmp_path)
+        monkeypatch.setattr(system, "has_locked", lambda descriptor: True)
+        read(stages, ImageCache(SMALL, tmp_path))
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+    (part,) = [each for each in tmp_path.iterdir() if each.is_dir()]
+    assert storage.problems_of(part) == []
+
+
+def test_a_disk_that_never_takes_a_part_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(part: image_cache._Part, images: object) -> None:
+        raise OSError(2, "No such file or directory")
+
+    monkeypatch.setattr(image_cache._Part, "write", refuse)
+    read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
+    assert "Until then images are kept in memory" in caplog.text
 
 
 @pytest.mark.slow

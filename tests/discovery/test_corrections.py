@@ -61,7 +61,7 @@ def new_of(folder: Path) -> list[int]:
 
 def test_a_checkpoint_predicts_what_its_registry_says(run):
     stage = run / "stage3"
-    before, registry = load_file(stage / "model.safetensors"), registry_in(stage)
+    before, registry = load_file(stage / "model-00002-of-00002.safetensors"), registry_in(stage)
     new = new_of(stage)
     correct(stage, lambda each: each.edit(Rename(new[0], "heron")))
     correct(stage, lambda each: each.edit(Merge(new[:2])))
@@ -70,7 +70,7 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     assert model.config.names_by_id[new[0]] == "heron"
     assert new[1] not in model.config.category_ids
     assert torch.equal(model.prototypes, torch.from_numpy(after.active_prototypes().matrix))
-    for name, value in load_file(stage / "model.safetensors").items():
+    for name, value in load_file(stage / "model-00002-of-00002.safetensors").items():
         assert name in ("prototypes", "spreads") or torch.equal(value, before[name])
     rows = [registry.active_prototypes().ids.index(each) for each in model.config.category_ids]
     assert torch.equal(model.spreads, before["spreads"][rows])

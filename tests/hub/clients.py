@@ -38,4 +38,5 @@ def client_settings(hub: Hub, home: Path) -> list[tuple[Any, str, object]]:
         (datasets.config, "HF_ENDPOINT", hub.url),
         (datasets.config, "HUB_DATASETS_URL", urls),
         (datasets.config, "HF_HUB_OFFLINE", False),
+        (datasets.config, "HF_DATASETS_CACHE", home / "datasets"),  # where rows are looked for that were kept
     ]

@@ -21,6 +21,7 @@ from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.models import published_processor
+from promptccd.runs.shards import FROZEN, LEARNT
 from tests.hub.server import PORTAL, Fault, Hub, Request
 
 NAME = "user/run-stage3"
@@ -87,9 +88,10 @@ def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub) -> None:
 
 def test_a_first_load_asks_for_each_file_it_opens(stage: str, hub: Hub) -> None:
     met = asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(stage))
-    files = ("config.json", "model.safetensors", "preprocessor_config.json")
-    assert sorted({each.rpartition("/")[2] for each in met}) == sorted(files)
-    assert len(met) == 2 * len(files)
+    files = ("config.json", "model.safetensors.index.json", FROZEN, LEARNT, "preprocessor_config.json")
+    none = "model.safetensors"  # of a model in one file; the cache knows from then on that there is none
+    assert sorted({each.rpartition("/")[2] for each in met}) == sorted([*files, none])
+    assert len(met) == 2 * len(files) + 1
 
 
 @pytest.mark.parametrize("name", [NAME, "run-stage3"])
@@ -130,7 +132,7 @@ def test_all_files_are_of_one_commit(stage: str, hub: Hub, trained_run: Path) ->
     first = hub.repo(NAME).at("main").sha
     hub.plan(
         lambda met: "safetensors" in met.path,
-        Fault(race=lambda hub: hub.add(NAME, {"model.safetensors": b"other"})),
+        Fault(race=lambda hub: hub.add(NAME, {LEARNT: b"other"})),
     )
     model = PromptCCDModel.from_pretrained(stage)
     assert model.hub_options["revision"] == first
@@ -293,7 +295,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "preprocessor_config.json"])
+@pytest.mark.parametrize("name", ["config.json", FROZEN, LEARNT, "preprocessor_config.json"])
 def test_a_damaged_copy_is_named_with_its_path_and_healed_as_it_is_said(
     warm: str, hub: Hub, name: str, damage: str
 ) -> None:

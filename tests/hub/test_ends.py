@@ -45,4 +45,4 @@ def test_a_signal_during_a_push_is_one_line_and_the_same_command_ends_it(
     assert done.stderr.startswith("promptccd: Interrupted")
     assert len(done.stderr.splitlines()) == 1
     assert push(0).returncode == 0
-    assert "model.safetensors" in hub.repo("user/run-stage1").at("main").files
+    assert "model-00002-of-00002.safetensors" in hub.repo("user/run-stage1").at("main").files

@@ -139,7 +139,7 @@ def test_where_stages_come_from_is_recorded_before_they_are_there(
 
 @pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stage_that_was_fetched_and_is_trained_anew_is_ones_own(fork: RunDirectory, stage: int) -> None:
-    weights = fork.stage(stage) / "model.safetensors"
+    weights = fork.stage(stage) / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
     recipe = fork.recipe
     training = replace(recipe.training, resume_from=None, output_dir=str(fork.path))

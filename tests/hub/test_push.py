@@ -312,7 +312,7 @@ def test_a_stage_that_is_not_finished_is_named_before_anything_is_sent(run: RunD
 
 
 def test_a_damaged_stage_is_not_pushed(run: RunDirectory, hub: Hub) -> None:
-    weights = run.stage(0) / "model.safetensors"
+    weights = run.stage(0) / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
     with pytest.raises(HubError, match="is damaged and is not pushed"):
         push_stage(run.stage(0), "user/damaged", api=HfApi())
@@ -421,7 +421,7 @@ def test_a_pull_request_is_opened_and_its_address_is_told(run: RunDirectory, hub
 
 
 def is_whole_at(commit, folder: Path) -> bool:
-    name = "model.safetensors"
+    name = "model-00002-of-00002.safetensors"
     return commit.files[name].data == (folder / name).read_bytes()
 
 

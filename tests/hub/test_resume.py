@@ -13,7 +13,7 @@ from tests.hub.server import BAD_GATEWAY, Fault, Hub, refused_metadata
 
 
 def stage_bytes(run: Path) -> list[str]:
-    files = [run / f"stage{stage}" / "model.safetensors" for stage in range(4)]
+    files = [run / f"stage{stage}" / "model-00002-of-00002.safetensors" for stage in range(4)]
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
@@ -175,4 +175,4 @@ def test_what_a_hub_did_not_take_goes_with_the_next_stage(
     assert main(["train", "--config", recipe]) == 0
     assert caplog.text.count("Not pushed") == 1
     for stage in range(4):
-        assert hub.repo(f"user/run-stage{stage}").at("main").files["model.safetensors"]
+        assert hub.repo(f"user/run-stage{stage}").at("main").files["model-00002-of-00002.safetensors"]

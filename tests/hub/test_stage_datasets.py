@@ -192,7 +192,7 @@ def test_a_run_on_published_stages_is_the_run_on_their_source(
     (tmp_path / "quick.json").write_text(json.dumps(values))
     assert main(["train", str(tmp_path / "quick.json")]) == 0
     for stage in range(4):
-        name = f"stage{stage}/model.safetensors"
+        name = f"stage{stage}/model-00002-of-00002.safetensors"
         assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
     assert "datasets:\n- user/stages\n" in (tmp_path / "run" / "stage3" / "README.md").read_text()
     capsys.readouterr()

@@ -42,7 +42,7 @@ def change_results(run: RunDirectory) -> None:
 
 
 def change_weights(run: RunDirectory) -> None:
-    path = run.stage(1) / "model.safetensors"
+    path = run.stage(1) / "model-00002-of-00002.safetensors"
     path.write_bytes(path.read_bytes()[:-3] + b"abc")
 
 
@@ -91,7 +91,7 @@ def test_data_that_nothing_is_read_from_are_refused(
     ("change", "named"),
     [
         (change_results, "results.json"),
-        (change_weights, "model.safetensors was altered"),
+        (change_weights, "model-00002-of-00002.safetensors was altered"),
         (change_card, "stage3: numbers on the card"),
         (change_split, "split.json has another fingerprint"),
     ],

@@ -119,5 +119,7 @@ def test_fewer_images_than_dimensions_leave_positive_covariances(
     train_run(Recipe.from_dict(values))
     require_numbers(tmp_path / "run")
     for stage in range(4):
-        variances = load_file(tmp_path / "run" / f"stage{stage}" / "model.safetensors")["mixture.variances"]
+        variances = load_file(tmp_path / "run" / f"stage{stage}" / "model-00002-of-00002.safetensors")[
+            "mixture.variances"
+        ]
         assert (torch.linalg.eigvalsh(variances) if covariance == "full" else variances).min() > 0

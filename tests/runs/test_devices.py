@@ -97,7 +97,7 @@ def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same
         train_run(changed(values))
     train_run(changed(values))
     for stage in range(4):
-        name = f"stage{stage}/model.safetensors"
+        name = f"stage{stage}/model-00002-of-00002.safetensors"
         assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
     assert not (tmp_path / "run" / "out_of_memory.json").exists()
 
@@ -143,7 +143,7 @@ def test_a_lost_device_is_one_line_and_the_run_goes_on(
     assert str(error.value).startswith("The device was lost (CUDA error: unspecified launch failure)")
     assert len(str(error.value).splitlines()) == 1
     train_run(changed(values, save_minutes=0.0))
-    name = "stage3/model.safetensors"
+    name = "stage3/model-00002-of-00002.safetensors"
     assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
 
 
@@ -156,7 +156,7 @@ def test_features_are_computed_in_parts_where_all_at_once_do_not_fit(
         train_run(changed(values, epochs=1))
     assert max(size for size in sizes if size <= 7) == 7
     assert "Too little memory for 52 images at once: going on with 26." in caplog.text
-    assert (tmp_path / "run" / "stage3" / "model.safetensors").exists()
+    assert (tmp_path / "run" / "stage3" / "model-00002-of-00002.safetensors").exists()
 
 
 def test_parts_are_the_rows_of_the_whole_in_order() -> None:
@@ -313,7 +313,9 @@ def test_the_estimate_is_what_a_training_writes(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "save_state", save_state)
         train_run(recipe)
-    largest = max(run.stage(stage).joinpath("model.safetensors").stat().st_size for stage in range(4))
+    largest = max(
+        run.stage(stage).joinpath("model-00002-of-00002.safetensors").stat().st_size for stage in range(4)
+    )
     header = 20_000
     assert space.stage - header < largest <= space.stage + header
     assert max(sizes) <= space.state + header
@@ -413,7 +415,8 @@ def test_a_sweep_that_does_not_fit_on_the_disk_trains_nothing(
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(values))
     cells = plan_cells([path], (1, 2), {}, tmp_path / "out", {})
-    needed = 2 * TrainingSpace.of(cells[0].recipe).left(RunDirectory(tmp_path / "new"), 4)
+    space = TrainingSpace.of(cells[0].recipe)
+    needed = 2 * space.left(RunDirectory(tmp_path / "new"), 4) - space.frozen  # which both share
     usage = type("Usage", (), {"free": needed - 1})
     monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
     with pytest.raises(DiskError, match="No room for 2 trainings: about"):

@@ -24,7 +24,7 @@ def recipe_at(
 
 
 def bytes_of(run: Path) -> list[bytes]:
-    return [(run / f"stage{stage}" / "model.safetensors").read_bytes() for stage in range(4)]
+    return [(run / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes() for stage in range(4)]
 
 
 def test_runs_share_what_is_kept_and_end_in_the_same_bytes(

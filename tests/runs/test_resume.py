@@ -39,7 +39,7 @@ def quick_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> V
 
 def stage_hashes(run: Path, num_stages: int = 4) -> list[str]:
     return [
-        hashlib.sha256((run / f"stage{stage}" / "model.safetensors").read_bytes()).hexdigest()
+        hashlib.sha256((run / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes()).hexdigest()
         for stage in range(num_stages)
     ]
 
@@ -159,10 +159,10 @@ def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_p
     train_run(Recipe.from_dict(recipe_values))
     run = tmp_path / "run"
     before = stage_hashes(run)
-    weights = run / "stage2" / "model.safetensors"
+    weights = run / "stage2" / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
     train_run(Recipe.from_dict(recipe_values))
-    assert "Refused stage2: model.safetensors was altered or cut short" in caplog.text
+    assert "Refused stage2: model-00002-of-00002.safetensors was altered or cut short" in caplog.text
     assert stage_hashes(run) == before  # stage 3 was whole and was left alone
     assert (run / ".refused-stage2").exists()
 
@@ -176,9 +176,9 @@ def test_a_finished_run_says_how_long_it_took_and_is_not_trained_again(
     seconds = RunDirectory(tmp_path / "run").manifest["seconds"]
     assert set(seconds) == {"stage0", "stage1", "stage2", "stage3"}
     assert 0 < sum(seconds.values()) <= time.monotonic() - started + 1
-    stamp = (tmp_path / "run" / "stage3" / "model.safetensors").stat().st_mtime_ns
+    stamp = (tmp_path / "run" / "stage3" / "model-00002-of-00002.safetensors").stat().st_mtime_ns
     assert train_run(Recipe.from_dict(quick_values)).to_dict() == first.to_dict()
-    assert (tmp_path / "run" / "stage3" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert (tmp_path / "run" / "stage3" / "model-00002-of-00002.safetensors").stat().st_mtime_ns == stamp
 
 
 def changed(values: Values, section: str, **fields) -> Recipe:

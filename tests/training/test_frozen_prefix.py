@@ -341,7 +341,10 @@ class Stopped(CategoryDiscoveryCallback):
 
 
 def weights_of(run: Path) -> dict[str, bytes]:
-    return {path.parent.name: path.read_bytes() for path in sorted(run.glob("stage*/*.safetensors"))}
+    return {
+        f"{path.parent.name}/{path.name}": path.read_bytes()
+        for path in sorted(run.glob("stage*/*.safetensors"))
+    }
 
 
 def test_a_run_with_frozen_blocks_in_bfloat16(

@@ -7,6 +7,7 @@ processes share the work and the result without talking to each other: who wants
 flat file of pixels, because images differ in size: they are used where they lie, mapped into memory; Arrow would copy.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -48,6 +49,8 @@ DECODED = (
 )
 MEMORY_BYTES = 2**30  # kept of a stage, where nothing can be kept on disk
 SHARE = 0.5  # of the free space that the parts which are missing may take
+# What a disk says where a computer that does not share our locks put the same part into its place, or took our half.
+_ANOTHER_WRITES = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 WAIT_S = 0.05  # between looks at parts that other processes make
 PIXELS, IMAGES = "pixels", "images.json"  # of a part
 
@@ -372,6 +375,9 @@ class _Making:
     ):
         self._folder, self._images, self._views, self._found = folder, images, views, found
         self._mine: list[tuple[_Part, int]] = []  # parts that this process makes, in order, and their locks
+        self._lost: set[_Part] = (
+            set()
+        )  # that another computer wrote at the same time, and are looked for again
 
     @property
     def _missing(self) -> list[_Part]:
@@ -433,7 +439,15 @@ class _Making:
         part, lock = self._mine[0]
         needed = round(_bytes_of(images) * len(self._missing) / SHARE)
         storage.require_space(self._folder, needed, "copies of images, which may take half of what is free")
-        part.write(images)
-        self._found[part] = _Images.read(part.folder)
+        try:
+            if (there := part.read(tell=False)) is None:
+                part.write(images)
+        except OSError as error:
+            if error.errno not in _ANOTHER_WRITES or part in self._lost:
+                raise
+            self._lost.add(
+                part
+            )  # once: who knows nothing of our locks is at work there, and may be done by now
+        self._found[part] = there or part.read(tell=False)
         del self._mine[0]
         os.close(lock)

@@ -20,7 +20,7 @@ from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.file_names import display_name
 from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.loading import image_column_of, load_images
+from promptccd.data.loading import image_column_of, open_images
 from promptccd.data.sources import (
     Entry,
     ImageSource,
@@ -242,12 +242,14 @@ class DatasetSource(ImageSource):
 
     @classmethod
     def load(cls, dataset: str) -> "DatasetSource":
-        """The training split of a data set, by a name that `load_images` takes.
+        """The training split of a data set, by a name that `open_images` takes.
 
         Raises:
             DataError: it cannot be loaded.
         """
-        return cls(load_images(dataset), f"Data set {dataset!r}", image_roots(dataset))
+        opened = open_images(dataset)
+        table = opened.columns([image_column_of(opened.source, None)])
+        return cls(table, f"Data set {dataset!r}", image_roots(dataset))
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The rows, in order."""

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,10 @@ from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
 from promptccd.data.file_names import display_name, is_of_windows
+from promptccd.data.hub_rows import HubRows
 from promptccd.data.published import all_published, published_split
 from promptccd.data.table_files import in_order, load_table
-from promptccd.errors import DataError, nothing_at
+from promptccd.errors import DataError, PromptCCDError, nothing_at
 
 logger = logging.getLogger(__name__)
 
@@ -98,14 +100,24 @@ class OpenedImages:
     """One split of an image data set.
 
     Attributes:
-        table: its rows.
+        source: its rows, or what is on the Hub of them.
         left_out: why files of a folder are in no split, by path.
         name: what it is called; empty for one that was given from Python.
     """
 
-    table: Dataset
+    source: Dataset | HubRows
     left_out: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
+
+    @property
+    def table(self) -> Dataset:
+        """All rows with all columns."""
+        return self.columns(self.source.column_names)
+
+    def columns(self, names: Sequence[str], images_of: np.ndarray | None = None) -> Dataset:
+        """These columns of all rows, or more of them; of the Hub, images of the rows ``(N,)`` that are wanted alone."""
+        with _in_one_line(self.name):
+            return self.source.read(names, images_of) if isinstance(self.source, HubRows) else self.source
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -140,19 +152,26 @@ def open_images(
         raise DataError(f"{nothing_at(dataset)}{said} {_GIVE}")
     if published_split(dataset) is not None:
         return OpenedImages(all_published(dataset), name=dataset)
-    try:
-        loaded = load_table(dataset, roots=roots, labelled=labelled)
-    except DataError:
-        raise
-    except Exception as error:  # datasets raises many kinds here; a person needs one line
-        first_line = display_name(str(_first_cause(error)).strip().split("\n")[0].rstrip("."))
-        missing = "" if path.exists() else f" {nothing_at(dataset)}"
-        raise DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}") from error
+    with _in_one_line(dataset):
+        loaded = load_table(dataset, roots=roots, labelled=labelled, split=split)
     if loaded.said:
         logger.info("%s: %s.", dataset, loaded.said)
     if not labelled and isinstance(loaded.splits, DatasetDict) and len(loaded.splits) == 1:
         split = next(iter(loaded.splits))
     return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out, dataset)
+
+
+@contextmanager
+def _in_one_line(dataset: str) -> Iterator[None]:
+    """Say in a line why a data set cannot be loaded."""
+    try:
+        yield
+    except PromptCCDError:
+        raise
+    except Exception as error:  # datasets raises many kinds here
+        first_line = display_name(str(_first_cause(error)).strip().split("\n")[0].rstrip("."))
+        missing = "" if os.path.exists(os.path.expanduser(dataset)) else f" {nothing_at(dataset)}"
+        raise DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}") from error
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -162,21 +181,21 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def _one_split(loaded: Any, dataset: str, split: str) -> Dataset:
+def _one_split(loaded: Any, dataset: str, split: str) -> Dataset | HubRows:
     if isinstance(loaded, DatasetDict):
         if split not in loaded:
             raise DataError(
                 f"Dataset {dataset!r} has no split {split!r}; it has {sorted(loaded)}. Set --split."
             )
         loaded = loaded[split]
-    if not isinstance(loaded, Dataset):
+    if not isinstance(loaded, Dataset | HubRows):
         raise DataError(
             f"Dataset {dataset!r} is a stream without a length; stages need a data set that has one."
         )
     return loaded
 
 
-def image_column_of(dataset: Dataset, image_column: str | None) -> str:
+def image_column_of(dataset: Dataset | HubRows, image_column: str | None) -> str:
     """Name of the image column: the given one, or the only one that holds images.
 
     Raises:
@@ -198,7 +217,7 @@ def image_column_of(dataset: Dataset, image_column: str | None) -> str:
     raise DataError(f"{wanted} Image columns: {found}; all columns: {dataset.column_names}. {remedy}")
 
 
-def label_column_of(dataset: Dataset, label_column: str | None) -> str:
+def label_column_of(dataset: Dataset | HubRows, label_column: str | None) -> str:
     """Name of the label column: the given one, or the only class-label column, or ``"label"``.
 
     Raises:

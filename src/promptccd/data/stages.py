@@ -19,6 +19,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
 from promptccd.data.loading import (
     OpenedImages,
+    image_column_of,
     label_column_of,
     load_images,
     open_images,
@@ -37,6 +38,7 @@ from promptccd.data.splits import (
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
+from promptccd.data.table_files import STREAM
 from promptccd.data.table_files import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 
@@ -224,13 +226,13 @@ class StageStream(Sequence[Stage]):
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
             )
-        table, origin = opened.table, Origin(opened.name or opened.table, given)
+        origin = Origin(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        images = ImageRows(table, image_column, image_roots, Decoding(max_pixels))
-        images.require_own_files("the data set")
-        images = images.by_one_rule(bit_depth)
-        label_column = label_column_of(table, label_column)
+        image_column = image_column_of(opened.source, image_column)
+        label_column = label_column_of(opened.source, label_column)
+        others = [STREAM] * (STREAM in opened.source.column_names and label_column != STREAM)
+        table = opened.columns([label_column, *others])
         is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
         if len(table) and not is_labelled.any():
             raise DataError(
@@ -250,6 +252,14 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
+        used = np.flatnonzero(category_ids != UNUSED)  # by any seed
+        looked_at = (category_ids != UNUSED) | ~is_labelled
+        looked_at[_probed(len(table))] = True
+        images = ImageRows(
+            opened.columns([image_column], looked_at), image_column, image_roots, Decoding(max_pixels)
+        )
+        images.require_own_files("the data set")
+        images = images.by_one_rule(bit_depth)
         if unlabelled is not None and split_rule != "whole":
             named = [each for each in unlabelled if isinstance(each, str)]
             roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
@@ -263,7 +273,6 @@ class StageStream(Sequence[Stage]):
             return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
         if split_rule not in SPLIT_RULES:
             raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
-        used = np.flatnonzero(category_ids != UNUSED)  # by any seed
         category_ids, cut = SPLIT_RULES[split_rule](
             category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
@@ -464,6 +473,11 @@ def _rows_of(
     return [images.select(ids) for ids in split.sample_ids]
 
 
+def _probed(count: int) -> np.ndarray:
+    """The rows whose pixels tell data sets apart."""
+    return np.unique(np.linspace(0, count - 1, PROBED_IMAGES).astype(int))
+
+
 def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequence[str]) -> str:
     """Sha256 over all labels and the decoded pixels of evenly spaced images.
 
@@ -471,8 +485,7 @@ def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequenc
     """
     digest = hashlib.sha256("\n".join(categories).encode())
     digest.update(labels.astype("<i8").tobytes())
-    rows = np.unique(np.linspace(0, len(images) - 1, PROBED_IMAGES).astype(int))
-    for row in rows.tolist():
+    for row in _probed(len(images)).tolist():
         decoded = images.decode(row)
         pixels = decoded.image
         digest.update(decoded.verdict.note.encode() if pixels is None else bytes(str(pixels.size), "ascii"))

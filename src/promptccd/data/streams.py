@@ -18,6 +18,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import Decoding
 from promptccd.data.loading import (
     OpenedImages,
+    image_column_of,
     label_column_of,
     open_images,
     read_categories,
@@ -77,11 +78,12 @@ def open_streams(
                 raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
             seen[real] = name
         opened = _opened(place, split, roots, labelled=False)
-        if not len(opened.table):
+        if not len(opened.source):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
-        if LABEL in opened.table.column_names:
+        if LABEL in opened.source.column_names:
             logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
-        images = _images(place, opened.table, roots, decoding)
+        table = opened.columns([image_column_of(opened.source, None)])
+        images = _images(place, table, roots, decoding)
         streams.append(Stream(name, images, opened.left_out))
     return streams
 

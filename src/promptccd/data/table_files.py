@@ -8,6 +8,7 @@ the file is opened. Folders of images are read by `promptccd.data.folders`, and 
 
 import glob
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,11 +29,14 @@ from huggingface_hub.errors import (
 from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
+from promptccd.data.hub_rows import HubRows
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
 from promptccd.storage import PROJECT
+
+logger = logging.getLogger(__name__)
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
 KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
@@ -80,6 +84,7 @@ def load_table(
     revision: str | None = None,
     roots: Sequence[str] = (),
     labelled: bool = True,
+    split: str | None = None,
 ) -> Loaded:
     """Load a data set that names no file but its own.
 
@@ -89,6 +94,7 @@ def load_table(
         revision: branch, tag or commit of the repository; by default the newest.
         roots: further folders that links in a folder of images may lead into.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count.
+        split: the only one that is wanted; of a data set of the Hub it may come as `HubRows`.
 
     Raises:
         DataError: it names a file that is not its own; no such file was read.
@@ -111,7 +117,7 @@ def load_table(
         )
     if folder.exists():
         return _from_folder(folder, roots, labelled)
-    return Loaded(_from_hub(place, config, revision))
+    return Loaded(_from_hub(place, config, revision, split, labelled))
 
 
 def _up_to_date(grouped: Path) -> Path:
@@ -322,7 +328,33 @@ def _numbers(cells: Sequence[str]) -> list[Any]:
     return [None if not cell else int(cell) if are_whole else cell for cell in cells]
 
 
-def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
+def _from_hub(name: str, config: str | None, revision: str | None, split: str | None, labelled: bool) -> Any:
+    asked = (config, revision, split, labelled)
+    try:
+        builder = _hub_builder(name, config, revision)
+    except DataError:
+        raise
+    except Exception as error:  # a dozen kinds, of a Hub that cannot be asked
+        rows = HubRows.of(name, asked, lambda: _built(_hub_builder(name, config, revision), name)[split])
+        if split is None or rows is None:
+            raise
+        why = str(error).strip().partition("\n")[0]
+        logger.warning("%s: the Hub cannot be asked (%s); rows that were kept are used.", name, why)
+        return rows
+    splits = {str(each): [*map(str, files)] for each, files in (builder.config.data_files or {}).items()}
+    chosen = next(iter(splits)) if len(splits) == 1 and split is not None and not labelled else split
+    is_parquet = type(builder).__module__.endswith(".parquet")
+    # What `datasets` has made of it before is here already.
+    if chosen in splits and is_parquet and not os.path.isdir(builder.cache_dir):
+        found = HubRows.of(
+            name, asked, lambda: _built(builder, name)[chosen], splits[chosen], builder.info.features
+        )
+        if found is not None:
+            return found
+    return _built(builder, name)
+
+
+def _hub_builder(name: str, config: str | None, revision: str | None) -> Any:
     own = _OwnFiles(name, ())
     is_silent = False
     for card in _CARDS:
@@ -348,7 +380,7 @@ def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
     for file in _data_files(builder):
         if not file.startswith(f"hf://datasets/{name}@") or ".." in file.split("/") or "::" in file:
             own.refuse(file)
-    return _built(builder, name)
+    return builder
 
 
 def _data_files(builder: Any) -> Iterator[str]:

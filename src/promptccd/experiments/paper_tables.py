@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from promptccd.data.loading import load_images
+from promptccd.data.loading import open_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
 from promptccd.evaluation.accuracy import PARTS
@@ -199,7 +199,7 @@ def _scaled(blocks: Sequence[int]) -> list[int]:
 @cache
 def _data_problem(dataset: str, split: str) -> str:
     try:
-        load_images(dataset, split)
+        open_images(dataset, split)
     except DataError as error:
         return str(error)
     return ""

@@ -5,7 +5,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -27,18 +27,20 @@ from promptccd.runs import RunDirectory
 from promptccd.runs.checks import Check, run_checks, stage_checks
 from promptccd.runs.model_card import seed_on_card
 from promptccd.runs.origin import Source
+from promptccd.runs.shards import FROZEN, find_frozen, share_frozen, stages_beside
 from promptccd.runs.stage_checkpoint import load_configuration
 from promptccd.storage import CHECKSUMS, EDITABLE, links_in, problems_of, remove, trusted, write_directory
 
 logger = logging.getLogger(__name__)
 
 
-def download_stage(name: str, target: Path) -> tuple[str, str]:
+def download_stage(name: str, target: Path, have: Iterable[Path] = ()) -> tuple[str, str]:
     """Copy everything a stage's repository, or its local folder, holds.
 
     Args:
         name: a model as `find_model` takes it, or a folder.
         target: the folder to fill; made here.
+        have: stages here, whose frozen shard is not fetched once more.
 
     Returns:
         The full name, and the commit that was fetched; empty for a folder.
@@ -54,8 +56,15 @@ def download_stage(name: str, target: Path) -> tuple[str, str]:
             commit = ""
         else:
             with impatient(PATIENCE):
-                commit = str(client().model_info(place, revision=found.options.get("revision")).sha)
-                snapshot_download(place, revision=commit, local_dir=target)
+                info = client().model_info(place, revision=found.options.get("revision"), files_metadata=True)
+                commit, files = str(info.sha), {each.rfilename: each.lfs for each in info.siblings or ()}
+                there = files.get(FROZEN)
+                same = None if there is None else find_frozen(there.sha256, have)
+                snapshot_download(
+                    place, revision=commit, local_dir=target, ignore_patterns=[FROZEN] * (same is not None)
+                )
+                if same is not None:
+                    shutil.copyfile(same, target / FROZEN)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
         raise HubError(f"Cannot fetch {name!r}: {words_of(error)}.") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
@@ -105,7 +114,8 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
 def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        place, commit = download_stage(name, source)
+        beside = [*stages_beside(run.stage(stage))]
+        place, commit = download_stage(name, source, beside)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         card = source / CARD
@@ -119,6 +129,7 @@ def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
 
         def fill(staging: Path) -> None:
             shutil.copytree(source, staging, dirs_exist_ok=True)
+            share_frozen(staging, beside)
 
         run.note_source(stage, f"{place}@{commit}" if commit else "")
         write_directory(run.stage(stage), fill)

@@ -25,7 +25,8 @@ from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import KEPT_STATES, NORMALISATION, RunDirectory
-from promptccd.storage import trusted, write_directory
+from promptccd.runs.shards import frozen_names
+from promptccd.storage import has_links, trusted, write_directory
 from promptccd.training.devices import same_on_all
 from promptccd.training.gpus import exact_device
 from promptccd.training.objectives import PARTS, method_named
@@ -336,11 +337,13 @@ class TrainingSpace:
 
     Attributes:
         backbone: of a backbone that the run pretrains, else 0.
-        stage: of a stage's checkpoint.
+        frozen: of the weights that all stages share, which a disk keeps once.
+        stage: of the rest of a stage's checkpoint.
         state: of a state inside a stage.
     """
 
     backbone: int
+    frozen: int
     stage: int
     state: int
 
@@ -350,17 +353,21 @@ class TrainingSpace:
         models = [model_on_meta(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
-        return cls(made_here, max(map(checkpoint_bytes, models)), max(states))
+        names, weights = frozen_names(models[0]), dict(models[0].named_parameters())
+        frozen = _bytes_of(weights[name] for name in names)
+        return cls(made_here, frozen, max(map(checkpoint_bytes, models)) - frozen, max(states))
 
     def left(self, run: RunDirectory, num_stages: int) -> int:
         """What is still to be written of a run.
 
-        Stages are never replaced; of states, one more than `KEPT_STATES` exists until the oldest is deleted.
+        Stages are never replaced; of states, one more than `KEPT_STATES` exists until the oldest is deleted. A disk
+        without hard links keeps what stages share with each of them.
         """
         stages = sum(not run.stage(index).exists() for index in range(num_stages))
+        frozen = self.frozen * (stages if not has_links(run.path) else stages == num_stages)
         states = max(0, KEPT_STATES + 1 - sum(1 for _ in run.path.glob("resume/stage*"))) if stages else 0
         backbone = 0 if run.backbone.exists() else self.backbone
-        return backbone + stages * self.stage + states * self.state
+        return backbone + frozen + stages * self.stage + states * self.state
 
 
 def checkpoint_bytes(model: CategoryDiscoveryModel) -> int:
@@ -370,14 +377,18 @@ def checkpoint_bytes(model: CategoryDiscoveryModel) -> int:
 
 def space_of_all(recipes: Iterable[Recipe]) -> int:
     """What trainings in different folders still write; 0 for one with an error, which is raised when it is trained."""
-    needed = 0
+    needed, shared = 0, dict[str, int]()
     for recipe in recipes:
-        run = RunDirectory(Path(recipe.training.output_dir))
+        run, backbone = RunDirectory(Path(recipe.training.output_dir)), recipe.model.backbone
         try:
-            needed += TrainingSpace.of(recipe).left(run, len(recipe.data.resolved.class_blocks))
+            space = TrainingSpace.of(recipe)
         except PromptCCDError:
             continue
-    return needed
+        if backbone is not None and has_links(run.path.parent):  # runs share it too
+            shared[backbone] = space.frozen
+            space = replace(space, frozen=0)
+        needed += space.left(run, len(recipe.data.resolved.class_blocks))
+    return needed + sum(shared.values())
 
 
 _KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps per learnt value

@@ -33,6 +33,7 @@ from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
 from promptccd.runs.card_usage import Example
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
+from promptccd.runs.shards import save_shards, stages_beside
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
 from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
@@ -67,7 +68,7 @@ def save_stage(
     """
 
     def fill(folder: Path) -> None:
-        model.save_pretrained(folder)
+        save_shards(model, folder, stages_beside(path))
         view.processor.save_pretrained(folder)
         write_json(folder / ASSIGNMENTS, {name: each.tolist() for name, each in assignments.items()})
         if exemplars is not None:

@@ -124,7 +124,7 @@ def stage_stream(
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in opened.table.column_names else given
+        return usual if given is None and usual in opened.source.column_names else given
 
     return StageStream.from_dataset(
         opened,

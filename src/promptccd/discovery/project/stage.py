@@ -39,6 +39,7 @@ class Checkpoint:
         import torch
 
         from promptccd.runs.prediction import load_model
+        from promptccd.runs.shards import FROZEN, WEIGHTS, save_shards
 
         place, registry = self._place, self.registry
         require_no_links(place)
@@ -47,8 +48,13 @@ class Checkpoint:
         model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
 
         def fill(staging: Path) -> None:
-            shutil.copytree(place, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(CHECKSUMS))
-            model.save_pretrained(staging)
+            shutil.copytree(
+                place, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(CHECKSUMS, WEIGHTS)
+            )
+            if (place / FROZEN).exists():
+                save_shards(model, staging, [place])
+            else:
+                model.save_pretrained(staging)
             save_registry(registry, staging)
 
         write_directory(place, fill, replace=True, needed=model.get_memory_footprint())

@@ -1,0 +1,235 @@
+"""A stage's weights in two shards: what is shared, on disk and on the Hub, and that nobody who reads them notices."""
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from promptccd import PromptCCDModel, system
+from promptccd.cli.main import main
+from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.models import TrainingSpace, space_of_all
+from promptccd.runs.shards import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
+from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
+from promptccd.training.recipe import Recipe
+from tests.conftest import quick_recipe
+from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
+from tests.crash.test_crash import at
+
+INDEX = "model.safetensors.index.json"
+
+
+def stages_of(run: Path) -> list[Path]:
+    return [run / f"stage{stage}" for stage in range(4)]
+
+
+def weights_of(stage: Path) -> dict[str, torch.Tensor]:
+    return load_file(stage / FROZEN) | load_file(stage / LEARNT)
+
+
+def test_stages_share_what_did_not_learn(trained_run: Path, tiny_backbone: Path) -> None:
+    shards = [stage / FROZEN for stage in stages_of(trained_run)]
+    assert len({each.stat().st_ino for each in shards}) == 1
+    assert shards[0].stat().st_nlink >= 4
+    assert len({sha256_of(stage / LEARNT) for stage in stages_of(trained_run)}) == 4
+    came = load_file(tiny_backbone / "model.safetensors")
+    kept = load_file(shards[0])
+    assert kept and all(
+        torch.equal(value, came[name.removeprefix("backbone.")]) for name, value in kept.items()
+    )
+    assert any("layer.0." in name for name in kept)
+    assert not any("layer.1." in name for name in kept), "the last block of two learns"
+    for stage in stages_of(trained_run):
+        assert not problems_of(stage)
+        assert not (stage / "model.safetensors").exists()
+        placed = json.loads((stage / INDEX).read_text())
+        assert placed["weight_map"] == dict.fromkeys(load_file(stage / LEARNT), LEARNT) | dict.fromkeys(
+            kept, FROZEN
+        )
+        assert placed["metadata"]["total_size"] == sum(each.nbytes for each in weights_of(stage).values())
+
+
+def test_who_reads_a_stage_notices_nothing(trained_run: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = PromptCCDModel.from_pretrained(trained_run / "stage2")
+    model.save_pretrained(tmp_path / "plain")
+    assert (tmp_path / "plain" / "model.safetensors").is_file(), "what a person saves is one file, as usual"
+    assert not (tmp_path / "plain" / INDEX).exists()
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    ours = weights_of(trained_run / "stage2")
+    assert plain.keys() == ours.keys() and all(torch.equal(plain[name], ours[name]) for name in ours)
+    auto = AutoModel.from_pretrained(trained_run / "stage2")
+    assert all(torch.equal(value, auto.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_runs_of_a_backbone_share_too(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
+    for name, variant in (("one", "promptccd"), ("two", "promptccd-gcd")):
+        values = quick_recipe(image_folder, backbone_folder, tmp_path / name, variant=variant)
+        values["training"] |= {"epochs": 1} | ({"replay_samples": 0} if variant == "promptccd-gcd" else {})
+        train_run(Recipe.from_dict(values))
+    shards = [tmp_path / name / f"stage{stage}" / FROZEN for name in ("one", "two") for stage in range(4)]
+    assert len({each.stat().st_ino for each in shards}) == 1
+    shutil.rmtree(tmp_path / "one")
+    assert not any(problems_of(stage) for stage in stages_of(tmp_path / "two")), "a name less changes nothing"
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy whose stages share among themselves only."""
+    shutil.copytree(trained_run, tmp_path / "run")
+    for stage in stages_of(tmp_path / "run")[1:]:
+        (stage / FROZEN).unlink()
+        os.link(tmp_path / "run" / "stage0" / FROZEN, stage / FROZEN)
+    return tmp_path / "run"
+
+
+def save_again(model: PromptCCDModel, stage: Path) -> None:
+    write_directory(stage, lambda folder: save_shards(model, folder, stages_beside(stage)))
+
+
+def same_file(one: Path, other: Path) -> bool:
+    return one.stat().st_ino == other.stat().st_ino
+
+
+def test_a_backbone_that_changed_has_a_shard_of_its_own(run: Path) -> None:
+    model = PromptCCDModel.from_pretrained(run / "stage3")
+    with torch.no_grad():
+        next(value for name, value in model.named_parameters() if name in frozen_names(model)).add_(1)
+    save_again(model, run / "stage4")
+    assert not same_file(run / "stage4" / FROZEN, run / "stage0" / FROZEN)
+    assert (run / "stage4" / FROZEN).stat().st_nlink == 1
+    save_again(model, run / "stage5")
+    assert same_file(run / "stage5" / FROZEN, run / "stage4" / FROZEN), "later stages share with it"
+    loaded = PromptCCDModel.from_pretrained(run / "stage5").state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in model.state_dict().items())
+    assert not any(problems_of(stage) for stage in stages_of(run))
+
+
+def test_a_backbone_of_which_all_learns_is_one_file(run: Path) -> None:
+    model = PromptCCDModel.from_pretrained(run / "stage3")
+    model.requires_grad_(True)
+    save_again(model, run / "stage4")
+    assert (run / "stage4" / "model.safetensors").is_file() and not (run / "stage4" / INDEX).exists()
+    assert not (run / "stage4" / FROZEN).exists()
+
+
+def test_a_backbone_that_learns_in_part_keeps_the_rest_apart(run: Path) -> None:
+    model = PromptCCDModel.from_pretrained(run / "stage3")
+    before = frozen_names(model)
+    learns = sorted(before)[0]
+    dict(model.named_parameters())[learns].requires_grad_(True)
+    assert frozen_names(model) == before - {learns}
+    save_again(model, run / "stage4")
+    assert len(load_file(run / "stage4" / FROZEN)) == len(before) - 1
+    loaded = PromptCCDModel.from_pretrained(run / "stage4").state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in model.state_dict().items())
+
+
+def test_a_shard_that_was_altered_or_is_a_link_is_not_shared(run: Path, tmp_path: Path) -> None:
+    digest = sha256_of(run / "stage0" / FROZEN)
+    stages = stages_of(run)
+    assert find_frozen(digest, [run / "none", *stages]) == run / "stage0" / FROZEN
+    assert find_frozen("0" * 64, stages) is None
+    shutil.copyfile(run / "stage0" / FROZEN, tmp_path / "elsewhere")
+    (run / "stage0" / FROZEN).unlink()
+    (run / "stage0" / FROZEN).symlink_to(tmp_path / "elsewhere")
+    assert find_frozen(digest, stages) == run / "stage1" / FROZEN
+    content = bytearray((tmp_path / "elsewhere").read_bytes())
+    content[-1] ^= 1
+    for stage in stages:
+        (stage / FROZEN).unlink()
+        (stage / FROZEN).write_bytes(content)
+    assert find_frozen(digest, stages) is None
+
+
+def test_a_disk_without_hard_links_keeps_a_copy_for_each(
+    run: Path, monkeypatch, image_folder, backbone_folder
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    recipe = Recipe.from_dict(quick_recipe(image_folder, backbone_folder, run))
+    shutil.rmtree(run / "stage3")
+    space = TrainingSpace.of(recipe)
+    shared = space.left(RunDirectory(run), 6)
+    model = PromptCCDModel.from_pretrained(run / "stage2")
+    monkeypatch.setattr(system, "link", refuse)
+    assert space.left(RunDirectory(run), 6) == shared + 3 * space.frozen
+    save_again(model, run / "stage3")
+    assert not same_file(run / "stage3" / FROZEN, run / "stage2" / FROZEN)
+    assert sha256_of(run / "stage3" / FROZEN) == sha256_of(run / "stage2" / FROZEN)
+
+
+def test_the_frozen_shard_is_needed_once(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
+    recipes = [
+        Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "out" / name))
+        for name in "abc"
+    ]
+    space, run = TrainingSpace.of(recipes[0]), RunDirectory(tmp_path / "out" / "a")
+    assert space.frozen > 0
+    each = space.left(run, 4) - space.frozen
+    assert space_of_all(recipes) == 3 * each + space.frozen
+    (run.path / "stage0").mkdir(parents=True)
+    assert space.left(run, 4) == each - space.stage
+
+
+def test_no_command_writes_into_what_has_many_names(run: Path, image_folder: Path, capsys) -> None:
+    before = {stage: (stage / FROZEN).stat() for stage in stages_of(run)}
+    content = sha256_of(run / "stage0" / FROZEN)
+    last = str(run / "stage3")
+    assert main(["categories", last, "rename", "0", "of another name"]) == 0
+    assert main(["categories", last, "undo"]) == 0
+    assert main(["verify", last]) == 0, capsys.readouterr()
+    PromptCCDModel.from_pretrained(last).save_pretrained(last)  # a person's own, over ours
+    assert (run / "stage3" / "model.safetensors").exists()
+    for stage in stages_of(run)[:3]:
+        after = (stage / FROZEN).stat()
+        assert (after.st_ino, after.st_mtime_ns, after.st_mode) == (
+            before[stage].st_ino, before[stage].st_mtime_ns, before[stage].st_mode
+        )  # fmt: skip
+        assert sha256_of(stage / FROZEN) == content
+
+
+def test_a_corrected_stage_goes_on_sharing(run: Path) -> None:
+    assert main(["categories", str(run / "stage3"), "rename", "0", "of another name"]) == 0
+    assert same_file(run / "stage3" / FROZEN, run / "stage0" / FROZEN)
+    assert not problems_of(run / "stage3")
+    assert PromptCCDModel.from_pretrained(run / "stage3").config.category_names[0] == "of another name"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes")
+def test_the_shared_file_is_read_only_and_copies_of_it_stay_so(run: Path) -> None:
+    for stage in stages_of(run):
+        assert not stat.S_IMODE((stage / FROZEN).stat().st_mode) & 0o222
+        assert (stage / LEARNT).stat().st_mode & stat.S_IWUSR
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
+def test_killed_at_any_system_call_every_stage_is_whole(run: Path) -> None:
+    model = PromptCCDModel.from_pretrained(run / "stage3")
+
+    def work() -> int:
+        remove_leftovers(run)
+        save_again(model, run / "stage4")
+        return 0
+
+    calls: list[Call] = []
+    assert run_watched(work, run, lambda call: calls.append(call) or Verdict.GO_ON) == 0
+    assert any(call.name.startswith("link") for call in calls)
+    wanted = {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()}
+    for number, call in enumerate(calls):
+        shutil.rmtree(run / "stage4", ignore_errors=True)
+        assert run_watched(work, run, at(number, Verdict.KILL)) is None
+        assert not any(problems_of(stage) for stage in stages_of(run)), (number, call)
+        assert not (run / "stage4").exists() or not problems_of(run / "stage4"), (number, call)
+        shutil.rmtree(run / "stage4", ignore_errors=True)
+        work()
+        assert {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()} == wanted
+        assert same_file(run / "stage4" / FROZEN, run / "stage0" / FROZEN)
