@@ -137,6 +137,10 @@ export const getPlaces = async (): Promise<Float32Array> => new Float32Array(awa
 export const post = async (edit: Edit): Promise<Answer> =>
   (await asked("edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
 
+/** Makes so many groups of what nobody has named or corrected. */
+export const regrouped = async (count: number): Promise<Answer> =>
+  (await asked("regroup", { method: "POST", body: JSON.stringify({ count }) })).json() as Promise<Answer>;
+
 /** Begins an export, or without a kind cancels the one that is written. */
 export const exported = async (kind: string | null): Promise<Progress | null> =>
   (await asked("export", { method: "POST", body: JSON.stringify({ kind }) })).json() as Promise<Progress | null>;

@@ -1,5 +1,6 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
 import { home, NOWHERE } from "./api";
+import { goToArea } from "./areas";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
@@ -45,7 +46,8 @@ function Bar({ desk }: { desk: Desk }) {
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
   return (
-    <Header class={`bar${desk.place === "groups" ? "" : " inside"}`}>
+    <Header class={`bar${desk.place === "groups" ? "" : " inside"}`} data-area="bar">
+      <button class="skip" onClick={(event) => goToArea(event.currentTarget.getRootNode() as ShadowRoot, "main")}>{t("skipTo")}</button>
       <Title class="title" dir="auto">
         <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
       </Title>
@@ -60,7 +62,7 @@ function Bar({ desk }: { desk: Desk }) {
           desk.changed();
         }}
         onKeyDown={(event) => {
-          event.stopPropagation();
+          if (event.key !== "F6") event.stopPropagation();
           if (event.key === "Enter" && desk.words.trim()) desk.go("found", desk.words.trim());
           if (event.key === "Escape") event.currentTarget.blur();
         }}
@@ -89,13 +91,13 @@ function Head({ desk }: { desk: Desk }) {
   const title = TITLES[desk.place];
   return (
     <div class="head">
-      <div class="row">
+      <div class="row" data-area="tools">
         <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : t("found", { words: new URLSearchParams(location.hash.slice(1)).get("of") ?? "" })}</h2>
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
-        {group && group.standing !== "known" && <button onClick={() => void desk.dissolve(group.id)}>{t("dissolveDo")}</button>}
+        {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.setAside([], group.id)}>{t("asideDo")}</button>}
         {desk.place === "rare" && <small>{t("rareHow")}</small>}
         {desk.place === "aside" && <small>{t("asideHow")}</small>}
@@ -126,7 +128,7 @@ function Selection({ desk }: { desk: Desk }) {
   const groups = desk.place === "groups" ? desk.chosen.size : 0;
   if (!groups && !desk.selected.size) return null;
   return (
-    <div class="selection" role="toolbar" aria-label={t("selected", { n: groups || desk.selected.size })}>
+    <div class="selection" role="toolbar" data-area="selection" aria-label={t("selected", { n: groups || desk.selected.size })}>
       <b>{t("selected", { n: groups || desk.selected.size })}</b>
       {groups ? (
         <button class="primary" disabled={groups < 2} title="M" onClick={() => mergeChosen(desk)}>{t("mergeMany", { n: groups })}</button>
@@ -145,6 +147,7 @@ function mergeChosen(desk: Desk): void {
 /** Keys that hold everywhere but in a text field; the layer on top takes them. */
 export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void {
   if (event.isComposing || !desk.summary) return;
+  if (event.key === "F6" && !desk.top) return event.preventDefault(), goToArea(root, event.shiftKey ? -1 : 1);
   const inField = root.activeElement instanceof HTMLInputElement && root.activeElement.type !== "radio";
   if (inField || root.activeElement instanceof HTMLSelectElement) return;
   const rows = desk.rows;

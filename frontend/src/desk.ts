@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -12,6 +12,8 @@ export type Layer =
   | { kind: "move"; rows: number[] }
   | { kind: "merge"; ids: number[] }
   | { kind: "take" }
+  | { kind: "dissolve"; id: number }
+  | { kind: "regroup" }
   | { kind: "keys" };
 
 const NAMES_AT_ONCE = 500;
@@ -40,7 +42,8 @@ export class Desk {
   focus = 0;
   anchor = 0;
   naming: number | null = null;
-  refocus: "cell" | "list" | null = null; // what the grid gives the focus to, once
+  refocus: "first" | "cell" | "list" | null = null; // what the grid, or the cards, give the focus to, once
+  card = NOWHERE; // the group whose card is the stop of the keyboard
   layers: Layer[] = [];
   change: Change | null = null;
   status = "";
@@ -207,6 +210,11 @@ export class Desk {
     return kept.sort(orders[this.groupOrder]);
   }
 
+  /** The group among these that the keyboard stops at. */
+  stopOf(groups: Group[]): number | undefined {
+    return (groups.find((each) => each.id === this.card) ?? groups[0])?.id;
+  }
+
   /** Whether the server has said which photographs these are, and in which order. */
   get isRanked(): boolean {
     return ["found", "alike", "moved", "doubted", "rare"].includes(this.place);
@@ -258,7 +266,7 @@ export class Desk {
     }
     const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
-    if (place === "group") this.group = Number(of);
+    if (place === "group") this.group = this.card = Number(of);
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = this.sorting = null;
@@ -267,7 +275,7 @@ export class Desk {
     if (place !== "groups") this.chosen.clear();
     this.shown = [];
     this.focus = this.anchor = 0;
-    if (isArrival) this.refocus = "list";
+    if (isArrival) this.refocus = "first";
     this.show();
   }
 
@@ -338,7 +346,7 @@ export class Desk {
 
   choose(id: number): void {
     if (!this.chosen.delete(id)) this.chosen.add(id);
-    this.changed();
+    this.say("selected", { n: this.chosen.size });
   }
 
   clear(): void {
@@ -564,8 +572,22 @@ export class Desk {
     await this.edit({ do: "split", group: id }, "split", { name: this.groupName(id) });
   }
 
-  async dissolve(id: number): Promise<void> {
-    await this.edit({ do: "dissolve", group: id }, "dissolved", { name: this.groupName(id) });
+  async dissolve(id: number, nearest: boolean): Promise<void> {
+    await this.edit({ do: "dissolve", group: id, nearest }, nearest ? "dissolved" : "dissolvedToNone", { name: this.groupName(id) });
+  }
+
+  /** Makes fewer or more groups; what was named or corrected stays. */
+  async regroup(count: number): Promise<void> {
+    const taken = regrouped(count).then((answer) => this.take(answer));
+    this.editing = taken.catch(() => undefined);
+    try {
+      await taken;
+      this.edits++;
+      this.say("regrouped", { n: this.summary!.groups.length });
+    } catch (error) {
+      this.fail(error);
+    }
+    this.show();
   }
 
   /** Says that photographs are nothing to find, or all of a group, which then draws what is like them. */

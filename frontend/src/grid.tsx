@@ -1,6 +1,7 @@
 /** Photographs as a grid that scrolls: only those that can be seen are there. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { SET } from "./api";
+import { arriveAt } from "./areas";
 import { Desk } from "./desk";
 import { t } from "./texts";
 
@@ -64,14 +65,15 @@ export function Grid({ desk }: { desk: Desk }) {
   const held = useRef(false); // whether the focus is on a photograph, even if that has just left
   const focusOf = () => (box.current!.getRootNode() as ShadowRoot).activeElement;
   useEffect(() => {
-    if (desk.top) return;
+    if (desk.top || (n > 0 && !cells.length)) return; // until it is measured
     const wanted = desk.refocus;
     desk.refocus = null; // once: what cannot be focused now is not tried for ever
     if (wanted === "cell") {
       reveal();
       look();
       requestAnimationFrame(focusCell);
-    } else if ((wanted === "list" || held.current) && !focusOf()) inner.current!.focus({ preventScroll: true }); // no photograph: a key is about none
+    } else if (wanted === "first" && arriveAt(box.current!.querySelector<HTMLElement>(".cell"))) return;
+    else if ((wanted === "list" || held.current) && !focusOf()) inner.current!.focus({ preventScroll: true }); // no photograph: a key is about none
   });
   const onKeyDown = (event: KeyboardEvent) => {
     const page = Math.max(1, Math.floor(view.height / pitch)) * columns;
@@ -103,6 +105,7 @@ export function Grid({ desk }: { desk: Desk }) {
       {n === 0 && <p class="empty">{t("empty")}</p>}
       <div
         class="cells"
+        data-area="main"
         ref={inner}
         role="listbox"
         aria-multiselectable="true"

@@ -4,9 +4,10 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About, address, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
+import { DissolveSheet, RegroupSheet } from "./sheets";
 import { percent, t, Words } from "./texts";
 
-function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
+export function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const before = useRef(desk.told).current;
   useLayoutEffect(() => {
@@ -36,6 +37,8 @@ export function Top({ desk }: { desk: Desk }) {
   if (top.kind === "large") return <Large key={key} desk={desk} layer={top} />;
   if (top.kind === "take") return <TakeSheet key={key} desk={desk} />;
   if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
+  if (top.kind === "dissolve") return <DissolveSheet key={key} desk={desk} id={top.id} />;
+  if (top.kind === "regroup") return <RegroupSheet key={key} desk={desk} />;
   if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
   return <HelpSheet key={key} desk={desk} />;
 }
@@ -176,7 +179,7 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
 export const useWhy = (desk: Desk, row: number) => useAnswer<Why>(`why/${row}`, desk.edits);
 
 /** What the server says at an address, asked anew in another state; the answer of another address is none. */
-function useAnswer<T>(path: string, revision = 0): T | null {
+export function useAnswer<T>(path: string, revision = 0): T | null {
   const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
   useEffect(() => {
     let current = true;

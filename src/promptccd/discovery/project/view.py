@@ -313,7 +313,7 @@ class ProjectView(Project):
             self._near = looks, (dict(zip(found.ids, near, strict=True)), alike_pairs(self.registry))
         return self._near[1]
 
-    def corrected(self, act: Callable[[], LogEntry]) -> dict[str, Any]:
+    def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
         with self.still:
             base, columns = self.refresh(), self.columns()
@@ -328,6 +328,11 @@ class ProjectView(Project):
                 values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
                 answer["changed"] = {"rows": rows.tolist(), **values}
             return answer
+
+    def regrouped(self, num_categories: int) -> dict[str, Any]:
+        """Make fewer or more groups, see `Project.regroup`; returns what `corrected` does."""
+        found = self.find_anew(num_categories)
+        return self.corrected(lambda: self.take_up(found))
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows besides single photographs."""

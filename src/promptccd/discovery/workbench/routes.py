@@ -104,9 +104,17 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
                 await run_in_threadpool(take_away.start, str(asked["kind"]))
         return _json(take_away.progress)
 
+    async def regroup(request: Request) -> Response:
+        """Make so many groups, which takes a while."""
+        count = (await _sent(request)).get("count")
+        if type(count) is not int:
+            raise RegistryError(f"Expected count, a number of groups, got {str(count)[:40]!r}.")
+        return _json(await run_in_threadpool(bench.regrouped, count))
+
     routes = [
         *screens(lambda request: bench),
         Route("/api/groups.csv", table),
+        Route("/api/regroup", regroup, methods=["POST"]),
         Route("/api/export", export, methods=["GET", "POST"]),
     ]
     return Doorkeeper(application(routes), Site.of_machine(), token, cookie)
@@ -324,7 +332,9 @@ CORRECTIONS: dict[str, Callable[[ProjectView, Asked], LogEntry]] = {
     "set_aside": lambda bench, asked: bench.set_aside(_group(asked)),
     "set_images_aside": lambda bench, asked: bench.set_images_aside(_images(bench, asked)),
     "take_back": lambda bench, asked: bench.take_back(_group(asked)),
-    "dissolve": lambda bench, asked: bench.dissolve(_group(asked)),
+    "dissolve": lambda bench, asked: bench.dissolve(
+        _group(asked), to_nearest=asked.get("nearest") is not False
+    ),
     "forget": lambda bench, asked: bench.forget(),
     "undo": lambda bench, asked: bench.undo(_number(asked)),
     "redo": lambda bench, asked: bench.redo(_number(asked)),
