@@ -41,7 +41,7 @@ export function App({ desk }: { desk: Desk }) {
 }
 
 function Bar({ desk }: { desk: Desk }) {
-  const { title, photos, undo, redo, can_write } = desk.summary!;
+  const { title, photos, undo, redo, can_write, locked } = desk.summary!;
   const unsure = desk.counts.unsure;
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
@@ -50,6 +50,7 @@ function Bar({ desk }: { desk: Desk }) {
       <button class="skip" onClick={(event) => goToArea(event.currentTarget.getRootNode() as ShadowRoot, "main")}>{t("skipTo")}</button>
       <Title class="title" dir="auto">
         <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
+        {locked && <small class="locked" title={locked}> · {t("locked")}</small>}
       </Title>
       <input
         type="search"

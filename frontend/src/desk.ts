@@ -21,6 +21,9 @@ const UNSURE_BELOW = 128;
 const STAYS_MS = 1500;
 const SLOW_MS = 1000;
 const SAID_MS = 10_000;
+const REFUSED_MS = 30_000;
+const LAYERED = "layered"; // the entry of the browser's history that Back takes a layer from
+const PLACES: Place[] = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare"];
 const SMALLEST = 96;
 
 export class Desk {
@@ -42,7 +45,7 @@ export class Desk {
   focus = 0;
   anchor = 0;
   naming: number | null = null;
-  refocus: "first" | "cell" | "list" | null = null; // what the grid, or the cards, give the focus to, once
+  refocus: "first" | "cell" | "list" | null = null; // what the grid, or the cards, give the focus to, once; the first only after a key
   card = NOWHERE; // the group whose card is the stop of the keyboard
   layers: Layer[] = [];
   change: Change | null = null;
@@ -62,6 +65,9 @@ export class Desk {
   private lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
   private leaving = new AbortController();
+  private at = location.hash; // what is shown
+  private isLayered = false; // whether Back leads to this very place
+  private went = false; // by a step in here, and not by Back, Forward or a bookmark
 
   /** Is told whether it stands within another page, what to do once other photographs are there, what paints it anew, and which photograph of the grid has the focus. */
   constructor(
@@ -75,6 +81,8 @@ export class Desk {
 
   async start(): Promise<void> {
     window.addEventListener("hashchange", () => void this.read(), this.leaving);
+    window.addEventListener("pagehide", () => this.keepView(), this.leaving);
+    if (!this.isInside) window.addEventListener("popstate", () => this.backFromLayer(), this.leaving);
     await this.take(await get<Summary>("state"));
     await this.read();
     void this.follow();
@@ -242,7 +250,32 @@ export class Desk {
 
   /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
   go(place: Place, value: number | string = ""): void {
-    location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+    const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+    this.went = true;
+    if (this.isLayered) location.replace(`#${hash}`);
+    else location.hash = hash;
+    this.isLayered = false;
+  }
+
+  /** Remembers which photograph was looked at, and the order, for who comes back. */
+  private keepView(): void {
+    if (this.shown.length && !this.isInside) sessionStorage.setItem(`view ${this.at}`, JSON.stringify([this.shown[this.focus], this.order]));
+  }
+
+  /** Back takes the top layer away, and only then the place. */
+  private backFromLayer(): void {
+    const wasLayered = this.isLayered;
+    this.isLayered = history.state === LAYERED;
+    if (!wasLayered || this.isLayered || location.hash !== this.at) return;
+    if (!this.layers.length) return history.back();
+    this.close();
+    if (this.layers.length) this.makeLayered();
+  }
+
+  private makeLayered(): void {
+    if (this.isInside || this.isLayered) return;
+    history.pushState(LAYERED, "");
+    this.isLayered = true;
   }
 
   /** Shows the place of the address, once what it lists is there; who has gone on meanwhile stays where they are. */
@@ -251,7 +284,9 @@ export class Desk {
     const asked = new URLSearchParams(hash.slice(1));
     const of = asked.get("of") ?? "";
     const named = (asked.get("view") as Place | null) ?? "groups";
-    const place = named === "group" && !this.byId.has(Number(of)) ? "groups" : named;
+    const isThere = named === "group" ? this.byId.has(Number(of)) : PLACES.includes(named);
+    const place = isThere ? named : "groups";
+    if (!isThere && !this.status) this.say(named === "group" ? "groupGone" : "noPlace");
     try {
       const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
         : place === "rare" ? await get<number[]>("rare")
@@ -264,6 +299,9 @@ export class Desk {
     } catch (error) {
       return this.fail(error);
     }
+    this.keepView();
+    const kept = this.went || this.isInside ? null : sessionStorage.getItem(`view ${hash}`);
+    [this.at, this.went, this.isLayered] = [hash, false, history.state === LAYERED];
     const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
     if (place === "group") this.group = this.card = Number(of);
@@ -276,7 +314,11 @@ export class Desk {
     this.shown = [];
     this.focus = this.anchor = 0;
     if (isArrival) this.refocus = "first";
+    const [row, order] = kept ? (JSON.parse(kept) as [number, Order]) : [0, this.order];
+    this.order = order;
     this.show();
+    if (!kept) return;
+    this.focus = this.anchor = Math.max(0, this.shown.indexOf(row));
   }
 
   /** Lists the rows of the place anew; while one of them is large they stay, so that nothing but a person changes what is seen. */
@@ -392,6 +434,7 @@ export class Desk {
 
   open(layer: Layer): void {
     this.layers.push(layer);
+    this.makeLayered();
     this.changed();
   }
 
@@ -432,10 +475,12 @@ export class Desk {
   /** Says what could not be done. */
   fail(error: unknown): void {
     this.tell(error instanceof Refused ? error.message : this.lostText);
+    this.fading = window.setTimeout(() => this.tell(""), REFUSED_MS);
   }
 
   /** Makes a correction, shown at once, and says what it did; what is refused is taken back. One of photographs ends their selection. */
   private async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
+    if (this.summary!.locked) return this.tell(this.summary!.locked), false;
     const { rows = [] } = edit;
     const isOfRows = edit.rows !== undefined;
     const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of

@@ -53,7 +53,8 @@ export function Grid({ desk }: { desk: Desk }) {
     if (top < element.scrollTop) element.scrollTop = top;
     if (top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top + pitch - element.clientHeight;
   };
-  const focusCell = () => box.current!.querySelector<HTMLElement>(`[data-row="${desk.shown[desk.focus]}"]`)?.focus();
+  const cellOfFocus = () => box.current?.querySelector<HTMLElement>(`[data-row="${desk.shown[desk.focus]}"]`);
+  const focusCell = () => cellOfFocus()?.focus();
   /** Moves the focus, and the view with it where it would leave it. */
   const focus = (index: number) => {
     desk.focus = Math.min(n - 1, Math.max(0, index));
@@ -68,12 +69,11 @@ export function Grid({ desk }: { desk: Desk }) {
     if (desk.top || (n > 0 && !cells.length)) return; // until it is measured
     const wanted = desk.refocus;
     desk.refocus = null; // once: what cannot be focused now is not tried for ever
-    if (wanted === "cell") {
+    if (wanted === "cell" || wanted === "first") {
       reveal();
       look();
-      requestAnimationFrame(focusCell);
-    } else if (wanted === "first" && arriveAt(box.current!.querySelector<HTMLElement>(".cell"))) return;
-    else if ((wanted === "list" || held.current) && !focusOf()) inner.current!.focus({ preventScroll: true }); // no photograph: a key is about none
+      requestAnimationFrame(() => (wanted === "cell" ? focusCell() : arriveAt(cellOfFocus()) || inner.current?.focus({ preventScroll: true })));
+    } else if ((wanted === "list" || held.current) && !focusOf()) inner.current!.focus({ preventScroll: true }); // no photograph: a key is about none
   });
   const onKeyDown = (event: KeyboardEvent) => {
     const page = Math.max(1, Math.floor(view.height / pitch)) * columns;
