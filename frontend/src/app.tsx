@@ -3,6 +3,7 @@ import { home, NOWHERE } from "./api";
 import { goToArea } from "./areas";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
+import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
 import { Choice, GroupList, Groups, Name, Offer } from "./groups";
 import { Actions, showWhy, Top } from "./layers";
@@ -24,6 +25,8 @@ export function App({ desk }: { desk: Desk }) {
         {desk.place === "same" && <Same desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
         {desk.place === "changed" && <Changed desk={desk} />}
+        {desk.place === "folders" && <Folders desk={desk} />}
+        {desk.place === "skipped" && <LeftOut desk={desk} />}
         {inGrid && (
           <section class="photos">
             <Head desk={desk} />
@@ -83,17 +86,18 @@ function Bar({ desk }: { desk: Desk }) {
   );
 }
 
-const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"]]; // prettier-ignore
+const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "byDate"], ["late", "byDateLate"]]; // prettier-ignore
 const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", away: "awayPhotos", aside: "asidePhotos", rare: "rarePhotos", alike: "alike", moved: "movedPhotos", doubted: "doubted" }; // prettier-ignore
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {
   const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
   const title = TITLES[desk.place];
+  const of = new URLSearchParams(location.hash.slice(1)).get("of") ?? "";
   return (
     <div class="head">
       <div class="row" data-area="tools">
-        <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : t("found", { words: new URLSearchParams(location.hash.slice(1)).get("of") ?? "" })}</h2>
+        <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : desk.place === "folder" ? of || t("topFolder") : t("found", { words: of })}</h2>
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
@@ -105,7 +109,7 @@ function Head({ desk }: { desk: Desk }) {
         {desk.place === "away" && <small>{t("awayHow")}</small>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.forget()}>{t("forgetDo")}</button>}
         <button onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
-        {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS} take={(each) => ((desk.order = each), desk.show())} />}
+        {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS.filter(([each]) => desk.summary!.can_write || !["date", "late"].includes(each))} take={(each) => ((desk.order = each), desk.show())} />}
         <span class="sizes">
           <button aria-label={t("smaller")} onClick={() => desk.resize(1 / 1.3)}>−</button>
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
@@ -120,6 +124,7 @@ function Head({ desk }: { desk: Desk }) {
           })}
         </div>
       )}
+      <Strip desk={desk} />
     </div>
   );
 }
@@ -171,6 +176,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     i: () => showWhy(desk),
     l: () => desk.go("alike", rows[0]),
     ".": () => void desk.again(),
+    ...(desk.summary.can_write && { f: () => desk.open({ kind: "file", row: rows[0] }) }),
   };
   const anywhere: Record<string, () => void> = {
     "?": () => desk.open({ kind: "keys" }),

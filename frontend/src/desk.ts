@@ -1,10 +1,10 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getColumns, getDates, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
-export type Order = "typical" | "unsure" | "file";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare" | "folders" | "folder" | "skipped";
+export type Order = "typical" | "unsure" | "file" | "date" | "late";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
 export type Layer =
@@ -14,6 +14,7 @@ export type Layer =
   | { kind: "take" }
   | { kind: "dissolve"; id: number }
   | { kind: "regroup" }
+  | { kind: "file"; row: number }
   | { kind: "keys" };
 
 const NAMES_AT_ONCE = 500;
@@ -23,7 +24,7 @@ const SLOW_MS = 1000;
 const SAID_MS = 10_000;
 const REFUSED_MS = 30_000;
 const LAYERED = "layered"; // the entry of the browser's history that Back takes a layer from
-const PLACES: Place[] = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare"];
+const PLACES: Place[] = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"];
 const SMALLEST = 96;
 
 export class Desk {
@@ -56,7 +57,9 @@ export class Desk {
   over = "";
   private lostWhy = "";
   counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+  folders: Folder[] = [];
   private found: number[] = [];
+  private known = new Map<string, unknown>(); // what the server was asked once
   private names = new Map<number, string[]>();
   private settling = 0;
   private fading = 0;
@@ -160,6 +163,20 @@ export class Desk {
     return address(`picture/${this.summary!.generation}/${row}/${side}`);
   }
 
+  /** What the server says once and for all; `null` until it is there. */
+  ask<T>(path: string, how: () => Promise<T> = () => get<T>(path)): T | null {
+    if (!this.known.has(path) && this.summary!.can_write) {
+      this.known.set(path, null);
+      void how().then((answer) => (this.known.set(path, answer), this.show()), (error) => this.fail(error));
+    }
+    return (this.known.get(path) as T | undefined) ?? null;
+  }
+
+  /** When photographs were taken, once somebody wants to know. */
+  get dates(): Float64Array | null {
+    return this.ask("dates", getDates);
+  }
+
   name(row: number): string {
     const chunk = Math.floor(row / NAMES_AT_ONCE);
     const known = this.names.get(chunk);
@@ -229,7 +246,7 @@ export class Desk {
   }
 
   private rowsOf(place: Place): number[] {
-    if (this.isRanked) return this.found;
+    if (this.isRanked || place === "folder") return [...this.found];
     const { group, flags } = this.columns;
     const all = Array.from(group.keys());
     const kept: Partial<Record<Place, (row: number) => boolean>> = {
@@ -292,9 +309,13 @@ export class Desk {
         : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
+      const folders = place === "folders" || place === "folder" ? await get<Folder[]>("folders") : [];
       const change = ["changed", "moved", "doubted"].includes(place) ? await get<Change>("changed") : this.change;
       if (location.hash !== hash) return;
-      this.found = place === "moved" || place === "doubted" ? change![place] : found;
+      this.folders = folders;
+      this.found = place === "moved" || place === "doubted" ? change![place]
+        : place === "folder" ? (folders.find((each) => each.name === of)?.rows ?? [])
+        : found; // prettier-ignore
       this.change = change;
     } catch (error) {
       return this.fail(error);
@@ -328,8 +349,10 @@ export class Desk {
     const { sure } = this.columns;
     const rows = this.rowsOf(this.place);
     if (!this.isRanked && this.order !== "file") {
-      const sign = this.order === "unsure" ? 1 : -1;
-      rows.sort((a, b) => sign * (sure[a] - sure[b]) || a - b);
+      const sign = this.order === "unsure" || this.order === "date" ? 1 : -1;
+      const values = this.order === "date" || this.order === "late" ? this.dates : sure;
+      const value = (row: number) => (values && !Number.isNaN(values[row]) ? values[row] : sign * Infinity); // without a date comes last
+      rows.sort((a, b) => sign * (value(a) - value(b)) || a - b);
     }
     const again = (index: number) => {
       const at = rows.indexOf(this.shown[index]);
@@ -399,7 +422,7 @@ export class Desk {
 
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
-    return !["groups", "desk", "same", "map", "changed"].includes(this.place);
+    return !["groups", "desk", "same", "map", "changed", "folders", "skipped"].includes(this.place);
   }
 
   /** The photograph that is sorted now, until a person goes on; another window does not take it away. */

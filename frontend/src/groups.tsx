@@ -1,7 +1,7 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
 import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { Group } from "./api";
+import { Group, Skipped } from "./api";
 import { arriveAt, onArrow } from "./areas";
 import { Desk, Filter, GroupOrder } from "./desk";
 import { t, Words } from "./texts";
@@ -27,7 +27,7 @@ const dragged = (id: number) => ({
 });
 
 /** A few pictures of a group. */
-export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Group; most?: number }) {
+export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Pick<Group, "cover">; most?: number }) {
   const rows = group.cover.slice(0, most);
   return (
     <span class={`cover n${rows.length}`} aria-hidden="true">
@@ -226,6 +226,7 @@ const PLACES: ["unsure" | "new" | "none" | "all" | "aside" | "away", Words][] = 
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {
+  const skipped = (desk.ask<Skipped[]>("skipped") ?? []).reduce((sum, each) => sum + each.files.length, 0);
   return (
     <>
       {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
@@ -241,6 +242,8 @@ function Places({ desk }: { desk: Desk }) {
       <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>
         {t("rarePhotos")}
       </button>
+      {desk.summary!.can_write && <button class="place" onClick={() => desk.go("folders")}>{t("folders")}</button>}
+      {skipped > 0 && <button class="place" onClick={() => desk.go("skipped")}>{t("skipped")} <small>{skipped}</small></button>}
     </>
   );
 }

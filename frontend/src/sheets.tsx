@@ -25,7 +25,7 @@ export function RegroupSheet({ desk }: { desk: Desk }) {
   const now = desk.summary!.groups.length;
   const [count, setCount] = useState(now);
   const [isBusy, setBusy] = useState(false);
-  const [low, high] = about?.estimate?.slice(1) ?? [Math.ceil(now / 2), 2 * now];
+  const [seemed, low, high] = about?.estimate ?? [now, now, now];
   const regroup = async () => {
     setBusy(true);
     await desk.regroup(count);
@@ -33,10 +33,10 @@ export function RegroupSheet({ desk }: { desk: Desk }) {
   };
   return (
     <Sheet desk={desk} name="sheet" label={t("regroup")}>
-      <p>{about?.estimate ? t("estimate", { count: about.estimate[0], low, high }) : ""} {t("regroupHow")}</p>
+      <p>{about?.estimate && t(low < high ? "estimate" : "estimateSure", { count: seemed, low, high })} {t("regroupHow")}</p>
       <label class="row">
         {t("fewer")}
-        <input type="range" class="space" autofocus min={Math.max(1, Math.min(low, now))} max={Math.max(high, now)} value={count} aria-label={t("howMany")} onInput={(event) => setCount(Number(event.currentTarget.value))} />
+        <input type="range" class="space" autofocus min={Math.min(low, Math.ceil(now / 2))} max={Math.max(high, 2 * now)} value={count} aria-label={t("howMany")} onInput={(event) => setCount(Number(event.currentTarget.value))} />
         {t("more")} <b>{count}</b>
       </label>
       {isBusy && <p class="row"><progress aria-label={t("looking")} /> {t("looking")}</p>}
