@@ -594,6 +594,7 @@ export class Desk {
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
     if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
+    else this.say("whyNone");
   }
 
   /** Says whether two photographs are of one group: the first comes to the second, or away from it. */
@@ -670,6 +671,7 @@ export class Desk {
   }
 
   async back(forward = false): Promise<void> {
+    await this.editing; // whoever takes back what was just done means that
     const told = forward ? this.summary!.redo : this.summary!.undo;
     if (!told) return;
     const said = forward ? "redone" : "undone";
