@@ -23,6 +23,7 @@ export interface Summary {
   generation: string;
   title: string;
   can_write: boolean; // whether groups may be written beside the photographs
+  locked: string; // why nothing can be corrected
   photos: number;
   stage: number;
   groups: Group[];
@@ -81,6 +82,22 @@ export interface Why {
   others: { id: number; like: number }[];
 }
 
+/** Files in a folder of the photographs. */
+export interface Folder {
+  name: string;
+  rows: number[];
+}
+
+export interface Facts {
+  path: string;
+  date: string;
+}
+
+export interface Skipped {
+  note: string;
+  files: string[];
+}
+
 export const SET = 1;
 export const NEWEST = 2;
 export const AWAY = 4; // its file is not where it was
@@ -134,8 +151,18 @@ export async function getColumns(): Promise<Columns> {
 /** Where every photograph lies on the map: x and y of each in 0..1, or NaN. */
 export const getPlaces = async (): Promise<Float32Array> => new Float32Array(await (await asked("map")).arrayBuffer());
 
+/** When every photograph was taken, in seconds by the clock of its camera; not a number where nobody knows. */
+export const getDates = async (): Promise<Float64Array> => new Float64Array(await (await asked("dates")).arrayBuffer());
+
+export const shownInFolder = async (row: number, generation: string): Promise<unknown> =>
+  asked("show_in_folder", { method: "POST", body: JSON.stringify({ row, generation }) });
+
 export const post = async (edit: Edit): Promise<Answer> =>
   (await asked("edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
+
+/** Makes so many groups of what nobody has named or corrected. */
+export const regrouped = async (count: number): Promise<Answer> =>
+  (await asked("regroup", { method: "POST", body: JSON.stringify({ count }) })).json() as Promise<Answer>;
 
 /** Begins an export, or without a kind cancels the one that is written. */
 export const exported = async (kind: string | null): Promise<Progress | null> =>

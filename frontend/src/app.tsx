@@ -1,7 +1,9 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
 import { home, NOWHERE } from "./api";
+import { goToArea } from "./areas";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
+import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
 import { Choice, GroupList, Groups, Name, Offer } from "./groups";
 import { Actions, showWhy, Top } from "./layers";
@@ -23,6 +25,8 @@ export function App({ desk }: { desk: Desk }) {
         {desk.place === "same" && <Same desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
         {desk.place === "changed" && <Changed desk={desk} />}
+        {desk.place === "folders" && <Folders desk={desk} />}
+        {desk.place === "skipped" && <LeftOut desk={desk} />}
         {inGrid && (
           <section class="photos">
             <Head desk={desk} />
@@ -40,14 +44,16 @@ export function App({ desk }: { desk: Desk }) {
 }
 
 function Bar({ desk }: { desk: Desk }) {
-  const { title, photos, undo, redo, can_write } = desk.summary!;
+  const { title, photos, undo, redo, can_write, locked } = desk.summary!;
   const unsure = desk.counts.unsure;
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
   return (
-    <Header class={`bar${desk.place === "groups" ? "" : " inside"}`}>
+    <Header class={`bar${desk.place === "groups" ? "" : " inside"}`} data-area="bar">
+      <button class="skip" onClick={(event) => goToArea(event.currentTarget.getRootNode() as ShadowRoot, "main")}>{t("skipTo")}</button>
       <Title class="title" dir="auto">
         <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
+        {locked && <small class="locked" title={locked}> · {t("locked")}</small>}
       </Title>
       <input
         type="search"
@@ -60,7 +66,7 @@ function Bar({ desk }: { desk: Desk }) {
           desk.changed();
         }}
         onKeyDown={(event) => {
-          event.stopPropagation();
+          if (event.key !== "F6") event.stopPropagation();
           if (event.key === "Enter" && desk.words.trim()) desk.go("found", desk.words.trim());
           if (event.key === "Escape") event.currentTarget.blur();
         }}
@@ -80,29 +86,30 @@ function Bar({ desk }: { desk: Desk }) {
   );
 }
 
-const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"]]; // prettier-ignore
+const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "byDate"], ["late", "byDateLate"]]; // prettier-ignore
 const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", away: "awayPhotos", aside: "asidePhotos", rare: "rarePhotos", alike: "alike", moved: "movedPhotos", doubted: "doubted" }; // prettier-ignore
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {
   const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
   const title = TITLES[desk.place];
+  const of = new URLSearchParams(location.hash.slice(1)).get("of") ?? "";
   return (
     <div class="head">
-      <div class="row">
-        <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : t("found", { words: new URLSearchParams(location.hash.slice(1)).get("of") ?? "" })}</h2>
+      <div class="row" data-area="tools">
+        <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : desk.place === "folder" ? of || t("topFolder") : t("found", { words: of })}</h2>
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
-        {group && group.standing !== "known" && <button onClick={() => void desk.dissolve(group.id)}>{t("dissolveDo")}</button>}
+        {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.setAside([], group.id)}>{t("asideDo")}</button>}
         {desk.place === "rare" && <small>{t("rareHow")}</small>}
         {desk.place === "aside" && <small>{t("asideHow")}</small>}
         {desk.place === "away" && <small>{t("awayHow")}</small>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.forget()}>{t("forgetDo")}</button>}
         <button onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
-        {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS} take={(each) => ((desk.order = each), desk.show())} />}
+        {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS.filter(([each]) => desk.summary!.can_write || !["date", "late"].includes(each))} take={(each) => ((desk.order = each), desk.show())} />}
         <span class="sizes">
           <button aria-label={t("smaller")} onClick={() => desk.resize(1 / 1.3)}>−</button>
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
@@ -117,6 +124,7 @@ function Head({ desk }: { desk: Desk }) {
           })}
         </div>
       )}
+      <Strip desk={desk} />
     </div>
   );
 }
@@ -126,7 +134,7 @@ function Selection({ desk }: { desk: Desk }) {
   const groups = desk.place === "groups" ? desk.chosen.size : 0;
   if (!groups && !desk.selected.size) return null;
   return (
-    <div class="selection" role="toolbar" aria-label={t("selected", { n: groups || desk.selected.size })}>
+    <div class="selection" role="toolbar" data-area="selection" aria-label={t("selected", { n: groups || desk.selected.size })}>
       <b>{t("selected", { n: groups || desk.selected.size })}</b>
       {groups ? (
         <button class="primary" disabled={groups < 2} title="M" onClick={() => mergeChosen(desk)}>{t("mergeMany", { n: groups })}</button>
@@ -145,6 +153,7 @@ function mergeChosen(desk: Desk): void {
 /** Keys that hold everywhere but in a text field; the layer on top takes them. */
 export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void {
   if (event.isComposing || !desk.summary) return;
+  if (event.key === "F6" && !desk.top) return event.preventDefault(), goToArea(root, event.shiftKey ? -1 : 1);
   const inField = root.activeElement instanceof HTMLInputElement && root.activeElement.type !== "radio";
   if (inField || root.activeElement instanceof HTMLSelectElement) return;
   const rows = desk.rows;
@@ -167,6 +176,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     i: () => showWhy(desk),
     l: () => desk.go("alike", rows[0]),
     ".": () => void desk.again(),
+    ...(desk.summary.can_write && { f: () => desk.open({ kind: "file", row: rows[0] }) }),
   };
   const anywhere: Record<string, () => void> = {
     "?": () => desk.open({ kind: "keys" }),

@@ -1,10 +1,10 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getColumns, getDates, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
-export type Order = "typical" | "unsure" | "file";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare" | "folders" | "folder" | "skipped";
+export type Order = "typical" | "unsure" | "file" | "date" | "late";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
 export type Layer =
@@ -12,6 +12,9 @@ export type Layer =
   | { kind: "move"; rows: number[] }
   | { kind: "merge"; ids: number[] }
   | { kind: "take" }
+  | { kind: "dissolve"; id: number }
+  | { kind: "regroup" }
+  | { kind: "file"; row: number }
   | { kind: "keys" };
 
 const NAMES_AT_ONCE = 500;
@@ -19,6 +22,9 @@ const UNSURE_BELOW = 128;
 const STAYS_MS = 1500;
 const SLOW_MS = 1000;
 const SAID_MS = 10_000;
+const REFUSED_MS = 30_000;
+const LAYERED = "layered"; // the entry of the browser's history that Back takes a layer from
+const PLACES: Place[] = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"];
 const SMALLEST = 96;
 
 export class Desk {
@@ -40,7 +46,8 @@ export class Desk {
   focus = 0;
   anchor = 0;
   naming: number | null = null;
-  refocus: "cell" | "list" | null = null; // what the grid gives the focus to, once
+  refocus: "first" | "cell" | "list" | null = null; // what the grid, or the cards, give the focus to, once; the first only after a key
+  card = NOWHERE; // the group whose card is the stop of the keyboard
   layers: Layer[] = [];
   change: Change | null = null;
   status = "";
@@ -50,7 +57,9 @@ export class Desk {
   over = "";
   private lostWhy = "";
   counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+  folders: Folder[] = [];
   private found: number[] = [];
+  private known = new Map<string, unknown>(); // what the server was asked once
   private names = new Map<number, string[]>();
   private settling = 0;
   private fading = 0;
@@ -59,6 +68,9 @@ export class Desk {
   private lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
   private leaving = new AbortController();
+  private at = location.hash; // what is shown
+  private isLayered = false; // whether Back leads to this very place
+  private went = false; // by a step in here, and not by Back, Forward or a bookmark
 
   /** Is told whether it stands within another page, what to do once other photographs are there, what paints it anew, and which photograph of the grid has the focus. */
   constructor(
@@ -72,6 +84,8 @@ export class Desk {
 
   async start(): Promise<void> {
     window.addEventListener("hashchange", () => void this.read(), this.leaving);
+    window.addEventListener("pagehide", () => this.keepView(), this.leaving);
+    if (!this.isInside) window.addEventListener("popstate", () => this.backFromLayer(), this.leaving);
     await this.take(await get<Summary>("state"));
     await this.read();
     void this.follow();
@@ -149,6 +163,20 @@ export class Desk {
     return address(`picture/${this.summary!.generation}/${row}/${side}`);
   }
 
+  /** What the server says once and for all; `null` until it is there. */
+  ask<T>(path: string, how: () => Promise<T> = () => get<T>(path)): T | null {
+    if (!this.known.has(path) && this.summary!.can_write) {
+      this.known.set(path, null);
+      void how().then((answer) => (this.known.set(path, answer), this.show()), (error) => this.fail(error));
+    }
+    return (this.known.get(path) as T | undefined) ?? null;
+  }
+
+  /** When photographs were taken, once somebody wants to know. */
+  get dates(): Float64Array | null {
+    return this.ask("dates", getDates);
+  }
+
   name(row: number): string {
     const chunk = Math.floor(row / NAMES_AT_ONCE);
     const known = this.names.get(chunk);
@@ -207,13 +235,18 @@ export class Desk {
     return kept.sort(orders[this.groupOrder]);
   }
 
+  /** The group among these that the keyboard stops at. */
+  stopOf(groups: Group[]): number | undefined {
+    return (groups.find((each) => each.id === this.card) ?? groups[0])?.id;
+  }
+
   /** Whether the server has said which photographs these are, and in which order. */
   get isRanked(): boolean {
     return ["found", "alike", "moved", "doubted", "rare"].includes(this.place);
   }
 
   private rowsOf(place: Place): number[] {
-    if (this.isRanked) return this.found;
+    if (this.isRanked || place === "folder") return [...this.found];
     const { group, flags } = this.columns;
     const all = Array.from(group.keys());
     const kept: Partial<Record<Place, (row: number) => boolean>> = {
@@ -234,7 +267,32 @@ export class Desk {
 
   /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
   go(place: Place, value: number | string = ""): void {
-    location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+    const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+    this.went = true;
+    if (this.isLayered) location.replace(`#${hash}`);
+    else location.hash = hash;
+    this.isLayered = false;
+  }
+
+  /** Remembers which photograph was looked at, and the order, for who comes back. */
+  private keepView(): void {
+    if (this.shown.length && !this.isInside) sessionStorage.setItem(`view ${this.at}`, JSON.stringify([this.shown[this.focus], this.order]));
+  }
+
+  /** Back takes the top layer away, and only then the place. */
+  private backFromLayer(): void {
+    const wasLayered = this.isLayered;
+    this.isLayered = history.state === LAYERED;
+    if (!wasLayered || this.isLayered || location.hash !== this.at) return;
+    if (!this.layers.length) return history.back();
+    this.close();
+    if (this.layers.length) this.makeLayered();
+  }
+
+  private makeLayered(): void {
+    if (this.isInside || this.isLayered) return;
+    history.pushState(LAYERED, "");
+    this.isLayered = true;
   }
 
   /** Shows the place of the address, once what it lists is there; who has gone on meanwhile stays where they are. */
@@ -243,22 +301,31 @@ export class Desk {
     const asked = new URLSearchParams(hash.slice(1));
     const of = asked.get("of") ?? "";
     const named = (asked.get("view") as Place | null) ?? "groups";
-    const place = named === "group" && !this.byId.has(Number(of)) ? "groups" : named;
+    const isThere = named === "group" ? this.byId.has(Number(of)) : PLACES.includes(named);
+    const place = isThere ? named : "groups";
+    if (!isThere && !this.status) this.say(named === "group" ? "groupGone" : "noPlace");
     try {
       const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
         : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
+      const folders = place === "folders" || place === "folder" ? await get<Folder[]>("folders") : [];
       const change = ["changed", "moved", "doubted"].includes(place) ? await get<Change>("changed") : this.change;
       if (location.hash !== hash) return;
-      this.found = place === "moved" || place === "doubted" ? change![place] : found;
+      this.folders = folders;
+      this.found = place === "moved" || place === "doubted" ? change![place]
+        : place === "folder" ? (folders.find((each) => each.name === of)?.rows ?? [])
+        : found; // prettier-ignore
       this.change = change;
     } catch (error) {
       return this.fail(error);
     }
+    this.keepView();
+    const kept = this.went || this.isInside ? null : sessionStorage.getItem(`view ${hash}`);
+    [this.at, this.went, this.isLayered] = [hash, false, history.state === LAYERED];
     const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
-    if (place === "group") this.group = Number(of);
+    if (place === "group") this.group = this.card = Number(of);
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = this.sorting = null;
@@ -267,8 +334,12 @@ export class Desk {
     if (place !== "groups") this.chosen.clear();
     this.shown = [];
     this.focus = this.anchor = 0;
-    if (isArrival) this.refocus = "list";
+    if (isArrival) this.refocus = "first";
+    const [row, order] = kept ? (JSON.parse(kept) as [number, Order]) : [0, this.order];
+    this.order = order;
     this.show();
+    if (!kept) return;
+    this.focus = this.anchor = Math.max(0, this.shown.indexOf(row));
   }
 
   /** Lists the rows of the place anew; while one of them is large they stay, so that nothing but a person changes what is seen. */
@@ -278,8 +349,10 @@ export class Desk {
     const { sure } = this.columns;
     const rows = this.rowsOf(this.place);
     if (!this.isRanked && this.order !== "file") {
-      const sign = this.order === "unsure" ? 1 : -1;
-      rows.sort((a, b) => sign * (sure[a] - sure[b]) || a - b);
+      const sign = this.order === "unsure" || this.order === "date" ? 1 : -1;
+      const values = this.order === "date" || this.order === "late" ? this.dates : sure;
+      const value = (row: number) => (values && !Number.isNaN(values[row]) ? values[row] : sign * Infinity); // without a date comes last
+      rows.sort((a, b) => sign * (value(a) - value(b)) || a - b);
     }
     const again = (index: number) => {
       const at = rows.indexOf(this.shown[index]);
@@ -338,7 +411,7 @@ export class Desk {
 
   choose(id: number): void {
     if (!this.chosen.delete(id)) this.chosen.add(id);
-    this.changed();
+    this.say("selected", { n: this.chosen.size });
   }
 
   clear(): void {
@@ -349,7 +422,7 @@ export class Desk {
 
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
-    return !["groups", "desk", "same", "map", "changed"].includes(this.place);
+    return !["groups", "desk", "same", "map", "changed", "folders", "skipped"].includes(this.place);
   }
 
   /** The photograph that is sorted now, until a person goes on; another window does not take it away. */
@@ -384,6 +457,7 @@ export class Desk {
 
   open(layer: Layer): void {
     this.layers.push(layer);
+    this.makeLayered();
     this.changed();
   }
 
@@ -424,10 +498,12 @@ export class Desk {
   /** Says what could not be done. */
   fail(error: unknown): void {
     this.tell(error instanceof Refused ? error.message : this.lostText);
+    this.fading = window.setTimeout(() => this.tell(""), REFUSED_MS);
   }
 
   /** Makes a correction, shown at once, and says what it did; what is refused is taken back. One of photographs ends their selection. */
   private async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
+    if (this.summary!.locked) return this.tell(this.summary!.locked), false;
     const { rows = [] } = edit;
     const isOfRows = edit.rows !== undefined;
     const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of
@@ -518,6 +594,7 @@ export class Desk {
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
     if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
+    else this.say("whyNone");
   }
 
   /** Says whether two photographs are of one group: the first comes to the second, or away from it. */
@@ -564,8 +641,22 @@ export class Desk {
     await this.edit({ do: "split", group: id }, "split", { name: this.groupName(id) });
   }
 
-  async dissolve(id: number): Promise<void> {
-    await this.edit({ do: "dissolve", group: id }, "dissolved", { name: this.groupName(id) });
+  async dissolve(id: number, nearest: boolean): Promise<void> {
+    await this.edit({ do: "dissolve", group: id, nearest }, nearest ? "dissolved" : "dissolvedToNone", { name: this.groupName(id) });
+  }
+
+  /** Makes fewer or more groups; what was named or corrected stays. */
+  async regroup(count: number): Promise<void> {
+    const taken = regrouped(count).then((answer) => this.take(answer));
+    this.editing = taken.catch(() => undefined);
+    try {
+      await taken;
+      this.edits++;
+      this.say("regrouped", { n: this.summary!.groups.length });
+    } catch (error) {
+      this.fail(error);
+    }
+    this.show();
   }
 
   /** Says that photographs are nothing to find, or all of a group, which then draws what is like them. */
@@ -580,6 +671,7 @@ export class Desk {
   }
 
   async back(forward = false): Promise<void> {
+    await this.editing; // whoever takes back what was just done means that
     const told = forward ? this.summary!.redo : this.summary!.undo;
     if (!told) return;
     const said = forward ? "redone" : "undone";

@@ -1,6 +1,7 @@
 /** Photographs as a grid that scrolls: only those that can be seen are there. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { SET } from "./api";
+import { arriveAt } from "./areas";
 import { Desk } from "./desk";
 import { t } from "./texts";
 
@@ -52,7 +53,8 @@ export function Grid({ desk }: { desk: Desk }) {
     if (top < element.scrollTop) element.scrollTop = top;
     if (top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top + pitch - element.clientHeight;
   };
-  const focusCell = () => box.current!.querySelector<HTMLElement>(`[data-row="${desk.shown[desk.focus]}"]`)?.focus();
+  const cellOfFocus = () => box.current?.querySelector<HTMLElement>(`[data-row="${desk.shown[desk.focus]}"]`);
+  const focusCell = () => cellOfFocus()?.focus();
   /** Moves the focus, and the view with it where it would leave it. */
   const focus = (index: number) => {
     desk.focus = Math.min(n - 1, Math.max(0, index));
@@ -64,13 +66,13 @@ export function Grid({ desk }: { desk: Desk }) {
   const held = useRef(false); // whether the focus is on a photograph, even if that has just left
   const focusOf = () => (box.current!.getRootNode() as ShadowRoot).activeElement;
   useEffect(() => {
-    if (desk.top) return;
+    if (desk.top || (n > 0 && !cells.length)) return; // until it is measured
     const wanted = desk.refocus;
     desk.refocus = null; // once: what cannot be focused now is not tried for ever
-    if (wanted === "cell") {
+    if (wanted === "cell" || wanted === "first") {
       reveal();
       look();
-      requestAnimationFrame(focusCell);
+      requestAnimationFrame(() => (wanted === "cell" ? focusCell() : arriveAt(cellOfFocus()) || inner.current?.focus({ preventScroll: true })));
     } else if ((wanted === "list" || held.current) && !focusOf()) inner.current!.focus({ preventScroll: true }); // no photograph: a key is about none
   });
   const onKeyDown = (event: KeyboardEvent) => {
@@ -103,6 +105,7 @@ export function Grid({ desk }: { desk: Desk }) {
       {n === 0 && <p class="empty">{t("empty")}</p>}
       <div
         class="cells"
+        data-area="main"
         ref={inner}
         role="listbox"
         aria-multiselectable="true"

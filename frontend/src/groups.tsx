@@ -1,7 +1,8 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
 import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { Group } from "./api";
+import { Group, Skipped } from "./api";
+import { arriveAt, onArrow } from "./areas";
 import { Desk, Filter, GroupOrder } from "./desk";
 import { t, Words } from "./texts";
 
@@ -26,7 +27,7 @@ const dragged = (id: number) => ({
 });
 
 /** A few pictures of a group. */
-export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Group; most?: number }) {
+export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Pick<Group, "cover">; most?: number }) {
   const rows = group.cover.slice(0, most);
   return (
     <span class={`cover n${rows.length}`} aria-hidden="true">
@@ -59,10 +60,10 @@ export function Offer({ desk, group, most = 1, number, note, class: look = "offe
 }
 
 /** The name of a group; a click, or R, lets it be typed. Enter goes on to the next group without one. */
-export function Name({ desk, group }: { desk: Desk; group: Group }) {
+export function Name({ desk, group, tabIndex }: { desk: Desk; group: Group; tabIndex?: number }) {
   if (desk.naming === group.id) return <NameField key={group.id} desk={desk} group={group} />;
   return (
-    <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" onClick={() => ((desk.naming = group.id), desk.changed())}>
+    <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" tabIndex={tabIndex} onClick={() => ((desk.naming = group.id), desk.changed())}>
       {group.name}
     </button>
   );
@@ -77,6 +78,7 @@ function NameField({ desk, group }: { desk: Desk; group: Group }) {
   }, []);
   const leave = () => {
     if (desk.naming === group.id) desk.naming = null;
+    desk.refocus ??= "list";
     desk.changed();
   };
   const onKeyDown = (event: KeyboardEvent) => {
@@ -87,6 +89,8 @@ function NameField({ desk, group }: { desk: Desk; group: Group }) {
       event.preventDefault();
       const next = desk.place === "groups" ? desk.nextUnnamed(group.id) : null;
       desk.naming = next;
+      desk.card = next ?? group.id;
+      desk.refocus = "list";
       if (event.key === "Enter") void desk.rename(group.id, typed);
       desk.changed();
     }
@@ -143,10 +147,26 @@ export function Choice<T extends string>({ label, value, values, take }: { label
 /** All groups as cards. */
 export function Groups({ desk }: { desk: Desk }) {
   const groups = desk.groups;
+  const stop = desk.stopOf(groups);
+  const cards = useRef<HTMLUListElement>(null);
+  useEffect(() => {
+    if (desk.top || !desk.refocus) return;
+    const { activeElement } = cards.current!.getRootNode() as ShadowRoot;
+    const card = cards.current!.querySelector<HTMLElement>('.stop[tabindex="0"]');
+    card?.scrollIntoView({ block: "nearest" });
+    if (!activeElement || desk.refocus === "first") arriveAt(card);
+    desk.refocus = null;
+  });
+  const onKey = (event: KeyboardEvent, id: number) => {
+    if (event.key !== " ") return;
+    event.preventDefault(); // it would open the group
+    if (event.type === "keydown") desk.choose(id);
+  };
   return (
     <div class="scroll overview">
-      <div class="tools">
+      <div class="tools" data-area="tools">
         <Places desk={desk} />
+        {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
         <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />
         <Choice label={t("show")} value={desk.filter} values={FILTERS} take={(each) => ((desk.filter = each), desk.changed())} />
       </div>
@@ -156,19 +176,23 @@ export function Groups({ desk }: { desk: Desk }) {
         </button>
       )}
       <Alike desk={desk} />
-      <ul class="cards" aria-label={t("groups")}>
+      <ul class="cards" aria-label={t("groups")} data-area="main" ref={cards} onKeyDown={onArrow}>
         {groups.map((group) => (
           <li key={group.id} class={`card${desk.chosen.has(group.id) ? " picked" : ""}`} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
             <button
-              class="open"
+              class="open stop"
+              tabIndex={group.id === stop ? 0 : -1}
+              onFocus={() => group.id !== stop && ((desk.card = group.id), desk.changed())}
+              onKeyDown={(event) => onKey(event, group.id)}
+              onKeyUp={(event) => onKey(event, group.id)}
               aria-label={`${group.name}, ${t("photos", { n: group.size })}`}
               data-group={group.id}
               onClick={(event) => (event.ctrlKey || event.metaKey ? desk.choose(group.id) : desk.go("group", group.id))}
             >
               <Cover desk={desk} group={group} />
             </button>
-            <button class="box" role="checkbox" aria-checked={desk.chosen.has(group.id)} aria-label={t("selectGroup", { name: group.name })} onClick={() => desk.choose(group.id)} />
-            <Name desk={desk} group={group} />
+            <button class="box" role="checkbox" tabIndex={-1} aria-checked={desk.chosen.has(group.id)} aria-label={t("selectGroup", { name: group.name })} onClick={() => desk.choose(group.id)} />
+            <Name desk={desk} group={group} tabIndex={-1} />
             <Standing desk={desk} group={group} />
           </li>
         ))}
@@ -202,6 +226,7 @@ const PLACES: ["unsure" | "new" | "none" | "all" | "aside" | "away", Words][] = 
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {
+  const skipped = (desk.ask<Skipped[]>("skipped") ?? []).reduce((sum, each) => sum + each.files.length, 0);
   return (
     <>
       {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
@@ -217,6 +242,8 @@ function Places({ desk }: { desk: Desk }) {
       <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>
         {t("rarePhotos")}
       </button>
+      {desk.summary!.can_write && <button class="place" onClick={() => desk.go("folders")}>{t("folders")}</button>}
+      {skipped > 0 && <button class="place" onClick={() => desk.go("skipped")}>{t("skipped")} <small>{skipped}</small></button>}
     </>
   );
 }
@@ -224,21 +251,22 @@ function Places({ desk }: { desk: Desk }) {
 /** The groups beside the photographs of one; on a phone a strip above them. */
 export function GroupList({ desk }: { desk: Desk }) {
   const here = useRef<HTMLLIElement>(null);
+  const stop = desk.stopOf(desk.groups);
   useEffect(() => here.current?.scrollIntoView({ block: "nearest", inline: "center" }), [desk.group, desk.place]);
   return (
-    <nav class="list" aria-label={t("groups")}>
+    <nav class="list" aria-label={t("groups")} data-area="list">
       <div class="places">
         <button class="place" onClick={() => desk.go("groups")}>
           ‹ {t("groups")}
         </button>
         <Places desk={desk} />
       </div>
-      <ul>
+      <ul onKeyDown={onArrow}>
         {desk.groups.map((group) => {
           const isHere = desk.place === "group" && desk.group === group.id;
           return (
             <li key={group.id} ref={isHere ? here : undefined} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
-              <Offer desk={desk} group={group} note={group.size} class={isHere ? "here" : ""} aria-current={isHere} onClick={() => desk.go("group", group.id)} />
+              <Offer desk={desk} group={group} note={group.size} class={isHere ? "here stop" : "stop"} tabIndex={group.id === stop ? 0 : -1} onFocus={() => group.id !== stop && ((desk.card = group.id), desk.changed())} aria-current={isHere} onClick={() => desk.go("group", group.id)} />
             </li>
           );
         })}

@@ -1,12 +1,15 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
-import { ComponentChildren } from "preact";
+import { ComponentChildren, CSSProperties } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About, address, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
+import { FileSheet } from "./file";
+import { DissolveSheet, RegroupSheet } from "./sheets";
 import { percent, t, Words } from "./texts";
+import { Zoom, ZoomKeys } from "./zoom";
 
-function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
+export function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const before = useRef(desk.told).current;
   useLayoutEffect(() => {
@@ -36,6 +39,9 @@ export function Top({ desk }: { desk: Desk }) {
   if (top.kind === "large") return <Large key={key} desk={desk} layer={top} />;
   if (top.kind === "take") return <TakeSheet key={key} desk={desk} />;
   if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
+  if (top.kind === "dissolve") return <DissolveSheet key={key} desk={desk} id={top.id} />;
+  if (top.kind === "file") return <FileSheet key={key} desk={desk} row={top.row} />;
+  if (top.kind === "regroup") return <RegroupSheet key={key} desk={desk} />;
   if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
   return <HelpSheet key={key} desk={desk} />;
 }
@@ -56,7 +62,7 @@ function HelpSheet({ desk }: { desk: Desk }) {
         <section class="about">
           <h2>{t("about")}</h2>
           {about.model && <p>{t(about.method ? "foundWithMethod" : "foundWith", { model: about.model, method: about.method })}</p>}
-          {about.estimate && <p>{t("estimate", { count: about.estimate[0], low: about.estimate[1], high: about.estimate[2] })}</p>}
+          {about.estimate && <p>{t(about.estimate[1] < about.estimate[2] ? "estimate" : "estimateSure", { count: about.estimate[0], low: about.estimate[1], high: about.estimate[2] })}</p>}
           {about.place && <p>{t("keptIn", { place: about.place })}</p>}
           {about.card && <p><a href={about.card} target="_blank" rel="noopener noreferrer">{t("card")}</a></p>}
         </section>
@@ -67,7 +73,7 @@ function HelpSheet({ desk }: { desk: Desk }) {
 }
 
 /** A photograph as large as it fits; first as it was in the grid, then sharp. */
-export function Photo({ desk, row }: { desk: Desk; row: number }) {
+export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?: string; style?: CSSProperties }) {
   const [sharp, setSharp] = useState(-1);
   useEffect(() => {
     let current = true;
@@ -78,16 +84,19 @@ export function Photo({ desk, row }: { desk: Desk; row: number }) {
       current = false;
     };
   }, [row]);
-  return <img class="photo" data-row={row} src={desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} />;
+  return <img class="photo" data-row={row} src={src ?? desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} style={style} draggable={!src} />;
 }
 
 function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "large" }> }) {
   const { row } = layer;
   const index = desk.shown.indexOf(row);
   const touched = useRef(0);
+  const zoom = useRef<ZoomKeys>({ isNear: false, take: () => false });
   const onKeyDown = (event: KeyboardEvent) => {
     const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -index, End: desk.shown.length };
-    if (event.key in steps) desk.turn(steps[event.key]);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (zoom.current.take(event.key)) event.stopPropagation();
+    else if (event.key in steps) desk.turn(steps[event.key]);
     else if (event.key === " ") desk.select(row);
     else return;
     event.preventDefault();
@@ -98,10 +107,10 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
         onTouchStart={(event) => (touched.current = event.touches[0].clientX)}
         onTouchEnd={(event) => {
           const moved = event.changedTouches[0].clientX - touched.current;
-          if (Math.abs(moved) > 50) desk.turn(moved < 0 ? 1 : -1);
+          if (Math.abs(moved) > 50 && !zoom.current.isNear) desk.turn(moved < 0 ? 1 : -1);
         }}
       >
-        <Photo desk={desk} row={row} />
+        <Zoom key={row} desk={desk} row={row} keys={zoom} />
         <button class="step before" aria-label={t("before")} disabled={index === 0} onClick={() => desk.turn(-1)}>‹</button>
         <button class="step after" aria-label={t("after")} disabled={index === desk.shown.length - 1} onClick={() => desk.turn(1)}>›</button>
         <div class="caption">
@@ -109,6 +118,8 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
           <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
           <small>{index + 1} / {desk.shown.length}</small>
           <Actions desk={desk} />
+          <button title="Z" onClick={() => zoom.current.take("z")}>{t("pixels")}</button>
+          {desk.summary!.can_write && <button title="F" onClick={() => desk.open({ kind: "file", row })}>{t("theFile")}</button>}
           <button onClick={() => desk.close()}>{t("close")}</button>
         </div>
       </div>
@@ -176,7 +187,7 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
 export const useWhy = (desk: Desk, row: number) => useAnswer<Why>(`why/${row}`, desk.edits);
 
 /** What the server says at an address, asked anew in another state; the answer of another address is none. */
-function useAnswer<T>(path: string, revision = 0): T | null {
+export function useAnswer<T>(path: string, revision = 0): T | null {
   const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
   useEffect(() => {
     let current = true;
@@ -273,7 +284,7 @@ function TakeSheet({ desk }: { desk: Desk }) {
       <div role="status" aria-label={t("takeProgress")}>
         {isWriting && (
           <p class="row">
-            <progress value={progress.done} max={progress.count} aria-label={t("takeProgress")} /> {t("taken", { done: progress.done, count: progress.count })}
+            <progress value={progress.done} max={progress.count} aria-label={t("takeProgress")} /> {t("written", { done: progress.done, count: progress.count })}
             <button onClick={() => void begin(null)}>{t("cancel")}</button>
           </p>
         )}

@@ -22,8 +22,10 @@ function Keyed({ desk, act, children }: KeyedProps) {
     event.preventDefault();
     event.stopPropagation();
   };
+  const section = useRef<HTMLElement>(null);
+  useEffect(() => void (desk.top || section.current!.focus()), [desk.top]); // not at every change: somebody may type a name to search
   return (
-    <section class="quick" tabIndex={-1} ref={(element) => { if (!desk.layers.length) element?.focus(); }} onKeyDown={onKeyDown}>
+    <section class="quick" data-area="main" tabIndex={-1} ref={section} onKeyDown={onKeyDown}>
       {children}
     </section>
   );

@@ -14,7 +14,9 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -185,6 +187,21 @@ def link(source: Path, target: Path) -> None:
         os.link(source, target)  # Windows links to a link itself
     else:
         os.link(source, target, follow_symlinks=False)
+
+
+def has_shown(path: Path) -> bool:
+    """Whether a file manager was asked to show a file; one that knows folders alone shows the folder."""
+    commands = {
+        "darwin": ["open", "-R", str(path)],
+        "win32": ["explorer", f"/select,{path}"],
+    }
+    command = commands.get(sys.platform, ["xdg-open", str(path.parent)])
+    if (program := shutil.which(command[0])) is None:
+        return False
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen([program, *command[1:]], stdin=nowhere, stdout=nowhere, stderr=nowhere)
+    threading.Thread(target=process.wait, daemon=True).start()  # it may stay as long as its window
+    return True
 
 
 def copy_facts(source: Path, target: Path) -> None:

@@ -91,6 +91,23 @@ def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
     assert boxes[1] >= boxes[0] - 1
 
 
+def test_a_picture_is_enlarged_and_the_words_are_those_of_a_person(page, visit: Visit, tmp_path) -> None:
+    visit.page.goto(page[2].as_uri())
+    picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
+    before, beside = picture.bounding_box(), other.bounding_box()
+    picture.click()
+    assert picture.bounding_box()["width"] > 4 * before["width"]
+    assert other.bounding_box() == beside  # nothing moves
+    visit.page.keyboard.press("Tab")
+    assert picture.bounding_box() == before
+    visit.page.mouse.click(2, 2)
+    assert other.bounding_box() == beside
+    text = visit.page.inner_text("body")
+    assert f"promptccd open {tmp_path.name}" in text
+    assert "found earlier" in text
+    assert not any(word in text for word in ("settled", "plausible"))
+
+
 def test_it_fits_a_phone(page, visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 390, "height": 800})
     visit.page.goto(page[2].as_uri())

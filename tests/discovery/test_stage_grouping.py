@@ -42,7 +42,8 @@ def registry() -> CategoryRegistry:
 def grouping(registry: CategoryRegistry, cache: FeatureCache) -> StageGrouping:
     vision = {"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": WIDTH, "num_attention_heads": 1}
     model = GCDModel(GCDConfig(vision_config=vision, **TINY_HEAD))
-    return StageGrouping(registry, model, [0], Remembered(registry, "space", cache, {}), 1)
+    remembered = Remembered(registry, "space", cache, {})
+    return StageGrouping(registry, model.config.confidence_temperature, model.spread_for, [0], remembered, 1)
 
 
 def arrived(*features: torch.Tensor) -> NewImages:

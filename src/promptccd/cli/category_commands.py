@@ -25,13 +25,14 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
     categories.add_argument("action", choices=actions, metavar="ACTION", help=" | ".join(actions))
     categories.add_argument(
         "arguments", nargs="*", default=[], metavar="ARGUMENT",
-        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... | "
-        "split ID IMAGE ... | dissolve ID | aside ID, or IMAGE ... (nothing to find: out of the result, and what is "
-        "like that category follows it) | back ID (from aside) | confirm IMAGE ... | answer IMAGE IMAGE "
-        "same|different | forget [IMAGE ...] (those that are not where they were) | rare [COUNT] (what to look at "
-        "first: images far from all that is known, and from each other); an image is its file, its picture or sha256 "
-        "as assignments.csv has them "
-        "or the beginning of one, or row:NUMBER of a training run",
+        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... "
+        "| split ID IMAGE ... | dissolve ID [none] (its images go to the nearest others, or to none) | "
+        "regroup COUNT (fewer or more categories; what you named or said stays) | aside ID, or IMAGE ... "
+        "(nothing to find: out of the result, and what is like that category follows it) | back ID (from "
+        "aside) | confirm IMAGE ... | answer IMAGE IMAGE same|different | forget [IMAGE ...] (those that are "
+        "not where they were) | rare [COUNT] (what to look at first: images far from all that is known, and "
+        "from each other); an image is its file, its picture or sha256 as assignments.csv has them or the "
+        "beginning of one, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
 
@@ -80,15 +81,7 @@ def _show(options: argparse.Namespace, project: Project) -> None:
 
 
 def _show_rare(options: argparse.Namespace, project: Project) -> None:
-    text = options.arguments[0] if options.arguments else "50"
-    if (
-        len(options.arguments) > 1
-        or not text.isdecimal()
-        or not 0 < len(text) <= MOST_DIGITS
-        or int(text) < 1
-    ):
-        raise RegistryError(f"Expected rare COUNT, a whole number from 1 on, got {options.arguments}.")
-    found, registry = project.rare_first(int(text)), project.registry
+    found, registry = project.rare_first(_count("rare", options.arguments or ["50"])), project.registry
     names, paths = {each.id: each.name for each in registry.active}, project.paths(found)
     homes = [registry.members.get(key) for key in found]
     values = [
@@ -103,6 +96,13 @@ def _show_rare(options: argparse.Namespace, project: Project) -> None:
         return table(["picture", "category", "path"], rows)
 
     show(options, values, text_of)
+
+
+def _count(action: str, arguments: Sequence[str]) -> int:
+    text = arguments[0] if len(arguments) == 1 else ""
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
+        raise RegistryError(f"Expected {action} COUNT, a whole number from 1 on, got {arguments}.")
+    return int(text)
 
 
 def _rename(project: Project, arguments: Sequence[str]) -> None:
@@ -130,11 +130,11 @@ def _move(project: Project, arguments: Sequence[str]) -> None:
 
 
 def _dissolve(project: Project, arguments: Sequence[str]) -> None:
-    if len(arguments) != 1:
-        raise RegistryError(f"Expected dissolve ID, got {arguments}.")
+    if len(arguments) not in (1, 2) or arguments[1:] not in ([], ["none"]):
+        raise RegistryError(f"Expected dissolve ID, or dissolve ID none, got {arguments}.")
     identity = _category(project, arguments[0])
     members = project.registry.members_of(identity)
-    project.dissolve(identity)
+    project.dissolve(identity, to_nearest=len(arguments) == 1)
     logger.info(
         "Category %d is gone, and later groupings will not bring it back; undo does. %s",
         identity,
@@ -211,6 +211,7 @@ _ACTIONS: dict[str, Callable[[Project, Sequence[str]], object]] = {
     "move": _move,
     "gather": lambda project, arguments: project.gather(_images(project, arguments)),
     "dissolve": _dissolve,
+    "regroup": lambda project, arguments: project.regroup(_count("regroup", arguments)),
     "aside": _aside,
     "back": _back,
     "confirm": lambda project, arguments: project.confirm(_images(project, arguments)),

@@ -12,7 +12,7 @@ from promptccd import runs
 from promptccd.cli.parsing import add_decoding, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import workbench
-from promptccd.errors import ConfigurationError, RunError, nothing_at
+from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at
 from promptccd.models.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ def open_command(options: argparse.Namespace) -> None:
             "folder of photographs with them.", folder,
         )  # fmt: skip
     if not is_project:
-        _find_groups(folder, out, options)
+        try:
+            _find_groups(folder, out, options)
+        except DiskError as error:
+            if not has_registry(out / PROJECT):
+                raise
+            logger.warning("Photographs that came since are not looked for: %s", error)
     try:
         page = workbench.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
@@ -69,9 +74,8 @@ def open_command(options: argparse.Namespace) -> None:
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
         ) from error
     page.start()
-    print(
-        f"{out} is open at {page.url} - Ctrl-C ends it; every correction is kept as you make it.", flush=True
-    )
+    kept = "every correction is kept as you make it."
+    print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.bench.locked or kept}", flush=True)
     _serve(page, options, "Closed.")
 
 

@@ -354,7 +354,10 @@ class DiscoverySession:
         return change
 
     def _grouping(self, remembered: Remembered) -> StageGrouping:
-        return StageGrouping(self.registry, self.model, self.fixed, remembered, self.seed)
+        config, spread_for = self.model.config, self.model.spread_for
+        return StageGrouping(
+            self.registry, config.confidence_temperature, spread_for, self.fixed, remembered, self.seed
+        )
 
     @property
     def remembered(self) -> Remembered:

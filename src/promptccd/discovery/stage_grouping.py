@@ -1,7 +1,7 @@
 """Group the images of one stage beside the categories of a registry, which takes in what is found."""
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.remembered import Remembered
 from promptccd.errors import DataError
-from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.models import Assignment, CategorySpread
 from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
 
 
@@ -41,12 +41,30 @@ class NewImages:
         return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
 
 
+@dataclass(frozen=True, eq=False)
+class FoundGroups:
+    """Groups that no registry has taken in yet.
+
+    Attributes:
+        stage: of the images.
+        groups: of images and of those that waited.
+        count: the number of categories, before the registry says which of them are none.
+        num_found: categories among these that count.
+    """
+
+    stage: int
+    groups: StageGroups
+    count: CountEstimate
+    num_found: int | None
+
+
 class StageGrouping:
     """New images come into the categories that are there, or open others beside them.
 
     Args:
         registry: of the categories; takes in the groups.
-        model: says how far its categories spread, and how sure to be of an assignment.
+        temperature: says how sure to be of an assignment.
+        spread_for: says how far categories spread, if that was measured.
         fixed: ids of categories that stay as they are.
         remembered: images of earlier stages.
         seed: of all random draws.
@@ -55,14 +73,15 @@ class StageGrouping:
     def __init__(
         self,
         registry: CategoryRegistry,
-        model: CategoryDiscoveryModel,
+        temperature: float,
+        spread_for: Callable[[Sequence[int]], CategorySpread | None],
         fixed: Collection[int],
         remembered: Remembered,
         seed: int,
     ):
-        self._registry, self._model, self._seed = registry, model, seed
+        self._registry, self._spread_for, self._seed = registry, spread_for, seed
         self._fixed, self._remembered = set(fixed), remembered
-        self._temperature = model.config.confidence_temperature
+        self._temperature = temperature
 
     def num_categories(self, keys: Sequence[str]) -> int:
         """Active categories that images are in now, with the fixed ones."""
@@ -73,6 +92,24 @@ class StageGrouping:
         self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
     ) -> tuple[StageChange, CountEstimate]:
         """Group images, and those that waited where they fit now; returns what changed, and the number of categories.
+
+        Arguments and errors are those of `find`.
+        """
+        return self.take(self.find(images, num_categories, aside_draws=aside_draws))
+
+    def take(self, found: FoundGroups) -> tuple[StageChange, CountEstimate]:
+        """Let the registry take in what was found in its very state."""
+        aside = {each.id for each in self._registry.aside}
+        change = self._registry.observe(found.stage, found.groups)
+        # A group like one that people merged, refused or set aside adds no category.
+        ours = {each for each in change.cluster_ids if each is not None} - aside
+        num_found = len(ours) if found.num_found is None else found.num_found
+        return change, found.count.including(max(1, found.count.count - num_found + len(ours)))
+
+    def find(
+        self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
+    ) -> FoundGroups:
+        """Find groups of images, and of those that waited where they fit now.
 
         Args:
             images: of the newest stage.
@@ -85,7 +122,7 @@ class StageGrouping:
         known = self._known(images, num_categories)
         drawn = self._like_what_is_aside(images, known) if aside_draws else None
         rest = images if drawn is None else images.without(set(drawn.keys))
-        first_free, aside = self._registry.next_id, {each.id for each in self._registry.aside}
+        first_free = self._registry.next_id
         found = waited = None
         present = self.num_categories(images.keys)
         if rest.keys:
@@ -99,11 +136,8 @@ class StageGrouping:
                 f"{num_categories} categories of: leave the number out, or take back what was set aside."
             )
         parts = [part for part in (found, waited, drawn) if part is not None]
-        change = self._registry.observe(images.stage, _groups_of(parts, first_free))
-        # A group like one that people merged, refused or set aside adds no category.
-        ours = {each for each in change.cluster_ids if each is not None} - aside
-        num_found = len(ours) if found is None else len(found.ids)
-        return change, count.including(max(1, count.count - num_found + len(ours)))
+        num_found = None if found is None else len(found.ids)
+        return FoundGroups(images.stage, _groups_of(parts, first_free), count, num_found)
 
     def regroup(self) -> tuple[StageChange, CountEstimate] | None:
         """Group the newest stage anew, from features that are there, if a category was set aside since it was grouped.
@@ -111,10 +145,19 @@ class StageGrouping:
         What was found beside it may be several categories that only it made look like one. `None` if nothing was set
         aside, or nothing is left.
         """
-        registry, remembered = self._registry, self._remembered
-        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(registry.log))
+        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(self._registry.log))
         if not any(entry.kind == SetAside.kind for entry in since):
             return None
+        found = self.find_anew()
+        return None if found is None else self.take(found)
+
+    def find_anew(self, num_categories: int | None = None) -> FoundGroups | None:
+        """Find groups of the newest stage's images again, from features that are there; `None` if nothing is left.
+
+        Args:
+            num_categories: as for `find`.
+        """
+        registry, remembered = self._registry, self._remembered
         stay, members = {*self._fixed, *(each.id for each in registry.aside)}, registry.members
         newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
         features = remembered.features([key for key in newest if members.get(key) not in stay])
@@ -125,9 +168,8 @@ class StageGrouping:
         moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
         rows = torch.stack(list(features.values()))
         # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
-        return self.group(
-            NewImages(keys, rows, moments, registry.constraints(), registry.stage), aside_draws=False
-        )
+        images = NewImages(keys, rows, moments, registry.constraints(), registry.stage)
+        return self.find(images, num_categories, aside_draws=False)
 
     def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
         """The fixed categories, and what earlier images say of them where they decide what is new."""
@@ -139,7 +181,7 @@ class StageGrouping:
         ids, earlier = tuple(held.ids), None
         if num_categories is None:
             earlier = self._remembered.before(images.stage, len(images.keys), ids, self._seed)
-        known = KnownCategories(ids, torch.from_numpy(held.matrix), self._model.spread_for(ids), earlier)
+        known = KnownCategories(ids, torch.from_numpy(held.matrix), self._spread_for(ids), earlier)
         return known.measured(self._seed)
 
     def _grouped(

@@ -94,8 +94,42 @@ def take_away(page: Page) -> None:
     page.locator("dialog[open] .button").wait_for()
 
 
+def dissolve(page: Page) -> None:
+    one_group(page)
+    page.get_by_role("button", name="Not a group").click()
+    page.locator("dialog[open] button").first.wait_for()
+
+
+def regroup(page: Page) -> None:
+    page.get_by_role("button", name="Fewer or more groups").click()
+    page.locator("dialog[open] input[type=range]").wait_for()
+
+
+def one_file(page: Page) -> None:
+    large(page)
+    page.keyboard.press("f")
+    page.locator("dialog[open] .button").wait_for()
+
+
+def near(page: Page) -> None:
+    large(page)
+    page.keyboard.press("z")
+    page.locator(".photo[src*=original]").wait_for()
+
+
+def folders(page: Page) -> None:
+    page.evaluate("location.hash = 'view=folders'")
+    page.locator(".changes .offer").first.wait_for()
+
+
+def left_out(page: Page) -> None:
+    page.evaluate("location.hash = 'view=skipped'")
+    page.locator(".changes h2").wait_for()
+
+
 SCREENS: list[Callable[[Page], None]] = [
     groups, naming, merge, keys, one_group, selected, move, large, why, desk, same, plane, changed, take_away,
+    dissolve, regroup, one_file, near, folders, left_out,
 ]  # fmt: skip
 
 

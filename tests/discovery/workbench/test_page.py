@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from promptccd.discovery.workbench import OpenPage
-from promptccd.registry import Confirm, Move, Rename
+from promptccd.registry import Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WIDE, PHONE = (1280, 860), (390, 844)
-WALK = 120  # steps of a person who does anything
 
 
 class Person:
@@ -334,64 +332,6 @@ def test_what_is_large_is_corrected_apart_from_what_is_selected(person: Person, 
     assert registry_in(project).category(number).size == size - 1
 
 
-@pytest.mark.parametrize("seed", [3, 4])
-def test_a_walk_over_keys_places_and_windows_hits_what_was_shown(
-    person: Person, project: Path, seed: int
-) -> None:
-    random = Random(seed)
-    sent = edits_of(person)
-    groups = [each.id for each in registry_in(project).active]
-    places = [f"view=group&of={number}" for number in groups]
-    places += ["view=all", "view=unsure", "view=none", "view=desk", "view=groups"]
-    steps = ["ArrowRight", "ArrowDown", "ArrowLeft", "Home", " ", "Shift+ArrowRight", "Enter", "Escape", "w"]
-
-    def elsewhere() -> None:
-        """Another window moves or names something."""
-        registry = registry_in(project)
-        number = random.choice([each.id for each in registry.active])
-        images = random.sample(sorted(registry.members), 3)
-        edit = random.choice(
-            [Rename(number, f"name {random.random()}"), Confirm(images), Move(images, number)]
-        )
-        correct(project, lambda edited: edited.edit(edit))
-
-    for step in range(WALK):
-        act = random.random()
-        if act < 0.08:
-            person.page.evaluate(f"location.hash = {random.choice(places)!r}")
-        elif act < 0.14:
-            elsewhere()
-        elif act < 0.20:
-            person.page.mouse.click(random.randrange(300, 1200), random.randrange(120, 800))
-        elif act < 0.24:
-            person.page.mouse.wheel(0, random.choice([-600, 600]))
-        elif act < 0.28:
-            person.press("Control+z")
-        elif act < 0.55:
-            key = random.choice(list(KEYS_FOR_PHOTOGRAPHS))
-            before = len(sent)
-            chosen = person.page.evaluate(CHOSEN)
-            person.page.keyboard.press(key)
-            person.page.wait_for_timeout(30)
-            told = [row for each in sent[before:] for row in each["rows"]]
-            assert sorted(told) == chosen or (key == "b" and set(told) <= set(chosen)), (
-                step,
-                key,
-                chosen,
-                told,
-            )
-        else:
-            person.press(random.choice(steps))
-        if random.random() < 0.3:  # nothing becomes chosen by itself
-            person.page.wait_for_timeout(400)
-            chosen = person.page.evaluate(CHOSEN)
-            person.page.wait_for_timeout(random.choice([300, 1700]))
-            assert set(person.page.evaluate(CHOSEN)) <= set(chosen), step
-    assert len(sent) > WALK / 20
-    refused = [each for each in person.visit.complaints if "409" in each]  # what another window had changed
-    person.visit.complaints[:] = [each for each in person.visit.complaints if each not in refused]
-
-
 def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
     person.go("view=all")
     person.page.locator(".cell").first.focus()
@@ -525,6 +465,17 @@ def test_a_server_that_is_slow_is_said_and_the_next_key_is_about_the_next_photog
     person.page.wait_for_timeout(500)
     assert len(held) == 2
     assert registry_in(project).category(number).size == size - 2
+
+
+def test_what_is_not_saved_yet_is_taken_back_once_it_is(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    held: list[Route] = []
+    person.page.route("**/api/edit", lambda route: held.append(route), times=1)
+    person.page.locator(".cell").first.focus()
+    person.press("Delete", "Control+z")
+    held[0].continue_()
+    person.said("Taken back: moved 1")
+    assert registry_in(project).category(number).size == size
 
 
 def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path) -> None:

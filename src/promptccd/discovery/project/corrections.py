@@ -5,11 +5,15 @@ images change, except of settled ones: the images of a later stage leave a categ
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from promptccd.discovery.project.features import Means
+from promptccd.discovery.project.folder import FEATURES, PROJECT
+from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError, RegistryError
 from promptccd.models.assignment import squared_distances
 from promptccd.registry import (
@@ -23,6 +27,9 @@ from promptccd.registry import (
     SetImagesAside,
     Split,
 )
+
+if TYPE_CHECKING:
+    from promptccd.discovery.stage_grouping import FoundGroups
 
 
 def move(means: Means, images: Sequence[str], to: int | None) -> Edit:
@@ -110,19 +117,24 @@ def split(
     )
 
 
-def dissolve(registry: CategoryRegistry, means: Means, category: int, *, rest_to_nearest: bool) -> Edit:
-    """Say that a category is none; each of its images goes to the nearest other one.
+def dissolve(
+    registry: CategoryRegistry, means: Means, category: int, *, to_nearest: bool = True, rest_to_nearest: bool
+) -> Edit:
+    """Say that a category is none.
 
     Args:
         registry: the categories now.
         means: of their features.
         category: its id.
-        rest_to_nearest: whether images without features go where the category's own prototype is nearest; otherwise
-            they become unassigned.
+        to_nearest: whether each of its images goes to the nearest other one; otherwise all become unassigned.
+        rest_to_nearest: whether then images without features go where the category's own prototype is nearest;
+            otherwise they become unassigned.
 
     Raises:
         RegistryError: there is no such category, or it was labelled.
     """
+    if not to_nearest:
+        return NotACategory(category)
     members, points = means.features.of(registry.members_of(registry.category(category).id))
     found = registry.active_prototypes()
     others = [row for row, identity in enumerate(found.ids) if identity != category]
@@ -132,6 +144,50 @@ def dissolve(registry: CategoryRegistry, means: Means, category: int, *, rest_to
         rows = squared_distances(points.double(), prototypes).argmin(1).tolist()
         nearest = {key: found.ids[others[row]] for key, row in zip(members, rows, strict=True)}
     return NotACategory(category, nearest, rest_to_nearest)
+
+
+def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> "FoundGroups":
+    """Find fewer or more groups of the newest images, from features that are kept; `registry` stays as it is.
+
+    What a person named stays, with its images, and so does what was settled; what they said of images holds.
+
+    Args:
+        registry: the categories now.
+        folder: of a discovery.
+        num_categories: of all categories.
+
+    Raises:
+        RegistryError: there is nothing to group, or a trained model has found the groups, which then need it.
+        DataError: there cannot be so many.
+    """
+    from promptccd.discovery.cache import FeatureCache
+    from promptccd.discovery.remembered import Remembered
+    from promptccd.discovery.stage_grouping import StageGrouping
+    from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
+
+    if not (folder / PROJECT).is_dir():
+        raise RegistryError(
+            "These are categories of a run: promptccd discover MODEL IMAGES groups images anew."
+        )
+    record = read_record(folder)
+    if record["found_with"]["method"]:
+        raise RegistryError(
+            "A trained model has found these groups, and is needed for others: promptccd discover "
+            f"{record['found_with']['model']} IMAGES --num_categories {num_categories} with the same --out finds them, "
+            "and keeps what you corrected."
+        )
+    fixed = [each.id for each in registry.active if each.named or each.settled(registry.stage)]
+    features = FeatureCache(folder / PROJECT / FEATURES)
+    remembered = Remembered(registry, record["features"], features, {})
+    temperature = CategoryDiscoveryConfig.confidence_temperature
+    found = StageGrouping(registry, temperature, lambda ids: None, fixed, remembered, seed=1).find_anew(
+        num_categories
+    )
+    if found is None:
+        raise RegistryError(
+            "All photographs are in groups that you named or set aside: there is nothing to group."
+        )
+    return found
 
 
 def set_images_aside(means: Means, images: Sequence[str]) -> Edit:

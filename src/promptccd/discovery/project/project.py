@@ -32,6 +32,7 @@ from promptccd.registry import (
     Merge,
     Rename,
     SetAside,
+    StageChange,
     TakeBack,
     has_registry,
 )
@@ -40,6 +41,7 @@ from promptccd.storage import REPLACED, remove_leftovers, write_file
 
 if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features, Means
+    from promptccd.discovery.stage_grouping import FoundGroups
 
 logger = logging.getLogger(__name__)
 
@@ -154,15 +156,61 @@ class Project:
             lambda: corrections.split(self.registry, self.means(needed=True), category, images, name)
         )
 
-    def dissolve(self, category: int) -> LogEntry:
-        """Say that a category is none. Images of a discovery go to the nearest other one, those of a run to none."""
+    def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
+        """Say that a category is none.
+
+        Args:
+            category: its id.
+            to_nearest: whether each of its images goes to the nearest other one, or all to none. Images of a run whose
+                features are not at hand go to none.
+        """
         from promptccd.discovery.project import corrections
 
         # The next stage of a run would learn from places that nobody chose.
-        nearest = isinstance(self._store, Journal)
+        rest = isinstance(self._store, Journal)
         return self.edit(
-            lambda: corrections.dissolve(self.registry, self.means(), category, rest_to_nearest=nearest)
+            lambda: corrections.dissolve(
+                self.registry, self.means(), category, to_nearest=to_nearest, rest_to_nearest=rest
+            )
         )
+
+    def regroup(self, num_categories: int) -> StageChange:
+        """Make the newest images of a discovery fewer or more categories; what a person named or said stays.
+
+        Returns:
+            What changed.
+
+        Raises:
+            DataError: there cannot be so many.
+            GoneError: something was corrected while groups were looked for.
+        """
+        return self.take_up(self.find_anew(num_categories))
+
+    def find_anew(self, num_categories: int) -> "tuple[str, FoundGroups]":
+        """Look for what `regroup` takes up, which takes a while; others may look and correct meanwhile.
+
+        Returns:
+            The state that it was found in, and the groups.
+        """
+        from promptccd.discovery.project import corrections
+
+        with self.still:
+            mark, registry = self.refresh(), self.registry.copy()
+        return mark, corrections.find_anew(registry, self.folder, num_categories)
+
+    def take_up(self, found: "tuple[str, FoundGroups]") -> StageChange:
+        """Take in what `find_anew` has found."""
+        mark, groups = found
+
+        def act() -> StageChange:
+            if self._store.mark != mark:
+                raise GoneError(
+                    "Something was corrected while groups were looked for, so all is as it was: ask again."
+                )
+            return self.registry.observe(groups.stage, groups.groups)
+
+        change: StageChange = self.correct(act)
+        return change
 
     def set_aside(self, category: int) -> LogEntry:
         """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.

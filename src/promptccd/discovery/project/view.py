@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
 from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
-from promptccd.errors import RegistryError
+from promptccd.errors import DiskError, RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
 from promptccd.registry.changes import SURE
@@ -114,9 +115,10 @@ class ProjectView(Project):
         title: of the page.
         closing: whether the page is being closed: nobody need wait for what is new any more.
         can_write: whether groups may be written beside the photographs.
+        locked: why nothing can be corrected; empty where it can.
     """
 
-    can_write = True
+    can_write, locked = True, ""
 
     def __init__(self, out: Path):
         self.closing = False
@@ -266,7 +268,8 @@ class ProjectView(Project):
             places = np.full((count, 2), np.nan, dtype=np.float32)
             if there.sum() >= FEWEST_ON_MAP:
                 places[there] = lay_out(features.matrix[:count][there])
-            keep_layout(self._kept, photos.generation, places)
+            with suppress(DiskError):  # it is laid out again the next time
+                keep_layout(self._kept, photos.generation, places)
             return places
 
     def about(self) -> dict[str, Any]:
@@ -313,8 +316,14 @@ class ProjectView(Project):
             self._near = looks, (dict(zip(found.ids, near, strict=True)), alike_pairs(self.registry))
         return self._near[1]
 
-    def corrected(self, act: Callable[[], LogEntry]) -> dict[str, Any]:
-        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
+    def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
+        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``.
+
+        Raises:
+            DiskError: the project can only be looked at.
+        """
+        if self.locked:
+            raise DiskError(self.locked)
         with self.still:
             base, columns = self.refresh(), self.columns()
             self._news = set()
@@ -328,6 +337,13 @@ class ProjectView(Project):
                 values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
                 answer["changed"] = {"rows": rows.tolist(), **values}
             return answer
+
+    def regrouped(self, num_categories: int) -> dict[str, Any]:
+        """Make fewer or more groups, see `Project.regroup`; returns what `corrected` does."""
+        if self.locked:
+            raise DiskError(self.locked)
+        found = self.find_anew(num_categories)
+        return self.corrected(lambda: self.take_up(found))
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows besides single photographs."""
@@ -357,6 +373,7 @@ class ProjectView(Project):
             "generation": self.photos.generation,
             "title": self.title,
             "can_write": self.can_write,
+            "locked": self.locked,
             "photos": int(self.photos.here.sum()),
             "stage": registry.stage,
             "groups": groups,

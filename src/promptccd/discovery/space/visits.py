@@ -18,7 +18,7 @@ from typing import Any
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.registry import LogEntry, has_registry
+from promptccd.registry import has_registry
 
 EXAMPLE = Path(os.path.realpath(__file__)).with_name("example")
 PHOTOS_HERE = "{photographs}"  # stands in the example for the folder of its photographs
@@ -123,7 +123,7 @@ class VisitProject(ProjectView):
         """What found the groups; where they lie is nobody's business."""
         return {**super().about(), "place": ""}
 
-    def corrected(self, act: Callable[[], LogEntry]) -> dict[str, Any]:
+    def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
         """Make a correction, if the photographs are not being worked on."""
         with self._visit.held():
             return super().corrected(act)

@@ -23,6 +23,7 @@ from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES, Photos
 from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, cookies, header
+from promptccd.discovery.workbench import files as photo_files
 from promptccd.discovery.workbench.take_away import TakeAway, rows_of
 from promptccd.errors import PromptCCDError, RegistryError
 from promptccd.registry import LogEntry
@@ -104,9 +105,32 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
                 await run_in_threadpool(take_away.start, str(asked["kind"]))
         return _json(take_away.progress)
 
+    async def regroup(request: Request) -> Response:
+        """Make so many groups, which takes a while."""
+        count = (await _sent(request)).get("count")
+        if type(count) is not int:
+            raise RegistryError(f"Expected count, a number of groups, got {str(count)[:40]!r}.")
+        return _json(await run_in_threadpool(bench.regrouped, count))
+
+    async def show_in_folder(request: Request) -> Response:
+        asked = await _sent(request)
+        row = asked["row"] if type(asked.get("row")) is int else -1
+        bench.keys_of([row], str(asked.get("generation")))
+        return _json(await run_in_threadpool(photo_files.show_in_folder, bench, row))
+
+    def of_row(tell: Callable[[ProjectView, int], Any]) -> Callable[[Request], Any]:
+        return lambda request: tell(bench, _row(bench.photos, request))
+
     routes = [
         *screens(lambda request: bench),
         Route("/api/groups.csv", table),
+        Route("/api/dates", lambda request: _binary(photo_files.dates(bench))),
+        Route("/api/folders", lambda request: _json(photo_files.folders(bench))),
+        Route("/api/skipped", lambda request: _json(photo_files.skipped(bench))),
+        Route("/api/file/{row:int}", of_row(lambda bench, row: _json(photo_files.facts(bench, row)))),
+        Route("/api/original/{generation}/{row:int}", of_row(photo_files.original)),
+        Route("/api/show_in_folder", show_in_folder, methods=["POST"]),
+        Route("/api/regroup", regroup, methods=["POST"]),
         Route("/api/export", export, methods=["GET", "POST"]),
     ]
     return Doorkeeper(application(routes), Site.of_machine(), token, cookie)
@@ -324,7 +348,9 @@ CORRECTIONS: dict[str, Callable[[ProjectView, Asked], LogEntry]] = {
     "set_aside": lambda bench, asked: bench.set_aside(_group(asked)),
     "set_images_aside": lambda bench, asked: bench.set_images_aside(_images(bench, asked)),
     "take_back": lambda bench, asked: bench.take_back(_group(asked)),
-    "dissolve": lambda bench, asked: bench.dissolve(_group(asked)),
+    "dissolve": lambda bench, asked: bench.dissolve(
+        _group(asked), to_nearest=asked.get("nearest") is not False
+    ),
     "forget": lambda bench, asked: bench.forget(),
     "undo": lambda bench, asked: bench.undo(_number(asked)),
     "redo": lambda bench, asked: bench.redo(_number(asked)),

@@ -13,8 +13,8 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.routes import build_routes
-from promptccd.errors import PromptCCDError, RunError
-from promptccd.locks import lock_folder
+from promptccd.errors import DiskError, PromptCCDError, RunError
+from promptccd.locks import FolderLock, lock_folder
 from promptccd.storage import make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
@@ -27,7 +27,8 @@ class OpenPage(ServingThread):
     """The page of a project; one process serves it, and any number of windows show it.
 
     It is at `url`, which holds the token. By default that is where the project was the last time, so that old windows
-    and bookmarks find it again; where that port is taken, the first free one from 7860 on.
+    and bookmarks find it again; where that port is taken, the first free one from 7860 on. Where nothing can be
+    written, the project is there to be looked at; `ProjectView.locked` says why.
 
     Raises:
         RegistryError: there is no project, or it is damaged.
@@ -37,13 +38,21 @@ class OpenPage(ServingThread):
 
     def __init__(self, out: Path, port: int | None = None):
         self.bench = ProjectView(out)
-        self._folder = make_inside(out / PROJECT, PAGE)
-        self._lock = lock_folder(self._folder)
-        token, last_port = _last_time(self._folder / ADDRESS)
+        self._lock: FolderLock | None = None
+        address = out / PROJECT / PAGE / ADDRESS
+        try:
+            self._lock = lock_folder(make_inside(out / PROJECT, PAGE))
+        except DiskError as error:
+            self.bench.locked = (
+                f"This project can only be looked at, and nothing was changed. {error} To sort it, copy {out} to where "
+                "you may write."
+            )
+        token, last_port = _last_time(address) if self._lock is not None else (_new_token(), None)
         listening = _listen(port, last_port)
         number = listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{number}/?token={token}"
-        _keep(self._folder / ADDRESS, self.url)
+        if self._lock is not None:
+            _keep(address, self.url)
         app = build_routes(self.bench, token, f"promptccd_page_{number}")
         super().__init__(app, listening, _ENDS_WITHIN_S, http="h11", lifespan="off")
 
@@ -63,7 +72,8 @@ class OpenPage(ServingThread):
         self.bench.closing = True
         super().close()
         self.bench.photos.close()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def address_of(out: Path) -> str | None:
@@ -85,6 +95,8 @@ def address_of(out: Path) -> str | None:
                 "there first."
             ) from None
         return str(found["url"])
+    except DiskError:  # it can only be looked at, which any number of processes may
+        return None
     probe.close()  # its server has ended
     return None
 
@@ -104,7 +116,11 @@ def _last_time(path: Path) -> tuple[str, int | None]:
         )
         if is_own and len(token) >= TOKEN_LENGTH:
             return token, address.port
-    return secrets.token_urlsafe(TOKEN_BYTES), None
+    return _new_token(), None
+
+
+def _new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def _listen(port: int | None, last: int | None) -> socket.socket:

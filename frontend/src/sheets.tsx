@@ -1,0 +1,49 @@
+/** What is asked before all of a group, or all groups, change. */
+import { useState } from "preact/hooks";
+import { About } from "./api";
+import { Desk } from "./desk";
+import { Sheet, useAnswer } from "./layers";
+import { t } from "./texts";
+
+/** A group that is none: where its photographs go. */
+export function DissolveSheet({ desk, id }: { desk: Desk; id: number }) {
+  const group = desk.byId.get(id);
+  const take = (act: () => unknown) => (desk.close(), void act());
+  return (
+    <Sheet desk={desk} name="sheet" label={t("dissolveTitle", { name: group?.name ?? "", n: group?.size ?? 0 })}>
+      <button autofocus onClick={() => take(() => desk.dissolve(id, true))}>{t("toNearest")}</button>
+      <button onClick={() => take(() => desk.dissolve(id, false))}>{t("toNone")}</button>
+      <button onClick={() => take(() => desk.setAside([], id))}>{t("toAside")}</button>
+      <button onClick={() => desk.close()}>{t("close")}</button>
+    </Sheet>
+  );
+}
+
+/** Fewer or more groups, over the range that would be about as good. */
+export function RegroupSheet({ desk }: { desk: Desk }) {
+  const about = useAnswer<About>("about");
+  const now = desk.summary!.groups.length;
+  const [count, setCount] = useState(now);
+  const [isBusy, setBusy] = useState(false);
+  const [seemed, low, high] = about?.estimate ?? [now, now, now];
+  const regroup = async () => {
+    setBusy(true);
+    await desk.regroup(count);
+    setBusy(false);
+  };
+  return (
+    <Sheet desk={desk} name="sheet" label={t("regroup")}>
+      <p>{about?.estimate && t(low < high ? "estimate" : "estimateSure", { count: seemed, low, high })} {t("regroupHow")}</p>
+      <label class="row">
+        {t("fewer")}
+        <input type="range" class="space" autofocus min={Math.min(low, Math.ceil(now / 2))} max={Math.max(high, 2 * now)} value={count} aria-label={t("howMany")} onInput={(event) => setCount(Number(event.currentTarget.value))} />
+        {t("more")} <b>{count}</b>
+      </label>
+      {isBusy && <p class="row"><progress aria-label={t("looking")} /> {t("looking")}</p>}
+      <p class="row">
+        <button class="primary" disabled={isBusy || count === now} onClick={() => void regroup()}>{t("regroupDo", { n: count })}</button>
+        <button onClick={() => desk.close()}>{t("close")}</button>
+      </p>
+    </Sheet>
+  );
+}

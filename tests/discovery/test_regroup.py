@@ -1,0 +1,129 @@
+"""Fewer or more groups of photographs that are grouped already: what a person said stays, and undo takes it back."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.discovery import DiscoverySession, Project, discover
+from promptccd.discovery.project import GoneError
+from promptccd.discovery.project.folder import PROJECT, RECORD
+from promptccd.errors import DataError, RegistryError
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
+
+
+@pytest.fixture
+def found(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """Three kinds, a group for each."""
+    write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
+    discover(DiscoverySession.open(tiny_backbone), tmp_path / "album", tmp_path / "found", num_categories=3)
+    return tmp_path / "found"
+
+
+def groups(found: Path) -> dict[str, list[str]]:
+    registry = registry_in(found)
+    return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
+
+
+def test_as_many_groups_as_asked_for_and_undo_takes_it_back(found: Path) -> None:
+    project, before = Project(found), registry_in(found).state_hash()
+    for count in (2, 5, 1):
+        change = project.regroup(count)
+        assert len(groups(found)) == count
+        assert len([each for each in change.cluster_ids if each is not None]) == count
+    assert sum(map(len, groups(found).values())) == 24
+    for _ in range(3):
+        project.undo()
+    assert project.registry.state_hash() == before == registry_in(found).state_hash()
+
+
+def test_what_a_person_said_stays(found: Path) -> None:
+    project = Project(found)
+    named, other, junk = (each.id for each in project.registry.active)
+    kept = sorted(project.registry.members_of(named))
+    project.rename(named, "heron")
+    moved, out = project.registry.members_of(other)[:2]
+    project.move([moved], None)
+    project.confirm([out])
+    project.set_aside(junk)
+    aside = sorted(project.registry.members_of(junk))
+    project.regroup(4)
+    assert groups(found)["heron"] == kept
+    assert project.registry.members[out] == other
+    assert project.registry.members.get(moved) != other
+    assert sorted(project.registry.put_aside) == aside
+    assert len(groups(found)) == 4
+
+
+def test_what_another_window_corrects_meanwhile_is_not_lost(found: Path) -> None:
+    project = Project(found)
+    looked = project.find_anew(2)
+    Project(found).rename(0, "heron")
+    before = registry_in(found).state_hash()
+    with pytest.raises(GoneError, match="ask again"):
+        project.take_up(looked)
+    assert registry_in(found).state_hash() == before
+    project.take_up(project.find_anew(2))
+    assert len(groups(found)) == 2
+
+
+def test_the_next_discovery_of_the_same_photographs_keeps_them(
+    found: Path, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["categories", str(found), "regroup", "2"]) == 0
+    assert "discovered" in capsys.readouterr().out
+    before = groups(found)
+    assert len(before) == 2
+    discover(DiscoverySession.open(tiny_backbone), found.parent / "album", found)
+    assert groups(found) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "24"),
+     (["dissolve", "0", "nearest"], "dissolve ID none")],
+)  # fmt: skip
+def test_what_cannot_be_is_said(
+    found: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = registry_in(found).state_hash()
+    assert main(["categories", str(found), *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert registry_in(found).state_hash() == before
+
+
+def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(found: Path) -> None:
+    project = Project(found)
+    record = json.loads((found / PROJECT / RECORD).read_text())
+    record["found_with"] = {"model": "stage1", "method": "PromptCCD"}
+    (found / PROJECT / RECORD).write_text(json.dumps(record))
+    with pytest.raises(RegistryError, match="discover stage1 IMAGES --num_categories 2"):
+        project.regroup(2)
+    record["found_with"] = {"model": "photographs", "method": ""}
+    (found / PROJECT / RECORD).write_text(json.dumps(record))
+    for each in [each.id for each in project.registry.active]:
+        project.rename(each, f"kind {each}")
+    with pytest.raises(RegistryError, match="nothing to group"):
+        project.regroup(4)
+
+
+def test_a_group_that_is_none_goes_to_the_nearest_or_to_none(found: Path) -> None:
+    project = Project(found)
+    first = project.registry.active[0].id
+    members = project.registry.members_of(first)
+    project.dissolve(first, to_nearest=False)
+    assert not any(key in project.registry.members for key in members)
+    project.undo()
+    assert main(["categories", str(found), "dissolve", str(first), "none"]) == 0
+    assert not any(key in registry_in(found).members for key in members)
+    assert main(["categories", str(found), "undo"]) == 0
+    project.refresh()
+    project.dissolve(first)
+    assert all(key in project.registry.members for key in members)
+
+
+def test_more_groups_than_photographs_cannot_be(found: Path) -> None:
+    with pytest.raises(DataError):
+        Project(found).regroup(25)
