@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,7 +288,10 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
         {"exemplars_per_class": 3},
     ),
+    "adapters": ({"variant": "simgcd"}, {"lora_rank": 3}),
 }
+if find_spec("peft") is None:
+    del DISTRIBUTED["adapters"]
 ONE_STEP = {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 

@@ -26,6 +26,7 @@ from promptccd.models.stored_files import patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.storage import trusted, write_directory
+from promptccd.training.adapters import Adapters
 from promptccd.training.devices import same_on_all
 from promptccd.training.gpus import exact_device
 from promptccd.training.objectives import PARTS, method_named
@@ -300,6 +301,8 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
+    if (rank := recipe.training.lora_rank) is not None:
+        Adapters(model, rank)
     return model
 
 
@@ -308,7 +311,7 @@ def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     counts = Counter[str]()
     for name, value in model.named_parameters():
         if value.requires_grad:
-            counts[name.partition(".")[0]] += value.numel()
+            counts["adapters" if ".lora_" in name else name.partition(".")[0]] += value.numel()
     if model.mixture is not None:
         counts["mixture"] = model.mixture.num_parameters
     return counts
