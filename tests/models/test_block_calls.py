@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from accelerate.hooks import AlignDevicesHook, CpuOffload, add_hook_to_module
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModel
@@ -490,6 +491,11 @@ def _sharded(rank: int, method: str, place: str, rendezvous: str) -> None:
     for name, value in whole.named_parameters():
         if value.requires_grad and value.grad is not None:
             torch.testing.assert_close(slopes[name].full_tensor(), value.grad, rtol=1e-3, atol=1e-5)
+    gathered = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        whole.save_pretrained(f"{place}-saved", state_dict=gathered)
+        again = AutoModel.from_pretrained(f"{place}-saved")
+        assert torch.equal(again(pixels, prompted=True).features, whole(pixels, prompted=True).features)
     dist.destroy_process_group()
 
 

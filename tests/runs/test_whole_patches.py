@@ -1,10 +1,12 @@
 """Sides of views that the backbone's patches do not divide, and what a launcher asks of a training."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
+from accelerate.state import AcceleratorState
 from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTImageProcessorPil
 
 from promptccd.cli.main import main
@@ -177,6 +179,31 @@ def test_accumulation_of_the_launcher_is_contradicted_aloud(monkeypatch: pytest.
     weight = torch.ones((), requires_grad=True)
     accelerator.backward(3 * weight)
     assert weight.grad == 3  # no quarter of it
+
+
+def test_a_launcher_that_splits_models_is_contradicted_aloud(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    asked = {"FSDP": "true", "DEEPSPEED": "True", "MEGATRON_LM": "1"}
+    for name, value in asked.items():
+        monkeypatch.setenv(f"ACCELERATE_USE_{name}", value)
+    accelerator_for(TrainingArguments(), torch.device("cpu"))
+    said = [line.split(", which does not count")[0] for line in caplog.messages]
+    assert said == [f"The launcher says {title}" for title in ("FSDP", "DeepSpeed", "Megatron-LM")]
+    assert not [name for name in os.environ if name.startswith("ACCELERATE_USE_")]
+    caplog.clear()
+    for name in asked:
+        monkeypatch.setenv(f"ACCELERATE_USE_{name}", "false")
+    accelerator_for(TrainingArguments(), torch.device("cpu"))
+    assert not caplog.messages
+
+
+def test_an_accelerator_that_splits_models_is_refused(
+    recipe_values: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator = accelerator_for(TrainingArguments(), torch.device("cpu"))
+    # Accelerate itself knows of none on CPUs.
+    monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.FSDP)
+    with pytest.raises(ConfigurationError, match="Expected an accelerator without FSDP: every process holds"):
+        train_run(Recipe.from_dict(recipe_values), accelerator)
 
 
 def test_an_accelerator_that_accumulates_is_refused(

@@ -76,7 +76,12 @@ def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[s
     AcceleratorState._reset_state(reset_partial_state=True)
     own = {**values["training"], "output_dir": str(folder), **training}
     train_run(Recipe.from_dict({**values, "training": own}))
-    return {path.parent.name: path.read_bytes() for path in sorted(folder.glob("stage*/*.safetensors"))}
+    return stage_bytes(folder)
+
+
+def stage_bytes(run: Path) -> dict[str, bytes]:
+    files = sorted(run.glob("stage*/*.safetensors"))
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
 
 def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(

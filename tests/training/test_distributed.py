@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import AutoModel
 
 from promptccd import PromptCCDModel
 from promptccd.data import StageStream
@@ -214,7 +216,9 @@ def test_every_process_has_the_mixture_that_the_first_one_fitted(
     assert all(one != apart for one, apart in ((first[0], other[0]), (first[4], other[4])))
 
 
-def losses_of(processes: int, recipes: dict[str, dict], folder: Path) -> dict[str, list[dict]]:
+def losses_of(
+    processes: int, recipes: dict[str, dict], folder: Path, environment: dict[str, str] | None = None
+) -> dict[str, list[dict]]:
     """What each of some processes records of every recipe; they train one after another, for starting takes longer."""
     paths = [folder / str(processes) / f"{name}.json" for name in recipes]
     for path in paths:
@@ -224,8 +228,12 @@ def losses_of(processes: int, recipes: dict[str, dict], folder: Path) -> dict[st
         path.write_text(json.dumps({**values, "training": training}))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     words = [*(torchrun if processes > 1 else []), str(SCRIPT), *map(str, paths)]
-    result = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stderr.count("The launcher says FSDP, which does not count") == bool(environment)
     return {
         path.stem: [
             json.loads(path.with_stem(f"{path.stem}-{rank}").read_text()) for rank in range(processes)
@@ -316,7 +324,10 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
         {"exemplars_per_class": 3},
     ),
+    "adapters": ({"variant": "simgcd"}, {"lora_rank": 3}),
 }
+if find_spec("peft") is None:
+    del DISTRIBUTED["adapters"]
 ONE_STEP = {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 
@@ -343,6 +354,18 @@ def test_two_processes_give_the_losses_of_one(recipe_values: dict, tmp_path: Pat
         difference = np.abs(np.subtract(first["losses"], expected["losses"])).max()
         print(f"{name}: largest difference of {len(expected['losses'])} losses: {difference:.1e}")
         assert first["score"] == expected["score"], name
+
+
+@pytest.mark.slow
+def test_a_launcher_that_splits_models_changes_no_loss(recipe_values: dict, tmp_path: Path) -> None:
+    """What `accelerate launch --use_fsdp` sets; transformers would load nothing in the second process."""
+    recipe = {**recipe_values, "data": {**recipe_values["data"], **ONE_STEP}}
+    environment = dict.fromkeys(("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING"), "true")
+    (alone,) = losses_of(1, {"whole": recipe}, tmp_path)["whole"]
+    for each in losses_of(2, {"whole": recipe}, tmp_path, environment)["whole"]:
+        np.testing.assert_allclose(each["losses"], alone["losses"], rtol=0, atol=1e-5)
+        assert each["score"] == alone["score"]
+    AutoModel.from_pretrained(tmp_path / "2" / "whole" / "stage1")
 
 
 @pytest.mark.slow

@@ -136,6 +136,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
     # Role of the parameters whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
+    # Whether something that is kept beside the last block, or an objective keeps, reads the tokens that enter it, as
+    # those of the pretrained backbone or of an earlier stage: then the blocks before it must never learn.
+    shares_prefix: ClassVar[bool] = False
 
     prototypes: Tensor
     whitener: Tensor

@@ -1,5 +1,7 @@
 """FRoST: RankStats' heads, and mean and spread of the features of its classes."""
 
+from typing import ClassVar
+
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
@@ -33,6 +35,7 @@ class FrostModel(RankStatsModel, RememberingModel):
     """
 
     config: FrostConfig
+    shares_prefix: ClassVar = True
     class_deviation: Tensor
 
     def __init__(self, config: FrostConfig):

@@ -55,6 +55,7 @@ class GrowMergeModel(RememberingModel):
 
     config: GrowMergeConfig
     roles: ClassVar = {"clusters": "classifier"}
+    shares_prefix: ClassVar = True
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)

@@ -1,5 +1,7 @@
 """Happy: SimGCD's model with mean and spread of the features of its classes."""
 
+from typing import ClassVar
+
 from huggingface_hub.dataclasses import strict
 
 from .modeling_classifier import ClassifierModel, RememberingModel
@@ -38,3 +40,4 @@ class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
+    shares_prefix: ClassVar = True

@@ -1,5 +1,7 @@
 """PA-CGCD: one proxy per class, as a row of the classifier, and the spread of features, to draw some near proxies."""
 
+from typing import ClassVar
+
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
@@ -44,6 +46,7 @@ class PACGCDModel(HeadlessClassifierModel):
     """The last block and the proxies, and the standard deviation ``(D,)`` of stage 0's unit features."""
 
     config: PACGCDConfig
+    shares_prefix: ClassVar = True
     feature_deviations: Tensor
 
     def __init__(self, config: PACGCDConfig):

@@ -24,6 +24,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
 
     config: PromptCCDBConfig
     roles: ClassVar = {"pool.keys": "key"}
+    shares_prefix: ClassVar = True
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)

@@ -81,6 +81,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
     roles: ClassVar = {"pools.keys": "key", "router": "router"}
+    shares_prefix: ClassVar = True
     head: ProjectionHead
 
     def __init__(self, config: PromptCCDPlusPlusConfig):

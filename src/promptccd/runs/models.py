@@ -27,6 +27,7 @@ from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.runs.shards import frozen_names
 from promptccd.storage import has_links, trusted, write_directory
+from promptccd.training.adapters import Adapters
 from promptccd.training.devices import same_on_all
 from promptccd.training.gpus import exact_device
 from promptccd.training.objectives import PARTS, method_named
@@ -301,6 +302,8 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
+    if (rank := recipe.training.lora_rank) is not None:
+        Adapters(model, rank)
     return model
 
 
@@ -309,7 +312,7 @@ def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     counts = Counter[str]()
     for name, value in model.named_parameters():
         if value.requires_grad:
-            counts[name.partition(".")[0]] += value.numel()
+            counts["adapters" if ".lora_" in name else name.partition(".")[0]] += value.numel()
     if model.mixture is not None:
         counts["mixture"] = model.mixture.num_parameters
     return counts
@@ -353,7 +356,9 @@ class TrainingSpace:
         models = [model_on_meta(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
-        names, weights = frozen_names(models[0]), dict(models[0].named_parameters())
+        weights = dict(models[0].named_parameters())
+        # With adapters, every stage changes the weights that it began with.
+        names = frozen_names(models[0]) if recipe.training.lora_rank is None else ()
         frozen = _bytes_of(weights[name] for name in names)
         return cls(made_here, frozen, max(map(checkpoint_bytes, models)) - frozen, max(states))
 

@@ -96,6 +96,7 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
+from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
@@ -209,6 +210,7 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
                 ours,
                 remedy,
             )
+    _keep_whole()
     if device.type in ("cuda", "xpu") and device.index is not None:  # of which there may be several
         # Accelerate takes the current one, which is the first until it is told.
         torch.get_device_module(device).set_device(device)
@@ -226,7 +228,31 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
     )
 
 
-def _require_every_step(accelerator: Accelerator) -> None:
+_SPLITTING = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
+_WHOLE = (
+    "every process holds the whole model, of which only the last block learns (the largest DINO takes 5 GB), and "
+    "images are what is shared out"
+)
+
+
+def _keep_whole() -> None:
+    """Take back what a launcher says about splitting models, and say so.
+
+    On CPUs Accelerate ignores it, but transformers goes by it and loads nothing in all processes but the first.
+    """
+    for name, title in _SPLITTING.items():
+        if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
+            os.environ.pop(f"ACCELERATE_USE_{name}")
+            if is_first_process():
+                logger.warning("The launcher says %s, which does not count: %s.", title, _WHOLE)
+
+
+def _require_usual(accelerator: Accelerator) -> None:
+    """Refuse an accelerator that would train otherwise than the recipe says."""
+    if (title := _SPLITTING.get(accelerator.distributed_type.value)) is not None:
+        raise ConfigurationError(
+            f"Expected an accelerator without {title}: {_WHOLE}. Give another or none; several processes need nothing."
+        )
     if (steps := accelerator.gradient_accumulation_steps) != 1:
         raise ConfigurationError(
             f"Expected an accelerator with gradient_accumulation_steps 1, got {steps}: every step changes the weights, "
@@ -266,7 +292,7 @@ def train_run(
     accelerator = accelerator or accelerator_for(recipe.training)
     recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
     arguments = recipe.training
-    _require_every_step(accelerator)
+    _require_usual(accelerator)
     space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
     if not run.begun:
         require_whole_patches(recipe)
