@@ -9,7 +9,6 @@ what `datasets` keeps: a process that was killed goes on, and no network is need
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +29,8 @@ from huggingface_hub import HfFileSystem
 from promptccd.data.depths import DEPTH_BYTES, may_be_deep
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.storage import lock_folder, remove_leftovers, write_directory, write_file
+from promptccd.locks import lock_folder
+from promptccd.storage import remove_leftovers, write_directory, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(lock)
+        lock.close()
 
 
 def _line(error: BaseException) -> str:
