@@ -75,15 +75,28 @@ def test_merged_weights_give_the_features_of_the_adapters(adapters, kind: str, t
     plain = model(pixels).features
     added = adapters.Adapters(model, 3, torch_generator("test"))
     torch.testing.assert_close(model(pixels).features, plain)  # the second factors begin at zero
+    learning = {name for name, each in model.named_parameters() if each.requires_grad}
+    assert learning == {
+        name for name, _ in model.named_parameters() if name.startswith("head.") or ".lora_" in name
+    }
     products = 7 if kind == "dinov3-gated" else 6
     assert len(factors(model, "A")) == len(factors(model, "B")) == 3 * products
     for factor in factors(model, "B").values():
         factor.data.normal_(std=0.1)
+    (place, first), second = next(iter(factors(model, "A").items())), next(iter(factors(model, "B").values()))
+    place = place.replace("lora_A.default.weight", "weight")
+    expected = before[place] + (second @ first).detach()  # scaled by 1
     adapted = model(pixels).features
     adapted.square().sum().backward()
     assert all(each.grad.any() for kind in "AB" for each in factors(model, kind).values())
+    with pytest.raises(ValueError, match="has adapters, and what it would save could not be loaded: merge"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
     added.merge()
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(GCDModel.from_pretrained(tmp_path / "saved")(pixels).features, model(pixels).features)
     assert list(model.state_dict()) == list(before)
+    torch.testing.assert_close(model.state_dict()[place], expected)
     merged = model(pixels).features
     assert (adapted - plain).abs().max() > 0.01
     torch.testing.assert_close(merged, adapted, rtol=1e-5, atol=1e-5)

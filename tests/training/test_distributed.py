@@ -324,7 +324,8 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
         {"exemplars_per_class": 3},
     ),
-    "adapters": ({"variant": "simgcd"}, {"lora_rank": 3}),
+    # In all blocks, at the rate of the others, rounding grows to twice the bound.
+    "adapters": ({"variant": "simgcd"}, {"lora_rank": 3, "learning_rate": 0.01}),
 }
 if find_spec("peft") is None:
     del DISTRIBUTED["adapters"]

@@ -258,6 +258,20 @@ class CategoryDiscoveryModel(PreTrainedModel):
         model.freeze()
         return (model, info) if output_loading_info else model
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in transformers.
+
+        Raises:
+            ValueError: adapters of peft hold the weights, under names that no model has.
+        """
+        # Those that transformers itself added are saved as adapters.
+        if hasattr(self, "peft_config") and not getattr(self, "_hf_peft_config_loaded", False):
+            raise ValueError(
+                "This model has adapters, and what it would save could not be loaded: merge them first "
+                "(merge_and_unload of peft), or take a finished stage, in which promptccd has merged them."
+            )
+        super().save_pretrained(*args, **kwargs)
+
     @classmethod
     def _of_tensors(
         cls, place: Any, config: Any, tensors: Mapping[str, Tensor], with_info: bool, options: dict[str, Any]
