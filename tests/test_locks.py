@@ -53,7 +53,8 @@ def without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def other_computer(place: Path, number: int = 1, beat: str = "1") -> None:
     """Leave a lease as a process of another computer does."""
     (place / ".lock").touch()
-    (place / f".lock-{number}").write_text(f"4711 on node7, job 38\nnode7 1 2\n{beat}\n")
+    (place / "whole").write_text(f"4711 on node7, job 38\nnode7 1 2\n{beat}\n")
+    os.replace(place / "whole", place / f".lock-{number}")
 
 
 def test_a_lock_says_who_has_it(tmp_path, monkeypatch):
@@ -170,6 +171,17 @@ def test_whoever_was_away_for_long_learns_who_took_over(without_locks, caplog):
         time.sleep(0.01)
     held.close()
     assert Owner.read((without_locks / ".lock-2").read_bytes()).host == "node7"  # which still has it
+
+
+@pytest.mark.usefixtures("quick")
+def test_whoever_looked_too_early_does_not_take_a_number_that_was_there_before(without_locks, monkeypatch):
+    """Others have made the second lease and removed the first one since it looked."""
+    newest, looks = locks._newest, iter([(0, b"over")])
+    monkeypatch.setattr(locks, "_newest", lambda folder: next(looks, None) or newest(folder))
+    other_computer(without_locks, number=2)
+    held = lock_folder(without_locks)
+    assert sorted(path.name for path in without_locks.iterdir()) == [".lock", ".lock-3"]
+    held.close()
 
 
 @pytest.mark.usefixtures("quick")

@@ -65,6 +65,7 @@ def test_one_of_three_ways_is_chosen(recipes: Path, tmp_path: Path, capsys) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_lines_run_by_a_pool_give_the_bytes_of_a_sweep(
     recipes: Path, undisturbed: Path, tmp_path: Path, capsys
 ) -> None:
@@ -119,6 +120,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("reach", [True, False], ids=["shared locks", "locks local to a host"])
 def test_two_sweeps_work_side_by_side(recipes: Path, undisturbed: Path, tmp_path: Path, reach: bool) -> None:
     """With locks that do not reach the other, both may train a cell: what is there already is what they would write."""
