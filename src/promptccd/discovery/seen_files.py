@@ -39,10 +39,8 @@ from promptccd.storage import append_to, plain_json, read_lines, remove, write_f
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of the list of files
-LONGEST_LIST, MOST_LINES = (
-    10_000,
-    1_000_000,
-)  # lines, beyond which all is written as columns: at the end, at once
+LONGEST_LIST = 10_000  # lines, beyond which all is written as columns when reading ends
+MOST_LINES = 1_000_000  # lines, beyond which that does not wait for the end
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST = 4096  # characters of a note
 
