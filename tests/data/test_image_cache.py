@@ -517,27 +517,25 @@ def test_a_part_that_another_host_puts_there_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It does not see our lock, nor we its."""
-    stages = stages_of(plain_table())
-    usual, writes = image_cache._Part.write, []
+    stages, other = stages_of(plain_table()), ImageCache(SMALL, tmp_path)
+    usual, usual_space, writes = image_cache._Part.write, storage.require_space, []
 
-    def beside(part: image_cache._Part, images: object) -> None:
+    def write(part: image_cache._Part, images: object) -> None:
         writes.append(part)
-        if len(writes) == 1:
-            usual(part, images)
-            raise OSError(39, "Directory not empty")
         usual(part, images)
+        if when == "while":
+            raise OSError(39, "Directory not empty")
 
-    if when == "while":
-        monkeypatch.setattr(image_cache._Part, "write", beside)
-        read(stages, ImageCache(SMALL, tmp_path))
-        assert len(writes) == 1
-    else:
-        monkeypatch.setattr(
-            storage, "require_space", lambda *words: monkeypatch.undo() or read(stages, other)
-        )
-        other = ImageCache(SMALL, tmp_path)
-        monkeypatch.setattr(system, "has_locked", lambda descriptor: True)
-        read(stages, ImageCache(SMALL, tmp_path))
+    def it_was_first(*words: object) -> None:
+        monkeypatch.setattr(storage, "require_space", usual_space)
+        read(stages, other)
+
+    monkeypatch.setattr(image_cache._Part, "write", write)
+    monkeypatch.setattr(system, "has_locked", lambda descriptor: True)
+    if when == "before":
+        monkeypatch.setattr(storage, "require_space", it_was_first)
+    read(stages, ImageCache(SMALL, tmp_path))
+    assert len(writes) == 1
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
     (part,) = [each for each in tmp_path.iterdir() if each.is_dir()]
     assert storage.problems_of(part) == []

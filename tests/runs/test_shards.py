@@ -14,10 +14,10 @@ from transformers import AutoModel
 from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.models import TrainingSpace, space_of_all
+from promptccd.runs.models import TrainingSpace, model_on_meta, space_of_all
 from promptccd.runs.shards import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
 from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe
 from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
 from tests.crash.test_crash import at
@@ -77,6 +77,15 @@ def test_runs_of_a_backbone_share_too(image_folder: Path, backbone_folder: Path,
     assert len({each.stat().st_ino for each in shards}) == 1
     shutil.rmtree(tmp_path / "one")
     assert not any(problems_of(stage) for stage in stages_of(tmp_path / "two")), "a name less changes nothing"
+
+
+@pytest.mark.parametrize("method", ["gcd", "grow-merge", "pp"])
+def test_all_methods_share_the_same_at_every_stage(method: str) -> None:
+    """The last block learns in most; in Grow & Merge it learns at stage 0, and copies of it later."""
+    recipe = Recipe.from_yaml(recipe_path(recipe_folder() / "methods" / f"{method}.yaml", "cub"))
+    usual = Recipe.from_yaml("promptccd-cub")
+    for stage in (0, 3):
+        assert frozen_names(model_on_meta(recipe, stage)) == frozen_names(model_on_meta(usual, 0))
 
 
 @pytest.fixture

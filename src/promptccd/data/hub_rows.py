@@ -36,10 +36,11 @@ logger = logging.getLogger(__name__)
 
 FILE = "rows.arrow"
 AT_ONCE = 4  # files that are read at a time
+_AT_ONCE_BYTES = 2**25  # of each
 _BATCH = 256  # rows, of which a batch of large photographs is a few hundred megabytes
 _WAIT_S = 7 * 24 * 3600.0  # for another process that fetches the same
-# Neighbouring groups of rows come in one request of up to 64 MiB, with what lies between them up to a MiB.
-_COALESCED = pyarrow.CacheOptions(hole_size_limit=2**20, range_size_limit=2**26, lazy=True)
+# Neighbouring groups of rows come in one request of up to 32 MiB, with what lies between them up to a MiB.
+_COALESCED = pyarrow.CacheOptions(hole_size_limit=2**20, range_size_limit=_AT_ONCE_BYTES, lazy=True)
 _FORMAT = pyarrow.dataset.ParquetFileFormat(
     default_fragment_scan_options=pyarrow.dataset.ParquetFragmentScanOptions(
         cache_options=_COALESCED, pre_buffer=True
@@ -150,9 +151,7 @@ class HubRows:
             row = 0
             writer = ArrowWriter(features=features, path=str(staging / FILE))
             with HfFileSystem().open(self._files[number], "rb", cache_type="none") as file:
-                for batch in _FORMAT.make_fragment(file).to_batches(
-                    columns=list(features), batch_size=_BATCH, batch_readahead=0, use_threads=False
-                ):
+                for batch in _batches(_FORMAT.make_fragment(file), list(features)):
                     table = table_cast(pyarrow.Table.from_batches([batch]), features.arrow_schema)
                     writer.write_table(_only(table, features, wanted[row : row + len(batch)]))
                     row += len(batch)
@@ -181,6 +180,17 @@ def _only(table: Any, features: Features, wanted: np.ndarray) -> Any:
         chosen = pyarrow.compute.if_else(pyarrow.array(kept), column, pyarrow.scalar(None, column.type))
         table = table.set_column(place, table.schema.field(name), chosen)
     return table
+
+
+def _batches(fragment: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Rows of a file in order. It is read in pieces: what is read of a piece stays in memory until its end."""
+    groups = fragment.row_groups
+    ends = np.cumsum([each.total_byte_size for each in groups]) // _AT_ONCE_BYTES
+    for piece in np.unique(ends):
+        chosen = [each.id for each, end in zip(groups, ends, strict=True) if end == piece]
+        yield from fragment.subset(row_group_ids=chosen).to_batches(
+            columns=columns, batch_size=_BATCH, batch_readahead=0, use_threads=False
+        )
 
 
 def _schema_and_count(file: str) -> tuple[Any, int]:
