@@ -3,7 +3,8 @@ import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, ge
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare" | "folders" | "folder" | "skipped";
+const PLACES = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"] as const;
+export type Place = (typeof PLACES)[number];
 export type Order = "typical" | "unsure" | "file" | "date" | "late";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -24,7 +25,6 @@ const SLOW_MS = 1000;
 const SAID_MS = 10_000;
 const REFUSED_MS = 30_000;
 const LAYERED = "layered"; // the entry of the browser's history that Back takes a layer from
-const PLACES: Place[] = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"];
 const SMALLEST = 96;
 
 export class Desk {
@@ -350,9 +350,9 @@ export class Desk {
     const rows = this.rowsOf(this.place);
     if (!this.isRanked && this.order !== "file") {
       const sign = this.order === "unsure" || this.order === "date" ? 1 : -1;
-      const values = this.order === "date" || this.order === "late" ? this.dates : sure;
-      const value = (row: number) => (values && !Number.isNaN(values[row]) ? values[row] : sign * Infinity); // without a date comes last
-      rows.sort((a, b) => sign * (value(a) - value(b)) || a - b);
+      const isByDate = this.order === "date" || this.order === "late";
+      const values = isByDate ? this.dates?.map((date) => (Number.isNaN(date) ? sign * Infinity : date)) : sure; // without a date comes last
+      if (values) rows.sort((a, b) => sign * (values[a] - values[b]) || a - b);
     }
     const again = (index: number) => {
       const at = rows.indexOf(this.shown[index]);

@@ -105,8 +105,9 @@ class Walker:
         new: list[dict[str, Any]] = self.sent[before:]
         told, asked = sorted(row for each in new for row in each.get("rows", [])), set(self.asked)
         if not told:
-            is_due = way == self.correcting_key and not (noted["inSheet"] or noted["inField"])
-            is_due &= self.last != "b"  # what is in no group belongs nowhere
+            # What is in no group belongs nowhere; a list that drops down takes keys for itself.
+            is_due = noted and way == self.correcting_key and self.last != "b"
+            is_due = is_due and not (noted["inSheet"] or noted["inField"])
             return f"{self.last} sent nothing, where {asked} was chosen" if is_due and asked else ""
         is_part = all(each["do"] == "confirm" for each in new) and set(told) <= asked
         is_more = noted and asked < set(told) and len(told) <= noted["counted"]
