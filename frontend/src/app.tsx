@@ -41,7 +41,6 @@ export function App({ desk }: { desk: Desk }) {
 
 function Bar({ desk }: { desk: Desk }) {
   const { title, photos, undo, redo, can_write } = desk.summary!;
-  const unsure = desk.counts.unsure;
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
   return (
@@ -66,7 +65,7 @@ function Bar({ desk }: { desk: Desk }) {
         }}
       />
       <button class={desk.place === "map" ? "here" : ""} onClick={() => desk.go("map")}>{t("map")}</button>
-      {unsure > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
+      {desk.counts.open > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
       <button disabled={!undo} title={undo ? t("undoWhat", { cause: desk.cause(undo) }) : t("undo")} onClick={() => void desk.back()}>
         {t("undo")}
       </button>

@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, Right, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -16,6 +16,7 @@ export type Layer =
 
 const NAMES_AT_ONCE = 500;
 const UNSURE_BELOW = 128;
+const BLIND_EACH = 5; // of what is sorted one by one, one is drawn blind
 const STAYS_MS = 1500;
 const SLOW_MS = 1000;
 const SAID_MS = 10_000;
@@ -49,7 +50,11 @@ export class Desk {
   lost = false;
   over = "";
   private lostWhy = "";
-  counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+  counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+  right: Right | null = null;
+  isBlind = false; // whether what is sorted now was drawn, and not the least sure
+  private reached = -1; // in the order of what is sorted
+  private answered = 0;
   private found: number[] = [];
   private names = new Map<number, string[]>();
   private settling = 0;
@@ -131,13 +136,14 @@ export class Desk {
   /** Counts what the places hold, once for every state. */
   private tally(): void {
     const { group, flags } = this.columns;
-    this.counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+    this.counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
     for (let row = 0; row < group.length; row++) {
       if (this.isAway(row)) {
         this.counts.away++;
         continue;
       }
       this.counts.all++;
+      if (this.isOpen(row)) this.counts.open++;
       if (group[row] === ASIDE) this.counts.aside++;
       else if (group[row] === NOWHERE) this.counts.none++;
       else if (this.isUnsure(row)) this.counts.unsure++;
@@ -176,9 +182,21 @@ export class Desk {
     return Boolean(this.columns.flags[row] & AWAY);
   }
 
+  /** Whether it is in a group in which nobody has put or left it. */
+  isOpen(row: number): boolean {
+    const { group, flags } = this.columns;
+    return !(flags[row] & (SET | AWAY)) && group[row] >= 0;
+  }
+
   isUnsure(row: number): boolean {
-    const { group, sure, flags } = this.columns;
-    return sure[row] < UNSURE_BELOW && !(flags[row] & (SET | AWAY)) && group[row] >= 0;
+    return this.columns.sure[row] < UNSURE_BELOW && this.isOpen(row);
+  }
+
+  /** Asks how much is right, and which photograph was drawn. */
+  async loadRight(): Promise<void> {
+    this.right = await get<Right>("right");
+    if (this.sorting !== null) this.isBlind = this.sorting === this.right.row;
+    this.changed();
   }
 
   label(row: number): string {
@@ -224,7 +242,7 @@ export class Desk {
       away: (row) => this.isAway(row),
       aside: (row) => group[row] === ASIDE && !this.isAway(row),
       unsure: (row) => this.isUnsure(row),
-      desk: (row) => this.isUnsure(row) || row === this.sorting,
+      desk: (row) => this.isOpen(row) || row === this.sorting,
     };
     const keep = kept[place];
     return keep ? all.filter(keep) : all;
@@ -262,6 +280,8 @@ export class Desk {
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = this.sorting = null;
+    this.reached = -1;
+    this.isBlind = false;
     this.left = [];
     this.selected.clear();
     if (place !== "groups") this.chosen.clear();
@@ -291,7 +311,7 @@ export class Desk {
       const there = new Set(rows);
       this.selected = new Set([...this.selected].filter((row) => there.has(row)));
     }
-    if (this.place === "desk") this.sorting ??= this.unsureAfter(-1);
+    if (this.place === "desk") this.sorting ??= this.openAfter(-1);
     this.changed();
   }
 
@@ -306,7 +326,8 @@ export class Desk {
     if (this.place === "none") return this.columns.group[row] !== NOWHERE;
     if (this.place === "aside") return this.columns.group[row] !== ASIDE;
     if (this.place === "new") return this.columns.group[row] === ASIDE;
-    return (this.place === "unsure" || this.place === "desk") && !this.isUnsure(row);
+    if (this.place === "desk") return !this.isOpen(row);
+    return this.place === "unsure" && !this.isUnsure(row);
   }
 
   resize(factor: number): void {
@@ -357,13 +378,23 @@ export class Desk {
     return this.sorting;
   }
 
-  private unsureAfter(index: number): number | null {
-    return this.shown.find((row, at) => at > index && this.isUnsure(row)) ?? null;
+  private openAfter(index: number): number | null {
+    return this.shown.find((row, at) => at > index && this.isOpen(row) && row !== this.right?.row) ?? null;
+  }
+
+  /** Goes on to the least sure one, or to one that was drawn: those that a person or an order chose tell nothing of the others. */
+  private sortNext(): void {
+    if (!this.isBlind && this.sorting !== null) this.reached = this.shown.indexOf(this.sorting);
+    const drawn = this.right?.row ?? null;
+    const isTurn = ++this.answered % BLIND_EACH === BLIND_EACH - 1;
+    const next = this.openAfter(this.reached);
+    this.isBlind = drawn !== null && this.isOpen(drawn) && !this.isBlind && (isTurn || next === null);
+    this.sorting = this.isBlind ? drawn : next;
   }
 
   /** Leaves the photograph that is sorted as it is. */
   skip(): void {
-    this.sorting = this.sorting === null ? null : this.unsureAfter(this.shown.indexOf(this.sorting));
+    this.sortNext();
     this.changed();
   }
 
@@ -431,12 +462,13 @@ export class Desk {
     const { rows = [] } = edit;
     const isOfRows = edit.rows !== undefined;
     const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of
+    const blind = this.place === "desk" && this.isBlind && rows.length === 1 && rows[0] === this.sorting;
     const restore = this.expect(edit);
     const looked = isOfRows && !selected.size ? this.goOn(rows) : null;
     if (selected.size) this.selected = new Set();
     this.changed();
     const slow = setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post(isOfRows ? { ...edit, generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
+    const taken = post(isOfRows ? { ...edit, ...(blind ? { blind } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -478,7 +510,7 @@ export class Desk {
     const row = top?.kind === "large" ? top.row : this.place === "desk" ? this.sorting : this.focused();
     if (row === null || row === undefined || !rows.includes(row) || !this.isGone(row)) return null;
     const at = this.shown.indexOf(row);
-    if (this.place === "desk") this.sorting = this.unsureAfter(at);
+    if (this.place === "desk") this.sortNext();
     const next = [...this.shown.slice(at + 1), ...this.shown.slice(0, at).reverse()].find((each) => !this.isGone(each));
     if (top?.kind === "large") {
       if (next === undefined) this.close();
@@ -493,7 +525,7 @@ export class Desk {
   /** Goes back to a photograph that is in its place again. */
   private lookAgain(row: number): void {
     const at = this.shown.indexOf(row);
-    if (this.place === "desk") this.sorting = row;
+    if (this.place === "desk") [this.sorting, this.isBlind] = [row, false];
     if (this.top?.kind === "large" && at >= 0) this.top.row = row;
     else if (this.isGrid && !this.top && at >= 0) [this.focus, this.refocus] = [at, "cell"];
   }

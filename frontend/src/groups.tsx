@@ -2,6 +2,7 @@
 import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Group } from "./api";
+import { RightLine } from "./check";
 import { Desk, Filter, GroupOrder } from "./desk";
 import { t, Words } from "./texts";
 
@@ -155,6 +156,7 @@ export function Groups({ desk }: { desk: Desk }) {
           {t("searchFiles", { n: groups.length, words: desk.words })}
         </button>
       )}
+      <p class="row"><RightLine desk={desk} /></p>
       <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")}>
         {groups.map((group) => (

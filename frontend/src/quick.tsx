@@ -2,6 +2,7 @@
 import { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { getQuestions, Question } from "./api";
+import { RightLine } from "./check";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
 import { Photo, useWhy } from "./layers";
@@ -37,13 +38,12 @@ function Where({ desk, row }: { desk: Desk; row: number }) {
   );
 }
 
-/** One photograph after another, least sure first; a key says where it belongs. */
+/** One photograph after another, least sure first and now and then one at random; a key says where it belongs. */
 export function Quick({ desk }: { desk: Desk }) {
   const row = desk.next;
   const why = useWhy(desk, row ?? 0);
-  if (row === null) return <p class="empty">{t("deskDone")}</p>;
+  if (row === null) return <p class="empty">{t("deskDone")} <RightLine desk={desk} /></p>;
   const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
-  const left = desk.shown.filter((each) => desk.isUnsure(each)).length;
   const gather = () => void desk.gather([row]);
   const takeOut = () => void desk.move([row], null);
   const act = (event: KeyboardEvent) => {
@@ -59,7 +59,8 @@ export function Quick({ desk }: { desk: Desk }) {
         <Photo desk={desk} row={row} />
         <div class="caption">
           <Where desk={desk} row={row} />
-          <small>{t("deskLeft", { n: left })}</small>
+          {desk.isBlind && <b class="drawn">{t("drawn")}</b>}
+          <RightLine desk={desk} />
         </div>
       </div>
       <div class="answers">

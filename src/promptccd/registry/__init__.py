@@ -8,6 +8,7 @@ from promptccd.registry.changes import GROUPING as GROUPING
 from promptccd.registry.changes import LogEntry as LogEntry
 from promptccd.registry.changes import StageChange as StageChange
 from promptccd.registry.edits import Answer as Answer
+from promptccd.registry.edits import Blind as Blind
 from promptccd.registry.edits import Confirm as Confirm
 from promptccd.registry.edits import Edit as Edit
 from promptccd.registry.edits import Forget as Forget
@@ -34,3 +35,4 @@ from promptccd.registry.registry import ActivePrototypes as ActivePrototypes
 from promptccd.registry.registry import CategoryRegistry as CategoryRegistry
 from promptccd.registry.tables import Category as Category
 from promptccd.registry.tables import CategoryState as CategoryState
+from promptccd.registry.tables import Look as Look

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.places import pictures_in, present
+from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError, nothing_at
 from promptccd.registry import (
     LONGEST_JOURNAL,
+    Blind,
     CategoryRegistry,
     Confirm,
     Edit,
@@ -97,6 +99,7 @@ class Project:
         self._store = _opened(self.folder)
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
+        self._is_blind = False
         self._means: Means | None = None
         self._edited = time.monotonic()
         # A page writes the registry whole when nobody corrects anything, see `rest`.
@@ -180,9 +183,14 @@ class Project:
         """Say that a category that was set aside is one after all."""
         return self.edit(lambda: TakeBack(category))
 
-    def confirm(self, images: Sequence[str]) -> LogEntry:
-        """Say that images are where they belong; later groupings leave them there."""
-        return self.edit(lambda: Confirm(images))
+    def confirm(self, images: Sequence[str], seen: Sequence[str] | None = None) -> LogEntry:
+        """Say that images are where they belong, which approves them; later groupings leave them there.
+
+        Args:
+            images: their keys.
+            seen: those that were looked at, if not all were.
+        """
+        return self.edit(lambda: Confirm(images, seen))
 
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
         """Say whether an image is of the category of another."""
@@ -264,7 +272,19 @@ class Project:
 
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
         """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
-        return self.correct(lambda: self.registry.edit(make(), time=now()))
+
+        def act() -> LogEntry:
+            edit = make()
+            if self._is_blind:
+                drawn = self._draw()
+                if drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]:
+                    raise GoneError(
+                        "It is another photograph's turn: somebody has looked at this one meanwhile."
+                    )
+                edit = Blind(edit, *drawn)
+            return self.registry.edit(edit, time=now())
+
+        return self.correct(act)
 
     def correct(self, act: Callable[[], Any]) -> Any:
         """Change the registry by `act`, all of it or nothing; returns what that returns, `None` if it was done already.
@@ -333,6 +353,49 @@ class Project:
                 "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
             )
         return True
+
+    # How much is right
+
+    def how_right(self) -> Right:
+        """How many images in groups are right, by those that were drawn blind; see `drawn` and `blind`."""
+        with self.still:
+            return how_right(self.registry, in_groups(self.registry, self._here()))
+
+    def drawn(self) -> str | None:
+        """The image to look at blind: drawn from all in groups that nobody has looked at; `None` if there is none.
+
+        What is corrected within `blind` answers it:
+
+            >>> image = project.drawn()  # doctest: +SKIP
+            >>> with project.blind():  # doctest: +SKIP
+            ...     project.confirm([image])  # or move, gather, set_images_aside: what it really is
+            >>> print(project.how_right().line())  # doctest: +SKIP
+        """
+        with self.still:
+            found = self._draw()
+        return None if found is None else found[0]
+
+    def _draw(self) -> tuple[str, int, int] | None:
+        return draw(self.registry, in_groups(self.registry, self._here()))
+
+    @contextmanager
+    def blind(self) -> Iterator[None]:
+        """What is corrected within is an answer to `drawn`.
+
+        Raises:
+            GoneError: at a correction of other images.
+        """
+        with self.still:
+            self._is_blind = True
+            try:
+                yield
+            finally:
+                self._is_blind = False
+
+    def _here(self) -> Iterable[str]:
+        """Images whose files are where they were."""
+        away = set(self.away())
+        return [key for key in self.registry.images if key not in away]
 
     # What follows from features
 

@@ -4,7 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +187,8 @@ class ProjectView(Project):
     def rare(self, most: int = 200) -> list[int]:
         """Rows of the photographs to look at first, see `rare_first`."""
         photos, features = self.photos, self.features()
-        here = [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
         with self.still:
-            registry = self.registry.copy()
+            registry, here = self.registry.copy(), self._here()
         return [photos.rows[key] for key in rare_first(registry, features, here, most)]
 
     def why(self, row: int) -> dict[str, Any]:
@@ -219,6 +218,17 @@ class ProjectView(Project):
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
             ]
         return why
+
+    def _here(self) -> list[str]:
+        photos = self.photos
+        return [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
+
+    def right(self) -> dict[str, Any]:
+        """How much is right, see `Right`, and the ``row`` that is to be looked at blind next."""
+        with self.still:
+            self.refresh()
+            drawn = self.drawn()
+            return {**asdict(self.how_right()), "row": None if drawn is None else self.photos.rows[drawn]}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.

@@ -5,6 +5,7 @@ import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -136,7 +137,12 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
         asked, bench = await _sent(request), bench_of(request)
         if not isinstance(do := asked.get("do"), str) or do not in CORRECTIONS:
             raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
-        return _json(await run_in_threadpool(bench.corrected, lambda: CORRECTIONS[do](bench, asked)))
+
+        def act() -> LogEntry:
+            with bench.blind() if asked.get("blind") is True else nullcontext():
+                return CORRECTIONS[do](bench, asked)
+
+        return _json(await run_in_threadpool(bench.corrected, act))
 
     return [
         Route("/", bundle),
@@ -150,6 +156,7 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
         Route("/api/search", as_json(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
         Route("/api/alike/{row:int}", as_json(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
         Route("/api/why/{row:int}", as_json(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
+        Route("/api/right", as_json(lambda bench, _: bench.right())),
         Route("/api/rare", as_json(lambda bench, _: bench.rare())),
         Route("/api/questions", as_json(_questions)),
         Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
@@ -279,6 +286,11 @@ def _move(bench: ProjectView, asked: Asked) -> LogEntry:
     return bench.move(_images(bench, asked), None if asked.get("group") is None else _group(asked))
 
 
+def _confirm(bench: ProjectView, asked: Asked) -> LogEntry:
+    seen = None if asked.get("seen") is None else _images(bench, {**asked, "rows": asked["seen"]})
+    return bench.confirm(_images(bench, asked), seen)
+
+
 def _answer(bench: ProjectView, asked: Asked) -> LogEntry:
     images, is_same = _images(bench, asked), asked.get("same")
     if len(set(images)) != 2 or not isinstance(is_same, bool):
@@ -318,7 +330,7 @@ CORRECTIONS: dict[str, Callable[[ProjectView, Asked], LogEntry]] = {
     "merge": lambda bench, asked: bench.merge(_groups(asked), _name(asked)),
     "move": _move,
     "gather": lambda bench, asked: bench.gather(_images(bench, asked), _name(asked)),
-    "confirm": lambda bench, asked: bench.confirm(_images(bench, asked)),
+    "confirm": _confirm,
     "answer": _answer,
     "split": lambda bench, asked: bench.split(_group(asked)),
     "set_aside": lambda bench, asked: bench.set_aside(_group(asked)),
