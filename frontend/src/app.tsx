@@ -1,5 +1,6 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
 import { home, NOWHERE } from "./api";
+import { Approve } from "./check";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
@@ -20,6 +21,7 @@ export function App({ desk }: { desk: Desk }) {
         {inGrid && <GroupList desk={desk} />}
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
+        {desk.place === "approve" && <Approve key={desk.group} desk={desk} />}
         {desk.place === "same" && <Same desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
         {desk.place === "changed" && <Changed desk={desk} />}
@@ -93,6 +95,8 @@ function Head({ desk }: { desk: Desk }) {
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
+        {group && <button onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
+        {group && <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>}
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.dissolve(group.id)}>{t("dissolveDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.setAside([], group.id)}>{t("asideDo")}</button>}

@@ -3,7 +3,7 @@ import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getCo
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "approve" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -53,6 +53,9 @@ export class Desk {
   counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   right: Right | null = null;
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
+  readonly pace = { approved: 0, began: 0 }; // of what is approved by pages, in this window
+  within: number | null = null; // the group that is drawn from alone
+  private retaken: number | null = null; // whose answer was taken back
   private reached = -1; // in the order of what is sorted
   private answered = 0;
   private found: number[] = [];
@@ -128,7 +131,7 @@ export class Desk {
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
-    if (this.place !== "group" || this.byId.has(this.group)) return;
+    if ((this.place !== "group" && this.place !== "approve") || this.byId.has(this.group)) return;
     this.say("groupGone");
     this.go("groups");
   }
@@ -194,8 +197,10 @@ export class Desk {
 
   /** Asks how much is right, and which photograph was drawn. */
   async loadRight(): Promise<void> {
-    this.right = await get<Right>("right");
-    if (this.sorting !== null) this.isBlind = this.sorting === this.right.row;
+    const within = this.place === "desk" ? this.within : null;
+    this.right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    if (within !== null) this.sorting = this.right.row;
+    if (within !== null || this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
     this.changed();
   }
 
@@ -261,7 +266,7 @@ export class Desk {
     const asked = new URLSearchParams(hash.slice(1));
     const of = asked.get("of") ?? "";
     const named = (asked.get("view") as Place | null) ?? "groups";
-    const place = named === "group" && !this.byId.has(Number(of)) ? "groups" : named;
+    const place = (named === "group" || named === "approve" || (named === "desk" && of)) && !this.byId.has(Number(of)) ? "groups" : named;
     try {
       const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
         : place === "rare" ? await get<number[]>("rare")
@@ -276,12 +281,14 @@ export class Desk {
     }
     const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
-    if (place === "group") this.group = Number(of);
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = this.sorting = null;
     this.reached = -1;
     this.isBlind = false;
+    this.within = place === "desk" && of ? Number(of) : null;
+    if (place === "group" || place === "approve") this.group = Number(of);
+    this.right = null;
     this.left = [];
     this.selected.clear();
     if (place !== "groups") this.chosen.clear();
@@ -311,7 +318,7 @@ export class Desk {
       const there = new Set(rows);
       this.selected = new Set([...this.selected].filter((row) => there.has(row)));
     }
-    if (this.place === "desk") this.sorting ??= this.openAfter(-1);
+    if (this.place === "desk" && this.within === null) this.sorting ??= this.openAfter(-1);
     this.changed();
   }
 
@@ -370,7 +377,7 @@ export class Desk {
 
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
-    return !["groups", "desk", "same", "map", "changed"].includes(this.place);
+    return !["groups", "desk", "approve", "same", "map", "changed"].includes(this.place);
   }
 
   /** The photograph that is sorted now, until a person goes on; another window does not take it away. */
@@ -384,6 +391,7 @@ export class Desk {
 
   /** Goes on to the least sure one, or to one that was drawn: those that a person or an order chose tell nothing of the others. */
   private sortNext(): void {
+    if (this.within !== null) return void (this.sorting = null); // until the next one is drawn
     if (!this.isBlind && this.sorting !== null) this.reached = this.shown.indexOf(this.sorting);
     const drawn = this.right?.row ?? null;
     const isTurn = ++this.answered % BLIND_EACH === BLIND_EACH - 1;
@@ -394,7 +402,7 @@ export class Desk {
 
   /** Leaves the photograph that is sorted as it is. */
   skip(): void {
-    this.sortNext();
+    if (this.within === null) this.sortNext();
     this.changed();
   }
 
@@ -468,7 +476,7 @@ export class Desk {
     if (selected.size) this.selected = new Set();
     this.changed();
     const slow = setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post(isOfRows ? { ...edit, ...(blind ? { blind } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
+    const taken = post(isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -525,7 +533,7 @@ export class Desk {
   /** Goes back to a photograph that is in its place again. */
   private lookAgain(row: number): void {
     const at = this.shown.indexOf(row);
-    if (this.place === "desk") [this.sorting, this.isBlind] = [row, false];
+    if (this.place === "desk") [this.sorting, this.retaken, this.isBlind] = [row, row, false];
     if (this.top?.kind === "large" && at >= 0) this.top.row = row;
     else if (this.isGrid && !this.top && at >= 0) [this.focus, this.refocus] = [at, "cell"];
   }
@@ -550,6 +558,11 @@ export class Desk {
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
     if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
+  }
+
+  /** Says that all of these are right, of which a person has looked at some. */
+  approve(rows: number[], seen: number[], hourly: string): Promise<boolean> {
+    return this.edit({ do: "confirm", rows, seen }, "approved", { n: rows.length, hourly, name: this.groupName(this.group) });
   }
 
   /** Says whether two photographs are of one group: the first comes to the second, or away from it. */

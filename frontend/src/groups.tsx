@@ -2,8 +2,8 @@
 import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Group } from "./api";
-import { RightLine } from "./check";
 import { Desk, Filter, GroupOrder } from "./desk";
+import { RightLine } from "./right";
 import { t, Words } from "./texts";
 
 /** Lets photographs, or other groups, be dropped on a group. */
@@ -156,7 +156,10 @@ export function Groups({ desk }: { desk: Desk }) {
           {t("searchFiles", { n: groups.length, words: desk.words })}
         </button>
       )}
-      <p class="row"><RightLine desk={desk} /></p>
+      <p class="row">
+        <RightLine desk={desk} />
+        {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
+      </p>
       <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")}>
         {groups.map((group) => (

@@ -2,10 +2,10 @@
 import { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { getQuestions, Question } from "./api";
-import { RightLine } from "./check";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
 import { Photo, useWhy } from "./layers";
+import { RightLine } from "./right";
 import { t } from "./texts";
 
 interface KeyedProps {
@@ -15,7 +15,7 @@ interface KeyedProps {
 }
 
 /** Takes keys of its own as soon as it is there. */
-function Keyed({ desk, act, children }: KeyedProps) {
+export function Keyed({ desk, act, children }: KeyedProps) {
   const onKeyDown = (event: KeyboardEvent) => {
     const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : act(event);
     if (!done) return;
@@ -42,7 +42,7 @@ function Where({ desk, row }: { desk: Desk; row: number }) {
 export function Quick({ desk }: { desk: Desk }) {
   const row = desk.next;
   const why = useWhy(desk, row ?? 0);
-  if (row === null) return <p class="empty">{t("deskDone")} <RightLine desk={desk} /></p>;
+  if (row === null) return <p class="empty">{desk.within !== null && desk.right?.row !== null ? t("loading") : t("deskDone")} <RightLine desk={desk} /></p>;
   const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
   const gather = () => void desk.gather([row]);
   const takeOut = () => void desk.move([row], null);

@@ -29,8 +29,9 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
         "split ID IMAGE ... | dissolve ID | aside ID, or IMAGE ... (nothing to find: out of the result, and what is "
         "like that category follows it) | back ID (from aside) | confirm IMAGE ... | answer IMAGE IMAGE "
         "same|different | forget [IMAGE ...] (those that are not where they were) | rare [COUNT] (what to look at "
-        "first: images far from all that is known, and from each other) | right (how much is, by those drawn blind); an "
-        "image is its file, its picture or sha256 as assignments.csv has them or the beginning of one, or row:NUMBER of a training run",
+        "first: images far from all that is known, and from each other) | right [ID] (how much is, "
+        "by those drawn blind); an image is its file, its picture or sha256 as assignments.csv has them or the "
+        "beginning of one, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
 
@@ -81,7 +82,9 @@ def _show(options: argparse.Namespace, project: Project) -> None:
 
 
 def _show_right(options: argparse.Namespace, project: Project) -> None:
-    found = project.how_right()
+    if len(options.arguments) > 1:
+        raise RegistryError(f"Expected right, or right ID, got {options.arguments}.")
+    found = project.how_right(*(_category(project, each) for each in options.arguments))
     show(options, asdict(found), lambda: found.line())
 
 

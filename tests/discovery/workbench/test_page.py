@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.workbench import OpenPage
-from promptccd.registry import Confirm, Move, Rename
+from promptccd.registry import Confirm, Merge, Move, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
@@ -248,6 +248,49 @@ def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
         drawn.wait_for()
         assert person.page.locator(".photo").get_attribute("data-row") == row
         assert not any(look.left for look in registry_in(project).looks.values())
+
+
+def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halved(
+    person: Person, project: Path
+) -> None:
+    """Whoever sees one that they call wrong says so; what lies before it, surest first, is approved in one step."""
+    registry = correct(project, lambda registry: registry.edit(Merge([each.id for each in registry.active])))
+    (group,), sure = registry.active, registry.confidences
+    person.page.locator(".card").nth(1).wait_for(state="detached")
+    person.go(f"view=approve&of={group.id}")
+    shown = person.page.locator(".page img")
+    shown.first.wait_for()
+    rows = [int(each.get_attribute("data-row")) for each in shown.all()]
+    person.page.locator(".primary").wait_for()
+    first = len(rows)
+    assert first == min(30, group.size)
+    person.press("x")  # some of the group are wrong: half of it is shown
+    person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
+    person.press("Enter")
+    person.page.get_by_role("button", name="All 8 are right").wait_for()
+    person.press("s")
+    person.said("Approved 15 of .* an hour")
+    kept = registry_in(project)
+    approved = [key for key in kept.pinned if registry.members[key] == group.id]
+    assert len(approved) == (first + 1) // 2
+    assert min(sure[key] for key in approved) >= max(
+        sure[key] for key in registry.members_of(group.id) if key not in approved
+    ) - 1 / 255  # fmt: skip
+    assert set(kept.looks) == set(approved)
+    person.press("Control+z")
+    person.said("Taken back")
+    assert not registry_in(project).pinned
+
+
+def test_a_group_is_looked_at_by_chance_alone(person: Person, project: Path) -> None:
+    group = registry_in(project).active[0]
+    person.go(f"view=desk&of={group.id}")
+    for done in range(3):
+        person.page.locator(".drawn").wait_for()
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+        person.page.get_by_text(f"Of {done + 1} drawn at random from").wait_for()
+    assert [look.was for look in registry_in(project).looks.values()] == [group.id] * 3
 
 
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:

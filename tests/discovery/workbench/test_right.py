@@ -1,5 +1,6 @@
 """What is said of how much is right: it holds, whoever chose what, and it is kept like all that a person said."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -198,6 +199,34 @@ def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
     assert after.low < 0.6 < 0.9 < after.high
 
 
+def test_a_category_is_spoken_for_by_what_was_drawn_from_it_alone() -> None:
+    registry = grouped()
+    for _ in range(6):
+        answer(registry)
+    keys = registry.members_of(0)
+    assert how_right(registry, keys, 0).drawn == 0
+    for _ in range(8):
+        keys = registry.members_of(0)
+        drawn = draw(registry, keys, 0)
+        registry.edit(Blind(truth(registry, drawn[0]), *drawn))
+    found = how_right(registry, registry.members_of(0), 0)
+    wrong = sum(int(key) >= COUNT // 2 for key, look in registry.looks.items() if look.quarter == 4)
+    assert (found.drawn, found.wrong) == (8, wrong)
+    assert 0 < wrong < 8
+    right = np.mean([int(key) % 2 == 0 for key in registry.members_of(0)])
+    assert found.low < right < found.high
+    assert told(registry)[0] == 6
+
+
+def test_pages_that_nobody_saw_are_approved_and_still_drawn_from() -> None:
+    registry = grouped()
+    registry.edit(Confirm([f"{number:03}" for number in range(10)], seen=["000", "001"]))
+    assert (len(registry.pinned), sorted(registry.looks)) == (10, ["000", "001"])
+    assert registry.log[-1].what["seen"] == ["000", "001"]
+    drawn = {answer(registry) for _ in range(COUNT - 2)}
+    assert drawn == registry.images.keys() - {"000", "001"}
+
+
 def test_it_is_kept_and_a_look_that_is_none_is_refused(tmp_path: Path) -> None:
     registry = grouped()
     save_registry(registry, tmp_path)
@@ -246,6 +275,17 @@ def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[s
         assert line in capsys.readouterr().out
     assert main(["categories", str(project), "right", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["drawn"] == 1
+
+
+def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> None:
+    asked = {"do": "confirm", "generation": window.get("state")["generation"], "rows": [0, 1, 2]}
+    assert window.do(**asked, seen=["x"])[0] == 409
+    assert window.do(**asked, seen=[0])[0] == 200
+    rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
+    assert [row["state"] for row in rows] == ["approved"] * 3 + ["suggested"] * (len(rows) - 3)
+    assert len(Project(project).registry.looks) == 1
+    assert window.get("right?within=0")["count"] < window.get("right")["count"]
+    assert window.ask("/api/right?within=99")[0] == 409
 
 
 def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:

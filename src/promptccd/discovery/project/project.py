@@ -99,7 +99,7 @@ class Project:
         self._store = _opened(self.folder)
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
-        self._is_blind = False
+        self._draw: Callable[[], tuple[str, int, int] | None] | None = None
         self._means: Means | None = None
         self._edited = time.monotonic()
         # A page writes the registry whole when nobody corrects anything, see `rest`.
@@ -275,7 +275,7 @@ class Project:
 
         def act() -> LogEntry:
             edit = make()
-            if self._is_blind:
+            if self._draw is not None:
                 drawn = self._draw()
                 if drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]:
                     raise GoneError(
@@ -356,13 +356,13 @@ class Project:
 
     # How much is right
 
-    def how_right(self) -> Right:
-        """How many images in groups are right, by those that were drawn blind; see `drawn` and `blind`."""
+    def how_right(self, category: int | None = None) -> Right:
+        """How many images in groups, or in one of them, are right, by those that were drawn blind; see `drawn`."""
         with self.still:
-            return how_right(self.registry, in_groups(self.registry, self._here()))
+            return how_right(self.registry, self._in_groups(category), category)
 
-    def drawn(self) -> str | None:
-        """The image to look at blind: drawn from all in groups that nobody has looked at; `None` if there is none.
+    def drawn(self, category: int | None = None) -> str | None:
+        """The image to look at blind: drawn from all in groups, or in one, that nobody has looked at; or `None`.
 
         What is corrected within `blind` answers it:
 
@@ -372,25 +372,27 @@ class Project:
             >>> print(project.how_right().line())  # doctest: +SKIP
         """
         with self.still:
-            found = self._draw()
+            found = draw(self.registry, self._in_groups(category), category)
         return None if found is None else found[0]
 
-    def _draw(self) -> tuple[str, int, int] | None:
-        return draw(self.registry, in_groups(self.registry, self._here()))
-
     @contextmanager
-    def blind(self) -> Iterator[None]:
+    def blind(self, category: int | None = None) -> Iterator[None]:
         """What is corrected within is an answer to `drawn`.
 
         Raises:
             GoneError: at a correction of other images.
         """
         with self.still:
-            self._is_blind = True
+            self._draw = lambda: draw(self.registry, self._in_groups(category), category)
             try:
                 yield
             finally:
-                self._is_blind = False
+                self._draw = None
+
+    def _in_groups(self, category: int | None) -> list[str]:
+        if category is not None:
+            self.registry.category(category)
+        return in_groups(self.registry, self._here(), category)
 
     def _here(self) -> Iterable[str]:
         """Images whose files are where they were."""

@@ -223,12 +223,15 @@ class ProjectView(Project):
         photos = self.photos
         return [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
 
-    def right(self) -> dict[str, Any]:
-        """How much is right, see `Right`, and the ``row`` that is to be looked at blind next."""
+    def right(self, category: int | None) -> dict[str, Any]:
+        """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
         with self.still:
             self.refresh()
-            drawn = self.drawn()
-            return {**asdict(self.how_right()), "row": None if drawn is None else self.photos.rows[drawn]}
+            drawn = self.drawn(category)
+            return {
+                **asdict(self.how_right(category)),
+                "row": None if drawn is None else self.photos.rows[drawn],
+            }
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.

@@ -139,7 +139,8 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
             raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
 
         def act() -> LogEntry:
-            with bench.blind() if asked.get("blind") is True else nullcontext():
+            within = None if asked.get("within") is None else _group({"group": asked["within"]})
+            with bench.blind(within) if asked.get("blind") is True else nullcontext():
                 return CORRECTIONS[do](bench, asked)
 
         return _json(await run_in_threadpool(bench.corrected, act))
@@ -156,7 +157,7 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
         Route("/api/search", as_json(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
         Route("/api/alike/{row:int}", as_json(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
         Route("/api/why/{row:int}", as_json(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
-        Route("/api/right", as_json(lambda bench, _: bench.right())),
+        Route("/api/right", as_json(_right)),
         Route("/api/rare", as_json(lambda bench, _: bench.rare())),
         Route("/api/questions", as_json(_questions)),
         Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
@@ -211,6 +212,11 @@ def _questions(bench: ProjectView, asked: Request) -> list[dict[str, int]]:
     if any(max(each) >= len(bench.photos.keys) for each in skipped):
         raise HTTPException(404, "There are no such photographs.")
     return bench.questions(skipped)
+
+
+def _right(bench: ProjectView, asked: Request) -> dict[str, Any]:
+    within = asked.query_params.get("within")
+    return bench.right(None if within is None else _whole(within))
 
 
 def _row(photos: Photos, asked: Request) -> int:
