@@ -1,9 +1,10 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
 import { home, NOWHERE } from "./api";
-import { Approve } from "./check";
+import { Approve, Check } from "./check";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
+import { Grow } from "./grow";
 import { Choice, GroupList, Groups, Name, Offer } from "./groups";
 import { Actions, showWhy, Top } from "./layers";
 import { PhotoMap } from "./map";
@@ -22,6 +23,7 @@ export function App({ desk }: { desk: Desk }) {
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
         {desk.place === "approve" && <Approve key={desk.group} desk={desk} />}
+        {desk.place === "check" && <Check desk={desk} />}
         {desk.place === "same" && <Same desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
         {desk.place === "changed" && <Changed desk={desk} />}
@@ -68,6 +70,7 @@ function Bar({ desk }: { desk: Desk }) {
       />
       <button class={desk.place === "map" ? "here" : ""} onClick={() => desk.go("map")}>{t("map")}</button>
       {desk.counts.open > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
+      {desk.counts.open > 0 && <button class={desk.place === "check" ? "here" : ""} onClick={() => desk.go("check")}>{t("check")}</button>}
       <button disabled={!undo} title={undo ? t("undoWhat", { cause: desk.cause(undo) }) : t("undo")} onClick={() => void desk.back()}>
         {t("undo")}
       </button>
@@ -111,6 +114,7 @@ function Head({ desk }: { desk: Desk }) {
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
         </span>
       </div>
+      {desk.place === "alike" && <Grow key={location.hash} desk={desk} />}
       {group && group.near.length > 0 && (
         <div class="row near">
           <small>{t("resembles")}</small>
@@ -168,7 +172,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     x: () => void desk.setAside(rows),
     w: () => showWhy(desk),
     i: () => showWhy(desk),
-    l: () => desk.go("alike", rows[0]),
+    l: () => desk.go("alike", rows.join()),
     ".": () => void desk.again(),
   };
   const anywhere: Record<string, () => void> = {

@@ -3,7 +3,7 @@ import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getCo
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "approve" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "approve" | "check" | "same" | "map" | "changed" | "moved" | "doubted" | "away" | "aside" | "rare";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -58,6 +58,7 @@ export class Desk {
   private retaken: number | null = null; // whose answer was taken back
   private reached = -1; // in the order of what is sorted
   private answered = 0;
+  likes = new Map<number, number>(); // of those that are like some examples
   private found: number[] = [];
   private names = new Map<number, string[]>();
   private settling = 0;
@@ -256,8 +257,8 @@ export class Desk {
   // What is shown
 
   /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
-  go(place: Place, value: number | string = ""): void {
-    location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+  go(place: Place, value: number | string = "", more: Record<string, string> = {}): void {
+    location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }), ...more }).toString();
   }
 
   /** Shows the place of the address, once what it lists is there; who has gone on meanwhile stays where they are. */
@@ -268,7 +269,8 @@ export class Desk {
     const named = (asked.get("view") as Place | null) ?? "groups";
     const place = (named === "group" || named === "approve" || (named === "desk" && of)) && !this.byId.has(Number(of)) ? "groups" : named;
     try {
-      const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
+      const alike = place === "alike" ? await get<{ rows: number[]; like: number[] }>(`alike?${new URLSearchParams({ rows: of, unlike: asked.get("not") ?? "", ...(asked.get("in") ? { within: asked.get("in")! } : {}) }).toString()}`) : null;
+      const found = alike ? alike.rows
         : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
@@ -276,6 +278,7 @@ export class Desk {
       if (location.hash !== hash) return;
       this.found = place === "moved" || place === "doubted" ? change![place] : found;
       this.change = change;
+      this.likes = new Map(alike?.rows.map((row, at) => [row, alike.like[at]]));
     } catch (error) {
       return this.fail(error);
     }
@@ -377,7 +380,7 @@ export class Desk {
 
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
-    return !["groups", "desk", "approve", "same", "map", "changed"].includes(this.place);
+    return !["groups", "desk", "approve", "check", "same", "map", "changed"].includes(this.place);
   }
 
   /** The photograph that is sorted now, until a person goes on; another window does not take it away. */
@@ -558,6 +561,11 @@ export class Desk {
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
     if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
+  }
+
+  /** Puts each of these into the group at its place, all in one step. */
+  sort(rows: number[], to: (number | null)[]): Promise<boolean> {
+    return this.edit({ do: "sort", rows, to }, "sorted", { n: rows.length });
   }
 
   /** Says that all of these are right, of which a person has looked at some. */

@@ -19,6 +19,7 @@ from promptccd.registry.edits import NotACategory as NotACategory
 from promptccd.registry.edits import Rename as Rename
 from promptccd.registry.edits import SetAside as SetAside
 from promptccd.registry.edits import SetImagesAside as SetImagesAside
+from promptccd.registry.edits import Sort as Sort
 from promptccd.registry.edits import Split as Split
 from promptccd.registry.edits import TakeBack as TakeBack
 from promptccd.registry.files import JOURNAL as JOURNAL

@@ -309,6 +309,32 @@ class Move(Edit):
         draft.settle_links(keys)
 
 
+@dataclass(frozen=True, eq=False)
+class Sort(Edit):
+    """Put images into several categories in one step, or leave them there.
+
+    Attributes:
+        images: their keys.
+        to: the category of each, as in `Move`.
+        prototypes: the same.
+    """
+
+    kind: ClassVar[str] = "sort"
+    images: Sequence[str]
+    to: Sequence[int | None]
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+
+    def apply(self, draft: Draft) -> None:
+        """See `Edit.apply`."""
+        if len(draft.check_images(self.images)) != len(self.to):
+            raise RegistryError(f"Expected a category for each of {len(self.images)} images, each once.")
+        for target in dict.fromkeys(self.to):
+            mine = [key for key, each in zip(self.images, self.to, strict=True) if each == target]
+            Move(mine, target).apply(draft)
+        for identity, vector in self.prototypes.items():
+            draft.set_prototype(identity, vector)
+
+
 ASIDE = "set aside"  # name of the category of single images
 
 

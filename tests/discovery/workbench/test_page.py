@@ -558,7 +558,7 @@ def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Pers
 
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
     kept: list[Route] = []
-    person.page.route("**/api/alike/3", lambda route: kept.append(route))
+    person.page.route("**/api/alike?rows=3*", lambda route: kept.append(route))
     person.go("view=alike&of=3")
     person.go("view=groups")
     person.page.locator(".card .name").first.click()
@@ -572,7 +572,7 @@ def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: P
 
 def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
     person.page.route(
-        "**/api/alike/3", lambda route: route.fulfill(status=404, body="There is no such photograph.")
+        "**/api/alike?rows=3*", lambda route: route.fulfill(status=404, body="There is no such photograph.")
     )
     person.go("view=alike&of=3")
     person.said("There is no such photograph")

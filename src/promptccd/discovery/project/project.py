@@ -138,6 +138,12 @@ class Project:
 
         return self.edit(lambda: corrections.move(self.means(), images, to))
 
+    def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
+        """Put each image into the category that stands at its place in `to`, all in one step."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.sort(self.means(), images, to))
+
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
         """Make images of any categories a category of their own."""
         from promptccd.discovery.project import corrections

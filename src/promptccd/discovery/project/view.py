@@ -184,6 +184,41 @@ class ProjectView(Project):
         """Rows of the photographs most like one, itself first."""
         return likest(self.features(), row, most, len(self.photos.keys))
 
+    def like_these(
+        self, rows: Sequence[int], unlike: Sequence[int] = (), within: int | None = None, most: int = 1000
+    ) -> dict[str, Any]:
+        """Rows of the photographs most like any of some, these first, with the likeness of each in 0..1.
+
+        Args:
+            rows: examples.
+            unlike: photographs of another kind; what is more like one of them is left out.
+            within: the category that all are in.
+            most: at most so many.
+        """
+        features, group = self.features(), self.columns().group
+        matrix = features.matrix[: len(group)]
+        like = (matrix @ matrix[list(rows)].T).amax(1).clamp(0, 1).numpy()
+        keep = features.there[: len(group)] & (True if within is None else group == within)
+        if unlike:
+            keep &= like >= (matrix @ matrix[list(unlike)].T).amax(1).numpy()
+        like[list(rows)], keep[list(rows)], keep[list(unlike)] = 1, True, False
+        found = np.flatnonzero(keep)
+        is_example = np.isin(found, list(rows))
+        found = found[np.lexsort((found, -like[found], ~is_example))][:most]
+        return {"rows": found.tolist(), "like": [round(float(each), 3) for each in like[found]]}
+
+    def screen(self, skipped: Sequence[int]) -> dict[str, Any] | None:
+        """What to check next, see `proposals.screen`, with rows in the place of keys."""
+        from promptccd.discovery.project.proposals import screen
+
+        features, keys = self.features(), self.photos.keys
+        with self.still:
+            registry, here = self.registry.copy(), self._in_groups(None)
+        found = screen(registry, features, here, {keys[row] for row in skipped})
+        if found is not None:
+            found["rows"] = [self.photos.rows[key] for key in found.pop("images")]
+        return found
+
     def rare(self, most: int = 200) -> list[int]:
         """Rows of the photographs to look at first, see `rare_first`."""
         photos, features = self.photos, self.features()
