@@ -202,14 +202,16 @@ def main() -> None:
                 approved = person.groups[2] & 1 == 1
                 print(
                     f"{found.name}: approved {100 * approved.mean():.1f} %, of which "
-                    f"{100 * person.right[approved].mean():.1f} % are right, in {person.actions - before} actions; names {before}",
+                    f"{100 * person.right[approved].mean():.1f} % are right, in {person.actions - before} actions; "
+                    f"names {before}",
                     flush=True,
                 )
             left = list(MILESTONES)
             while left:
                 while left and person.right.mean() >= left[0]:
+                    count = len(person.seen)
                     print(
-                        f"{found.name}: {left.pop(0):.0%} right after {person.actions} actions, {len(person.seen)} checked",
+                        f"{found.name}: {left.pop(0):.0%} right after {person.actions}, {count} checked",
                         flush=True,
                     )
                 if left and not person.check():

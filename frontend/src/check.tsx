@@ -16,24 +16,24 @@ const HOUR_MS = 3_600_000;
 export function Approve({ desk }: { desk: Desk }) {
   const group = desk.byId.get(desk.group)!;
   const { sure } = desk.columns;
-  const rows = useRef(desk.columns.group.length ? ofGroup() : []).current;
+  const first = useRef<number[] | null>(null);
+  const isThere = (row: number) => desk.isOpen(row) && desk.columns.group[row] === desk.group; // and no other window has moved it
+  const rows = (first.current ??= Array.from(desk.columns.group.keys()).filter(isThere).sort((a, b) => sure[b] - sure[a] || a - b));
   const [{ from, to, pages, isBad }, setFound] = useState({ from: 0, to: rows.length, pages: 1, isBad: false });
   const seen = useRef<number[]>([]);
   const end = isBad ? from + Math.ceil((to - from) / 2) : Math.min(to, from + PAGE * pages);
-  const page = rows.slice(Math.max(from, end - PAGE), end);
+  const page = rows.slice(Math.max(from, end - PAGE), end).filter(isThere);
   const isDone = from >= to || (isBad && to - from <= LEAST);
 
-  function ofGroup(): number[] {
-    const all = Array.from(desk.columns.group.keys()).filter((row) => desk.isOpen(row) && desk.columns.group[row] === desk.group);
-    return all.sort((a, b) => sure[b] - sure[a] || a - b);
-  }
   useEffect(() => {
     if (!isDone) return;
-    if (!from) return next();
-    desk.pace.approved += from;
-    void desk.approve(rows.slice(0, from), seen.current, pace(desk)).then((done) => {
-      if (done) next();
-      else desk.pace.approved -= from;
+    const approved = rows.slice(0, from).filter(isThere);
+    if (!approved.length) return next();
+    desk.pace.approved += approved.length;
+    void desk.approve(approved, seen.current.filter(isThere), pace(desk)).then((done) => {
+      if (done) return next();
+      desk.pace.approved -= approved.length;
+      desk.go("group", desk.group);
     });
   }, [isDone]);
   const next = () => {
@@ -64,7 +64,7 @@ export function Approve({ desk }: { desk: Desk }) {
           ))}
         </ul>
         <p class="row">
-          <button class="primary" onClick={right}><kbd>↵</kbd> {t("allRight", { n: page.length })}</button>
+          <button class="primary" onClick={right}><kbd>Enter</kbd> {t("allRight", { n: page.length })}</button>
           <button onClick={wrong}><kbd>X</kbd> {t("someWrong")}</button>
           <button onClick={stop}><kbd>S</kbd> {t("enough")}</button>
           <small>{t("approvedSoFar", { n: from, of: rows.length })}</small>
@@ -147,22 +147,22 @@ export function Check({ desk }: { desk: Desk }) {
     }; // prettier-ignore
     return keys[digit ?? (event.key.length > 1 ? event.key : event.key.toLowerCase())];
   };
-  const where = (each: number) => (said.has(each) ? desk.groupName(said.get(each)!) : "");
+  const where = (each: number) => (said.has(each) ? `→ ${desk.groupName(said.get(each)!)}` : desk.groupName(desk.columns.group[each]));
   return (
     <Keyed desk={desk} act={act}>
       <div class="screen">
-        <h2 dir="auto">{t("checkHow", { name: group.name, n: screen.approved })}</h2>
+        <h2 dir="auto">{t(screen.approved ? "checkHow" : "checkFirst", { name: group.name, n: screen.approved })}</h2>
         <p><RightLine desk={desk} /></p>
         <ul class="page" ref={grid} aria-label={t("photos", { n: rows.length })}>
           {rows.map((each, index) => (
             <li key={each} class={`${each === row ? "here" : ""}${picked.includes(each) ? " picked" : ""}`} onMouseEnter={() => setAt(index)} onClick={(event) => pick(each, event.shiftKey)}>
-              <img src={desk.picture(each, 320)} alt={`${desk.label(each)} ${where(each)}`} title={desk.name(each)} data-row={each} />
-              <small dir="auto">{where(each) || t("isNow", { name: desk.groupName(desk.columns.group[each]) })}</small>
+              <img src={desk.picture(each, 320)} alt={`${desk.name(each)}, ${where(each)}`} title={desk.name(each)} data-row={each} />
+              <small dir="auto">{where(each)}</small>
             </li>
           ))}
         </ul>
         <p class="row">
-          <button class="primary" onClick={() => void take()}><kbd>↵</kbd> {t("checkDo", { n: rows.length - [...said.keys()].filter((each) => rows.includes(each)).length, name: group.name })}</button>
+          <button class="primary" onClick={() => void take()}><kbd>Enter</kbd> {t("checkDo", { n: rows.length - [...said.keys()].filter((each) => rows.includes(each)).length, name: group.name })}</button>
           <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
           <button onClick={() => desk.open({ kind: "move", rows: about })}><kbd>M</kbd> {t("moveTo")}</button>
           <button onClick={() => say(null)}><kbd>0</kbd> {t("noGroup")}</button>

@@ -69,6 +69,22 @@ def why(page: Page) -> None:
     page.locator(".why img").first.wait_for()
 
 
+def approve(page: Page) -> None:
+    page.evaluate("location.hash = 'view=approve&of=0'")
+    page.locator(".page img").first.wait_for()
+
+
+def check(page: Page) -> None:
+    page.evaluate("location.hash = 'view=check'")
+    page.locator(".page img").first.wait_for()
+    page.locator(".page li").first.click()
+
+
+def grow(page: Page) -> None:
+    page.evaluate("location.hash = 'view=alike&of=3'")
+    page.locator(".like").first.wait_for()
+
+
 def desk(page: Page) -> None:
     page.evaluate("location.hash = 'view=desk'")
     page.locator(".answers .offer").first.wait_for()
@@ -95,7 +111,7 @@ def take_away(page: Page) -> None:
 
 
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, same, plane, changed, take_away,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, approve, check, grow, same, plane, changed, take_away,
 ]  # fmt: skip
 
 

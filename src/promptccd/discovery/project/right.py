@@ -8,6 +8,7 @@ how many are left.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import ceil, floor
 
 import numpy as np
 
@@ -105,9 +106,9 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
         wrong += generator.permutation(wrong_left(draws, left))
     count = looked + sum(left for _, left in strata)
     tail = (1 - COVERS) / 2
-    low, middle, high = (np.quantile(wrong, [tail, 0.5, 1 - tail]) / count).tolist()
+    few, middle, many = np.quantile(wrong, [tail, 0.5, 1 - tail]).tolist()
     erred = MOST_ERRORS * looked / count
-    return 1 - middle, max(0.0, 1 - high - erred), 1 - low
+    return 1 - middle / count, max(0.0, 1 - ceil(many) / count - erred), 1 - floor(few) / count
 
 
 def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:
