@@ -111,7 +111,8 @@ def take_away(page: Page) -> None:
 
 
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, approve, check, grow, same, plane, changed, take_away,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, approve, check, grow, same, plane,
+    changed, take_away,
 ]  # fmt: skip
 
 
