@@ -8,7 +8,6 @@ from promptccd.registry.changes import GROUPING as GROUPING
 from promptccd.registry.changes import LogEntry as LogEntry
 from promptccd.registry.changes import StageChange as StageChange
 from promptccd.registry.edits import Answer as Answer
-from promptccd.registry.edits import Blind as Blind
 from promptccd.registry.edits import Confirm as Confirm
 from promptccd.registry.edits import Edit as Edit
 from promptccd.registry.edits import Forget as Forget

@@ -494,34 +494,3 @@ class Forget(Edit):
         for key in keys:
             for table in ("members", "confidences", "pinned", "forbidden", "looks", "images"):
                 draft.put(table, key, None)
-
-
-@dataclass(frozen=True, eq=False)
-class Blind(Edit):
-    """A correction of an image that was drawn, and that nobody chose.
-
-    Attributes:
-        said: the correction.
-        image: the key of the image.
-        left: see `Look`.
-        quarter: the same.
-    """
-
-    said: Edit
-    image: str
-    left: int
-    quarter: int
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """That of the correction."""
-        return self.said.kind
-
-    def to_dict(self) -> dict[str, Any]:
-        """See `Edit.to_dict`."""
-        return self.said.to_dict()
-
-    def apply(self, draft: Draft) -> None:
-        """See `Edit.apply`."""
-        draft.drawn[self.image] = self.left, self.quarter
-        self.said.apply(draft)

@@ -268,12 +268,15 @@ class CategoryRegistry:
             history=replace(self._history, log=[*self._history.log], redo=[*self._history.redo]),
         )
 
-    def edit(self, edit: Edit, time: str | None = None) -> LogEntry:
+    def edit(
+        self, edit: Edit, time: str | None = None, drawn: Mapping[str, tuple[int, int]] | None = None
+    ) -> LogEntry:
         """Make an edit; what was undone before can no longer be redone.
 
         Args:
             edit: one of those in `promptccd.registry.edits`.
             time: when, in ISO 8601, for the log.
+            drawn: ``left`` and ``quarter``, see `Look`, of an image that nobody chose.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
@@ -283,6 +286,7 @@ class CategoryRegistry:
                 f"Expected an ISO time of at most {LONGEST_TIME} characters, got {time[:60]!r}."
             )
         with self._draft() as draft:
+            draft.drawn |= drawn or {}
             edit.apply(draft)
             patch = draft.finish()
         return self._commit(draft, patch, edit.kind, edit.to_dict(), time=time)

@@ -12,7 +12,6 @@ from promptccd.discovery import Project
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.registry import (
-    Blind,
     CategoryRegistry,
     Confirm,
     Edit,
@@ -48,8 +47,12 @@ def answer(registry: CategoryRegistry, wrong_from: int = COUNT // 2) -> str:
     """A person looks at the image that is drawn, and says the truth."""
     drawn = draw(registry, registry.members)
     assert drawn is not None
-    registry.edit(Blind(truth(registry, drawn[0], wrong_from), *drawn))
+    blindly(registry, drawn, truth(registry, drawn[0], wrong_from))
     return drawn[0]
+
+
+def blindly(registry: CategoryRegistry, drawn: tuple[str, int, int], said: Edit) -> None:
+    registry.edit(said, drawn={drawn[0]: drawn[1:]})
 
 
 def truth(registry: CategoryRegistry, key: str, wrong_from: int = COUNT // 2) -> Edit:
@@ -122,7 +125,7 @@ def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float
                 drawn = draw(registry, registry.members)
                 key = drawn[0]
                 said = Move([key], 1 - registry.members[key]) if key in wrong else Confirm([key])
-                registry.edit(Blind(said, *drawn))
+                blindly(registry, drawn, said)
                 wrong.discard(key)
             for key in sorted(wrong)[: total // 4]:
                 registry.edit(Move([key], 1 - registry.members[key]))
@@ -159,7 +162,7 @@ def test_to_gather_or_take_out_says_that_it_was_wrong() -> None:
     for edit in (lambda key: Gather([key], np.eye(4)[3]), lambda key: Move([key], None)):
         registry = grouped()
         drawn = draw(registry, registry.members)
-        registry.edit(Blind(edit(drawn[0]), *drawn))
+        blindly(registry, drawn, edit(drawn[0]))
         assert told(registry) == (1, 1)
 
 
@@ -208,7 +211,7 @@ def test_a_category_is_spoken_for_by_what_was_drawn_from_it_alone() -> None:
     for _ in range(8):
         keys = registry.members_of(0)
         drawn = draw(registry, keys, 0)
-        registry.edit(Blind(truth(registry, drawn[0]), *drawn))
+        blindly(registry, drawn, truth(registry, drawn[0]))
     found = how_right(registry, registry.members_of(0), 0)
     wrong = sum(int(key) >= COUNT // 2 for key, look in registry.looks.items() if look.quarter == 4)
     assert (found.drawn, found.wrong) == (8, wrong)

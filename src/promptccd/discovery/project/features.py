@@ -148,17 +148,6 @@ def _by_home(homes: Mapping[str, int | None]) -> dict[int, list[str]]:
     return found
 
 
-def likest(features: Features, row: int, most: int, among: int) -> list[int]:
-    """Rows of the images most like one, of the first so many, itself first; only itself if it has no features."""
-    if not features.there[row]:
-        return [row]
-    there = features.there[:among]
-    likeness: Tensor = features.matrix[:among] @ features.matrix[row]
-    likeness[torch.from_numpy(~there)] = -torch.inf
-    likeness[row] = torch.inf
-    return likeness.topk(min(most, int(there.sum()))).indices.tolist()
-
-
 LAYOUT = "layout.bin"
 NEAREST, JITTER = 3, 0.006  # a photograph that t-SNE has not placed lies amid so many placed ones
 _AT_ONCE = 4096

@@ -23,7 +23,6 @@ from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError, nothing_at
 from promptccd.registry import (
     LONGEST_JOURNAL,
-    Blind,
     CategoryRegistry,
     Confirm,
     Edit,
@@ -280,15 +279,10 @@ class Project:
         """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
 
         def act() -> LogEntry:
-            edit = make()
-            if self._draw is not None:
-                drawn = self._draw()
-                if drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]:
-                    raise GoneError(
-                        "It is another photograph's turn: somebody has looked at this one meanwhile."
-                    )
-                edit = Blind(edit, *drawn)
-            return self.registry.edit(edit, time=now())
+            edit, drawn = make(), self._draw and self._draw()
+            if self._draw and (drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]):
+                raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
+            return self.registry.edit(edit, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None)
 
         return self.correct(act)
 

@@ -13,7 +13,7 @@ import torch
 
 from promptccd.data.file_names import display_name
 from promptccd.discovery.categories import assigned
-from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out, likest
+from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.folder import PROJECT, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
@@ -180,10 +180,6 @@ class ProjectView(Project):
 
     # What is shown
 
-    def alike(self, row: int, most: int = 200) -> list[int]:
-        """Rows of the photographs most like one, itself first."""
-        return likest(self.features(), row, most, len(self.photos.keys))
-
     def like_these(
         self, rows: Sequence[int], unlike: Sequence[int] = (), within: int | None = None, most: int = 1000
     ) -> dict[str, Any]:
@@ -198,7 +194,7 @@ class ProjectView(Project):
         features, group = self.features(), self.columns().group
         matrix = features.matrix[: len(group)]
         like = (matrix @ matrix[list(rows)].T).amax(1).clamp(0, 1).numpy()
-        keep = features.there[: len(group)] & (True if within is None else group == within)
+        keep = (like > 0) & (True if within is None else group == within)
         if unlike:
             keep &= like >= (matrix @ matrix[list(unlike)].T).amax(1).numpy()
         like[list(rows)], keep[list(rows)], keep[list(unlike)] = 1, True, False
@@ -242,8 +238,7 @@ class ProjectView(Project):
         if not features.there[row]:
             return why
         if home != NOWHERE:
-            near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
-            why["like"] = near[:3]
+            why["like"] = self.like_these([row], within=home, most=4)["rows"][1:]
         found = registry.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
