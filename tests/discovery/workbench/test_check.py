@@ -61,6 +61,14 @@ def test_the_surest_stand_for_a_group_until_as_many_are_approved() -> None:
     assert (found["approved"], SEEDS) == (0, 4)
 
 
+def test_a_photograph_that_stands_for_its_group_does_not_speak_for_itself() -> None:
+    """Two of kind 1 are alone in group 0."""
+    registry, features = sorted_wrong()
+    rest = ["30", "31", "32", "33"]
+    found = screen(registry, features, ["00", "01", *rest], rest)
+    assert (found["group"], set(found["images"])) == (1, {"00", "01"})
+
+
 def test_what_was_skipped_or_approved_is_not_asked_about_and_it_ends() -> None:
     registry, features = sorted_wrong()
     skipped, screens = set[str](), 0

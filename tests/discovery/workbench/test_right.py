@@ -112,6 +112,15 @@ def test_all_looked_at_by_draws_is_known_but_for_errors() -> None:
     assert (found.share, found.high, round(found.low, 3)) == (1, 1, 0.95)
 
 
+def test_where_nothing_is_wrong_the_range_reaches_all() -> None:
+    registry = grouped(wrong_from=COUNT)
+    for _ in range(30):
+        answer(registry, wrong_from=COUNT)
+    found = how_right(registry, registry.members)
+    assert (found.high, found.wrong) == (1, 0)
+    assert found.low < 0.97
+
+
 @pytest.mark.parametrize("share", [0.3, 0.05])
 def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float) -> None:
     """After 24 draws they correct half of what is wrong, which says nothing about draws."""
