@@ -354,6 +354,9 @@ def opened(project: Path) -> Iterator[Window]:
 # ------------------------------------------------------------------------------------------------ what is held
 
 
+SAME = "--precision", "fp32"  # processors with products in bfloat16 disagree in the third digit
+
+
 def write_project(here: Path) -> Written:
     """Three stages of photographs with corrections by command and by window between them, and what is exported."""
     texts, out = Written(), here / "found"
@@ -371,7 +374,9 @@ def write_project(here: Path) -> Written:
     key = {name: picture.key for name, picture in seen.items() if picture is not None}
 
     def discover(stage: int, *more: object) -> str:
-        return said("discover", "photographs", albums[stage - 1], "--out", out, "--device", "cpu", *more)
+        return said(
+            "discover", "photographs", albums[stage - 1], "--out", out, "--device", "cpu", *SAME, *more
+        )
 
     def correct(*words: object) -> None:
         said("categories", out, *words)

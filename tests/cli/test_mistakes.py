@@ -78,6 +78,8 @@ MISTAKES = {
     "a field of another variant": ("train --config {recipe} --pool_size 5", "promptccd has no pool_size"),
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
     "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
+    "a name that says none": ("train --output_dir none", "training.output_dir is needed, and 'none' would be the name"),
+    "a cache that says none": ("data cache gcd-digits --image_cache NULL", "or write './NULL' for a folder"),
     "a name that is blank": ("train --output_dir ''", "Expected training.output_dir to be a name"),
     "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
     "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),

@@ -15,7 +15,7 @@ from promptccd import PromptCCDModel
 from promptccd.models.backbones import blocks_of
 from promptccd.runs import train_run
 from promptccd.training import trainer
-from promptccd.training.compiling import WholeBatches, why_not_compiled
+from promptccd.training.compiling import WholeBatches
 from promptccd.training.frozen_prefix import frozen_prefix
 from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
@@ -68,14 +68,8 @@ def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
     assert graphs.rows == [2] * 10
 
 
-def test_a_machine_without_a_compiler_says_what_is_missing() -> None:
-    def missing(graph: torch.fx.GraphModule, inputs: list[Any]) -> None:
-        raise FileNotFoundError("no c++ here\nnor anywhere")
-
-    said = why_not_compiled(torch.device("cpu"), missing)
-    assert "no c++ here" in said
-    assert "\n" not in said
-    assert why_not_compiled(torch.device("cpu"), "eager") == ""
+def without_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    raise FileNotFoundError("no c++ here\nnor anywhere")
 
 
 def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[str, bytes]:
@@ -95,15 +89,12 @@ def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
     values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant="promptccd-gcd")
     values["training"] |= {"epochs": 1, "batch_size": 16}
     plain, graphs = trained(values, tmp_path / "plain"), Graphs()
-    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
-    monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "no c++ here")
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=without_compiler))
     assert trained(values, tmp_path / "without", compile=True) == plain
-    assert graphs.rows == []
-    assert (
-        caplog.text.count("Nothing is compiled on this machine, and training goes on without: no c++ here")
-        == 4
-    )
-    monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "")
+    said = [each.message for each in caplog.records if "trained without: " in each.message]
+    assert len(said) == 4
+    assert all("no c++ here" in each and "\n" not in each for each in said)
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
     assert trained(values, tmp_path / "with", compile=True) == plain
     assert graphs.rows == [32] * 4  # two views of 16 images; the last batch of a stage is smaller
 
@@ -123,7 +114,6 @@ def test_every_method_is_compiled_whole(
     }
     plain, graphs = trained(values, tmp_path / "plain"), Graphs()
     monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
-    monkeypatch.setattr(trainer, "why_not_compiled", lambda device: "")
     counters.clear()
     assert trained(values, tmp_path / "with", compile=True) == plain
     assert len(graphs.rows) >= 2  # a graph for each stage at least

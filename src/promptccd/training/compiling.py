@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import TorchDynamoException
 
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbones import blocks_of
@@ -21,7 +22,7 @@ class WholeBatches:
     """The forward of a model, compiled for as many rows as a whole batch has.
 
     Others run uncompiled. So which kernels compute a batch does not depend on the batches before it, and a training
-    that goes on after a kill runs the same ones.
+    that goes on after a kill runs the same ones. Where no step can be compiled none is, which is said.
 
     Args:
         model: of this stage.
@@ -43,14 +44,10 @@ class WholeBatches:
             return self.wrapped(pixel_values, **options)
         if (prefix := getattr(self.model.backbone, "frozen_prefix", None)) is not None:
             prefix.follow(blocks_of(self.model.backbone)[:-1])
-        return self._compiled(pixel_values, **options)
-
-
-def why_not_compiled(device: torch.device, backend: Backend = "inductor") -> str:
-    """What keeps this machine from compiling for a device, in a line; empty where nothing does."""
-    try:
-        compiled: Callable[..., torch.Tensor] = torch.compile(torch.tanh, backend=backend)
-        compiled(torch.ones(2, device=device, requires_grad=True)).sum().backward()
-    except Exception as error:  # of a compiler, of which there are many, or of its absence
-        return one_line(error)[:200] or type(error).__name__
-    return ""
+        try:
+            return self._compiled(pixel_values, **options)
+        except TorchDynamoException as error:  # of a compiler, of which there are many, or of its absence
+            why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
+            logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
+            self._compiled = self.wrapped
+            return self.wrapped(pixel_values, **options)

@@ -16,7 +16,7 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.compiling import WholeBatches, why_not_compiled
+from promptccd.training.compiling import WholeBatches
 from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.features import extract_features
 from promptccd.training.frozen_prefix import frozen_prefix
@@ -190,10 +190,7 @@ class StageTrainer:
         )
 
     def _compiled(self, wrapped: nn.Module) -> Forward:
-        """The model with its steps compiled; where this machine cannot, the model, and it is said."""
-        if problem := why_not_compiled(self.accelerator.device):
-            logger.warning("Nothing is compiled on this machine, and training goes on without: %s", problem)
-            return wrapped
+        """The model with its steps compiled."""
         whole = np.arange(min(self.plan.batch_size, len(self.images)))
         share = share_of(whole, self.accelerator.num_processes, self.accelerator.process_index)
         return WholeBatches(self.model, wrapped, len(share) * self.views.options.num_views)

@@ -209,7 +209,9 @@ def trained(
     images = StageImages.read(stages[0], 0, progress.progress_bar)
     labels = torch.from_numpy(stages[0].labels[images.positions])
     views = ViewOptions(image_size=16, resize_size=18)
-    arguments = TrainingArguments(epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0)
+    arguments = TrainingArguments(
+        epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0, save_minutes=0
+    )
     StageTrainer(
         model, StageContext(images, labels), MetaGCDObjective,
         arguments=arguments, views=TrainingViews(views),
