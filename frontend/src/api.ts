@@ -73,6 +73,17 @@ export interface About {
   place: string;
 }
 
+/** How much of what is in groups is right, in 0..1; null as long as nothing was drawn blind. */
+export interface Right {
+  share: number | null;
+  low: number | null;
+  high: number | null;
+  drawn: number;
+  wrong: number;
+  looked: number;
+  row: number | null; // drawn to be looked at next
+}
+
 export interface Why {
   group: number | null;
   set: boolean;

@@ -1,10 +1,12 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
 import { home, NOWHERE } from "./api";
 import { goToArea } from "./areas";
+import { Approve, Check } from "./check";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
+import { Grow } from "./grow";
 import { Choice, GroupList, Groups, Name, Offer } from "./groups";
 import { Actions, showWhy, Top } from "./layers";
 import { PhotoMap } from "./map";
@@ -22,6 +24,8 @@ export function App({ desk }: { desk: Desk }) {
         {inGrid && <GroupList desk={desk} />}
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
+        {desk.place === "approve" && <Approve key={desk.group} desk={desk} />}
+        {desk.place === "check" && <Check desk={desk} />}
         {desk.place === "same" && <Same desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
         {desk.place === "changed" && <Changed desk={desk} />}
@@ -45,7 +49,6 @@ export function App({ desk }: { desk: Desk }) {
 
 function Bar({ desk }: { desk: Desk }) {
   const { title, photos, undo, redo, can_write, locked } = desk.summary!;
-  const unsure = desk.counts.unsure;
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
   return (
@@ -72,7 +75,8 @@ function Bar({ desk }: { desk: Desk }) {
         }}
       />
       <button class={desk.place === "map" ? "here" : ""} onClick={() => desk.go("map")}>{t("map")}</button>
-      {unsure > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
+      {desk.counts.open > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
+      {desk.counts.open > 0 && <button class={desk.place === "check" ? "here" : ""} onClick={() => desk.go("check")}>{t("check")}</button>}
       <button disabled={!undo} title={undo ? t("undoWhat", { cause: desk.cause(undo) }) : t("undo")} onClick={() => void desk.back()}>
         {t("undo")}
       </button>
@@ -101,6 +105,8 @@ function Head({ desk }: { desk: Desk }) {
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
+        {group && <button onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
+        {group && <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>}
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.setAside([], group.id)}>{t("asideDo")}</button>}
@@ -115,6 +121,7 @@ function Head({ desk }: { desk: Desk }) {
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
         </span>
       </div>
+      {desk.place === "alike" && <Grow key={location.hash} desk={desk} />}
       {group && group.near.length > 0 && (
         <div class="row near">
           <small>{t("resembles")}</small>
@@ -174,7 +181,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     x: () => void desk.setAside(rows),
     w: () => showWhy(desk),
     i: () => showWhy(desk),
-    l: () => desk.go("alike", rows[0]),
+    l: () => desk.go("alike", rows.join()),
     ".": () => void desk.again(),
     ...(desk.summary.can_write && { f: () => desk.open({ kind: "file", row: rows[0] }) }),
   };

@@ -1,9 +1,9 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getColumns, getDates, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getColumns, getDates, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, Right, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-const PLACES = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"] as const;
+const PLACES = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "approve", "check", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"] as const;
 export type Place = (typeof PLACES)[number];
 export type Order = "typical" | "unsure" | "file" | "date" | "late";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
@@ -20,6 +20,7 @@ export type Layer =
 
 const NAMES_AT_ONCE = 500;
 const UNSURE_BELOW = 128;
+const BLIND_EACH = 5; // of what is sorted one by one, one is drawn blind
 const STAYS_MS = 1500;
 const SLOW_MS = 1000;
 const SAID_MS = 10_000;
@@ -56,8 +57,16 @@ export class Desk {
   lost = false;
   over = "";
   private lostWhy = "";
-  counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+  counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   folders: Folder[] = [];
+  right: Right | null = null;
+  isBlind = false; // whether what is sorted now was drawn, and not the least sure
+  readonly pace = { approved: 0, began: 0 }; // of what is approved by pages, in this window
+  within: number | null = null; // the group that is drawn from alone
+  private retaken: number | null = null; // whose answer was taken back
+  private reached = -1; // in the order of what is sorted
+  private answered = 0;
+  likes = new Map<number, number>(); // of those that are like some examples
   private found: number[] = [];
   private known = new Map<string, unknown>(); // what the server was asked once
   private names = new Map<number, string[]>();
@@ -137,7 +146,7 @@ export class Desk {
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
-    if (this.place !== "group" || this.byId.has(this.group)) return;
+    if ((this.place !== "group" && this.place !== "approve") || this.byId.has(this.group)) return;
     this.say("groupGone");
     this.go("groups");
   }
@@ -145,13 +154,14 @@ export class Desk {
   /** Counts what the places hold, once for every state. */
   private tally(): void {
     const { group, flags } = this.columns;
-    this.counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+    this.counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
     for (let row = 0; row < group.length; row++) {
       if (this.isAway(row)) {
         this.counts.away++;
         continue;
       }
       this.counts.all++;
+      if (this.isOpen(row)) this.counts.open++;
       if (group[row] === ASIDE) this.counts.aside++;
       else if (group[row] === NOWHERE) this.counts.none++;
       else if (this.isUnsure(row)) this.counts.unsure++;
@@ -204,9 +214,23 @@ export class Desk {
     return Boolean(this.columns.flags[row] & AWAY);
   }
 
+  /** Whether it is in a group in which nobody has put or left it. */
+  isOpen(row: number): boolean {
+    const { group, flags } = this.columns;
+    return !(flags[row] & (SET | AWAY)) && group[row] >= 0;
+  }
+
   isUnsure(row: number): boolean {
-    const { group, sure, flags } = this.columns;
-    return sure[row] < UNSURE_BELOW && !(flags[row] & (SET | AWAY)) && group[row] >= 0;
+    return this.columns.sure[row] < UNSURE_BELOW && this.isOpen(row);
+  }
+
+  /** Asks how much is right, and which photograph was drawn. */
+  async loadRight(): Promise<void> {
+    const within = this.place === "desk" ? this.within : null;
+    this.right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    if (within !== null) this.sorting = this.right.row;
+    if (within !== null || this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
+    this.changed();
   }
 
   label(row: number): string {
@@ -257,7 +281,7 @@ export class Desk {
       away: (row) => this.isAway(row),
       aside: (row) => group[row] === ASIDE && !this.isAway(row),
       unsure: (row) => this.isUnsure(row),
-      desk: (row) => this.isUnsure(row) || row === this.sorting,
+      desk: (row) => this.isOpen(row) || row === this.sorting,
     };
     const keep = kept[place];
     return keep ? all.filter(keep) : all;
@@ -266,8 +290,8 @@ export class Desk {
   // What is shown
 
   /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
-  go(place: Place, value: number | string = ""): void {
-    const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+  go(place: Place, value: number | string = "", more: Record<string, string> = {}): void {
+    const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }), ...more }).toString();
     this.went = true;
     if (this.isLayered) location.replace(`#${hash}`);
     else location.hash = hash;
@@ -301,11 +325,12 @@ export class Desk {
     const asked = new URLSearchParams(hash.slice(1));
     const of = asked.get("of") ?? "";
     const named = (asked.get("view") as Place | null) ?? "groups";
-    const isThere = named === "group" ? this.byId.has(Number(of)) : PLACES.includes(named);
+    const isThere = named === "group" || named === "approve" || (named === "desk" && of) ? this.byId.has(Number(of)) : PLACES.includes(named);
     const place = isThere ? named : "groups";
-    if (!isThere && !this.status) this.say(named === "group" ? "groupGone" : "noPlace");
+    if (!isThere && !this.status) this.say(PLACES.includes(named) ? "groupGone" : "noPlace");
     try {
-      const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
+      const alike = place === "alike" ? await get<{ rows: number[]; like: number[] }>(`alike?${new URLSearchParams({ rows: of, unlike: asked.get("not") ?? "", ...(asked.get("in") ? { within: asked.get("in")! } : {}) }).toString()}`) : null;
+      const found = alike ? alike.rows
         : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
@@ -317,6 +342,7 @@ export class Desk {
         : place === "folder" ? (folders.find((each) => each.name === of)?.rows ?? [])
         : found; // prettier-ignore
       this.change = change;
+      this.likes = new Map(alike?.rows.map((row, at) => [row, alike.like[at]]));
     } catch (error) {
       return this.fail(error);
     }
@@ -325,10 +351,14 @@ export class Desk {
     [this.at, this.went, this.isLayered] = [hash, false, history.state === LAYERED];
     const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
-    if (place === "group") this.group = this.card = Number(of);
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = this.sorting = null;
+    this.reached = -1;
+    this.isBlind = false;
+    this.within = place === "desk" && of ? Number(of) : null;
+    if (place === "group" || place === "approve") this.group = this.card = Number(of);
+    this.right = null;
     this.left = [];
     this.selected.clear();
     if (place !== "groups") this.chosen.clear();
@@ -364,7 +394,7 @@ export class Desk {
       const there = new Set(rows);
       this.selected = new Set([...this.selected].filter((row) => there.has(row)));
     }
-    if (this.place === "desk") this.sorting ??= this.unsureAfter(-1);
+    if (this.place === "desk" && this.within === null) this.sorting ??= this.openAfter(-1);
     this.changed();
   }
 
@@ -379,7 +409,8 @@ export class Desk {
     if (this.place === "none") return this.columns.group[row] !== NOWHERE;
     if (this.place === "aside") return this.columns.group[row] !== ASIDE;
     if (this.place === "new") return this.columns.group[row] === ASIDE;
-    return (this.place === "unsure" || this.place === "desk") && !this.isUnsure(row);
+    if (this.place === "desk") return !this.isOpen(row);
+    return this.place === "unsure" && !this.isUnsure(row);
   }
 
   resize(factor: number): void {
@@ -422,7 +453,7 @@ export class Desk {
 
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
-    return !["groups", "desk", "same", "map", "changed", "folders", "skipped"].includes(this.place);
+    return !["groups", "desk", "approve", "check", "same", "map", "changed", "folders", "skipped"].includes(this.place);
   }
 
   /** The photograph that is sorted now, until a person goes on; another window does not take it away. */
@@ -430,13 +461,24 @@ export class Desk {
     return this.sorting;
   }
 
-  private unsureAfter(index: number): number | null {
-    return this.shown.find((row, at) => at > index && this.isUnsure(row)) ?? null;
+  private openAfter(index: number): number | null {
+    return this.shown.find((row, at) => at > index && this.isOpen(row) && row !== this.right?.row) ?? null;
+  }
+
+  /** Goes on to the least sure one, or to one that was drawn: those that a person or an order chose tell nothing of the others. */
+  private sortNext(): void {
+    if (this.within !== null) return void (this.sorting = null); // until the next one is drawn
+    if (!this.isBlind && this.sorting !== null) this.reached = this.shown.indexOf(this.sorting);
+    const drawn = this.right?.row ?? null;
+    const isTurn = ++this.answered % BLIND_EACH === BLIND_EACH - 1;
+    const next = this.openAfter(this.reached);
+    this.isBlind = drawn !== null && this.isOpen(drawn) && !this.isBlind && (isTurn || next === null);
+    this.sorting = this.isBlind ? drawn : next;
   }
 
   /** Leaves the photograph that is sorted as it is. */
   skip(): void {
-    this.sorting = this.sorting === null ? null : this.unsureAfter(this.shown.indexOf(this.sorting));
+    if (this.within === null) this.sortNext();
     this.changed();
   }
 
@@ -507,12 +549,13 @@ export class Desk {
     const { rows = [] } = edit;
     const isOfRows = edit.rows !== undefined;
     const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of
+    const blind = this.place === "desk" && this.isBlind && rows.length === 1 && rows[0] === this.sorting;
     const restore = this.expect(edit);
     const looked = isOfRows && !selected.size ? this.goOn(rows) : null;
     if (selected.size) this.selected = new Set();
     this.changed();
     const slow = setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post(isOfRows ? { ...edit, generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
+    const taken = post(isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -554,7 +597,7 @@ export class Desk {
     const row = top?.kind === "large" ? top.row : this.place === "desk" ? this.sorting : this.focused();
     if (row === null || row === undefined || !rows.includes(row) || !this.isGone(row)) return null;
     const at = this.shown.indexOf(row);
-    if (this.place === "desk") this.sorting = this.unsureAfter(at);
+    if (this.place === "desk") this.sortNext();
     const next = [...this.shown.slice(at + 1), ...this.shown.slice(0, at).reverse()].find((each) => !this.isGone(each));
     if (top?.kind === "large") {
       if (next === undefined) this.close();
@@ -569,7 +612,7 @@ export class Desk {
   /** Goes back to a photograph that is in its place again. */
   private lookAgain(row: number): void {
     const at = this.shown.indexOf(row);
-    if (this.place === "desk") this.sorting = row;
+    if (this.place === "desk") [this.sorting, this.retaken, this.isBlind] = [row, row, false];
     if (this.top?.kind === "large" && at >= 0) this.top.row = row;
     else if (this.isGrid && !this.top && at >= 0) [this.focus, this.refocus] = [at, "cell"];
   }
@@ -595,6 +638,16 @@ export class Desk {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
     if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
     else this.say("whyNone");
+  }
+
+  /** Puts each of these into the group at its place, all in one step. */
+  sort(rows: number[], to: (number | null)[]): Promise<boolean> {
+    return this.edit({ do: "sort", rows, to }, "sorted", { n: rows.length });
+  }
+
+  /** Says that all of these are right, of which a person has looked at some. */
+  approve(rows: number[], seen: number[], hourly: string): Promise<boolean> {
+    return this.edit({ do: "confirm", rows, seen }, "approved", { n: rows.length, hourly, name: this.groupName(this.group) });
   }
 
   /** Says whether two photographs are of one group: the first comes to the second, or away from it. */

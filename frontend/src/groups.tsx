@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Group, Skipped } from "./api";
 import { arriveAt, onArrow } from "./areas";
 import { Desk, Filter, GroupOrder } from "./desk";
+import { RightLine } from "./right";
 import { t, Words } from "./texts";
 
 /** Lets photographs, or other groups, be dropped on a group. */
@@ -175,6 +176,10 @@ export function Groups({ desk }: { desk: Desk }) {
           {t("searchFiles", { n: groups.length, words: desk.words })}
         </button>
       )}
+      <p class="row">
+        <RightLine desk={desk} />
+        {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
+      </p>
       <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")} data-area="main" ref={cards} onKeyDown={onArrow}>
         {groups.map((group) => (

@@ -137,12 +137,8 @@ export function Actions({ desk }: { desk: Desk }) {
       <button title="B" onClick={() => void desk.confirm(desk.rows)}>{t("belongs")}</button>
       <button title="X" onClick={() => void desk.setAside(desk.rows)}>{t("asideDo")}</button>
       <button title="Del" onClick={() => void desk.move(desk.rows, null)}>{t("takeOut")}</button>
-      {desk.rows.length === 1 && (
-        <>
-          <button title="W" onClick={() => showWhy(desk)}>{t("why")}</button>
-          <button title="L" onClick={() => desk.go("alike", desk.rows[0])}>{t("alikeDo")}</button>
-        </>
-      )}
+      {desk.rows.length === 1 && <button title="W" onClick={() => showWhy(desk)}>{t("why")}</button>}
+      <button title="L" onClick={() => desk.go("alike", desk.rows.join())}>{t("alikeDo")}</button>
     </>
   );
 }

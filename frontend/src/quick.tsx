@@ -5,6 +5,7 @@ import { getQuestions, Question } from "./api";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
 import { Photo, useWhy } from "./layers";
+import { RightLine } from "./right";
 import { t } from "./texts";
 
 interface KeyedProps {
@@ -14,7 +15,7 @@ interface KeyedProps {
 }
 
 /** Takes keys of its own as soon as it is there. */
-function Keyed({ desk, act, children }: KeyedProps) {
+export function Keyed({ desk, act, children }: KeyedProps) {
   const onKeyDown = (event: KeyboardEvent) => {
     const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : act(event);
     if (!done) return;
@@ -39,13 +40,12 @@ function Where({ desk, row }: { desk: Desk; row: number }) {
   );
 }
 
-/** One photograph after another, least sure first; a key says where it belongs. */
+/** One photograph after another, least sure first and now and then one at random; a key says where it belongs. */
 export function Quick({ desk }: { desk: Desk }) {
   const row = desk.next;
   const why = useWhy(desk, row ?? 0);
-  if (row === null) return <p class="empty">{t("deskDone")}</p>;
+  if (row === null) return <p class="empty">{desk.within !== null && desk.right?.row !== null ? t("loading") : t("deskDone")} <RightLine desk={desk} /></p>;
   const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
-  const left = desk.shown.filter((each) => desk.isUnsure(each)).length;
   const gather = () => void desk.gather([row]);
   const takeOut = () => void desk.move([row], null);
   const act = (event: KeyboardEvent) => {
@@ -61,7 +61,8 @@ export function Quick({ desk }: { desk: Desk }) {
         <Photo desk={desk} row={row} />
         <div class="caption">
           <Where desk={desk} row={row} />
-          <small>{t("deskLeft", { n: left })}</small>
+          {desk.isBlind && <b class="drawn">{t("drawn")}</b>}
+          <RightLine desk={desk} />
         </div>
       </div>
       <div class="answers">

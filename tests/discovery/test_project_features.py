@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from promptccd.discovery.project.features import Features, Means, likest
+from promptccd.discovery.project.features import Features, Means
 from promptccd.registry import CategoryRegistry, Move, StageGroups
 
 COUNT, WIDTH, KINDS = 12_000, 384, 3
@@ -40,11 +40,3 @@ def test_sums_that_followed_hundreds_of_moves_are_those_of_who_adds_up_anew() ->
     left = [key for key, home in registry.members.items() if home == 1 or key in chosen]
     expected = found[[int(key, 16) for key in left]].double().mean(0).numpy()
     np.testing.assert_allclose(ours[1], expected, atol=1e-12)
-
-
-def test_what_has_no_features_is_like_nothing() -> None:
-    """Nor is what lies beyond the photographs that a page shows."""
-    found = {"a": [1.0, 0.0], "b": [-0.6, 0.8], "d": [0.8, 0.6], "e": [1.0, 0.0]}
-    features = Features(list("abcde"), ((key, torch.tensor(each)) for key, each in found.items()))
-    assert likest(features, 0, 10, 4) == [0, 3, 1]
-    assert likest(features, 2, 10, 4) == [2]

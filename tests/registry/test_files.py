@@ -250,7 +250,7 @@ def test_the_hash_of_a_state_is_that_of_its_values_in_plain_json() -> None:
     text = (
         '{"categories":{"0":{"born":0,"dormant":false,"earlier_rows":[],"id":0,"merged_into":null,"name":"ant",'
         '"prototype_row":0,"size":2,"state":"known"}},"confidences":{},"forbidden":{},"images":{"a":0,"b":0},'
-        f'"links":[],"members":{{"a":0,"b":0}},"num_known":1,"pinned":{{"b":0}},"prototypes":"{vectors}","stage":0}}'
+        f'"links":[],"looks":{{"b":[0,0,0,0]}},"members":{{"a":0,"b":0}},"num_known":1,"pinned":{{"b":0}},"prototypes":"{vectors}","stage":0}}'
     )
     assert registry.state_hash() == sha256(text.encode()).hexdigest()
 

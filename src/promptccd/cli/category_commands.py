@@ -31,7 +31,8 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
         "(nothing to find: out of the result, and what is like that category follows it) | back ID (from "
         "aside) | confirm IMAGE ... | answer IMAGE IMAGE same|different | forget [IMAGE ...] (those that are "
         "not where they were) | rare [COUNT] (what to look at first: images far from all that is known, and "
-        "from each other); an image is its file, its picture or sha256 as assignments.csv has them or the "
+        "from each other) | right [ID] (how much is, by those drawn blind); an image is its file, its picture or "
+        "sha256 as assignments.csv has them or the "
         "beginning of one, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
@@ -74,10 +75,19 @@ def _show(options: argparse.Namespace, project: Project) -> None:
                 f"Not where they were, and not counted: {count}. Put them back or plug their disk in; to forget them: "
                 f"promptccd categories {options.model} forget"
             )
+        if (right := project.how_right()).drawn:
+            lines.append(right.line())
         return "\n".join(lines)
 
     show(options, [{**asdict(each), "away": away[each.id]} for each in shown], text)
     sys.stdout.flush()  # the list has to be out before the project forgets the command
+
+
+def _show_right(options: argparse.Namespace, project: Project) -> None:
+    if len(options.arguments) > 1:
+        raise RegistryError(f"Expected right, or right ID, got {options.arguments}.")
+    found = project.how_right(*(_category(project, each) for each in options.arguments))
+    show(options, asdict(found), lambda: found.line())
 
 
 def _show_rare(options: argparse.Namespace, project: Project) -> None:
@@ -203,7 +213,11 @@ def _category(project: Project, text: str) -> int:
     return named[0]
 
 
-_LOOKS: dict[str, Callable[[argparse.Namespace, Project], None]] = {"list": _show, "rare": _show_rare}
+_LOOKS: dict[str, Callable[[argparse.Namespace, Project], None]] = {
+    "list": _show,
+    "rare": _show_rare,
+    "right": _show_right,
+}
 _ACTIONS: dict[str, Callable[[Project, Sequence[str]], object]] = {
     "rename": _rename,
     "merge": lambda project, arguments: project.merge([_category(project, each) for each in arguments]),

@@ -18,6 +18,7 @@ from promptccd.registry.edits import NotACategory as NotACategory
 from promptccd.registry.edits import Rename as Rename
 from promptccd.registry.edits import SetAside as SetAside
 from promptccd.registry.edits import SetImagesAside as SetImagesAside
+from promptccd.registry.edits import Sort as Sort
 from promptccd.registry.edits import Split as Split
 from promptccd.registry.edits import TakeBack as TakeBack
 from promptccd.registry.files import JOURNAL as JOURNAL
@@ -34,3 +35,4 @@ from promptccd.registry.registry import ActivePrototypes as ActivePrototypes
 from promptccd.registry.registry import CategoryRegistry as CategoryRegistry
 from promptccd.registry.tables import Category as Category
 from promptccd.registry.tables import CategoryState as CategoryState
+from promptccd.registry.tables import Look as Look

@@ -185,7 +185,7 @@ class Split(Edit):
             raise RegistryError(
                 f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
             )
-        Gather(part, self.part_prototype, {whole.id: self.rest_prototype}, self.name).apply(draft)
+        _gather(draft, Gather(part, self.part_prototype, {whole.id: self.rest_prototype}, self.name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,16 +209,21 @@ class Gather(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        keys = draft.check_images(self.images)
-        identity = draft.new_category(born=min(draft.tables.images[key] for key in keys))
-        draft.set_prototype(identity, self.prototype)
-        for each, vector in self.prototypes.items():
-            draft.set_prototype(each, vector)
-        if self.name is not None:
-            Rename(identity, self.name).apply(draft)
-        for key in keys:
-            draft.place(key, identity, pin=True)
-        draft.settle_links(keys)
+        draft.look(draft.check_images(self.images))
+        _gather(draft, self)
+
+
+def _gather(draft: Draft, what: Gather) -> None:
+    keys = draft.check_images(what.images)
+    identity = draft.new_category(born=min(draft.tables.images[key] for key in keys))
+    draft.set_prototype(identity, what.prototype)
+    for each, vector in what.prototypes.items():
+        draft.set_prototype(each, vector)
+    if what.name is not None:
+        Rename(identity, what.name).apply(draft)
+    for key in keys:
+        draft.place(key, identity, pin=True)
+    draft.settle_links(keys)
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,7 @@ class NotACategory(Edit):
             banned = draft.tables.forbidden.get(key, ())
             draft.place(key, next((each for each in (*given, *nearest) if each not in banned), None))
             draft.forbid(key, category.id)
+            draft.put("looks", key, None)  # nobody has looked at it where it is now
         draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
 
 
@@ -292,6 +298,7 @@ class Move(Edit):
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
         to = None if self.to is None else draft.tables.category(self.to).id
+        draft.look(keys)
         for key in keys:
             left = draft.tables.members.get(key)
             draft.place(key, to, pin=to is not None)
@@ -300,6 +307,32 @@ class Move(Edit):
         for identity, vector in self.prototypes.items():
             draft.set_prototype(identity, vector)
         draft.settle_links(keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Sort(Edit):
+    """Put images into several categories in one step, or leave them there.
+
+    Attributes:
+        images: their keys.
+        to: the category of each, as in `Move`.
+        prototypes: the same.
+    """
+
+    kind: ClassVar[str] = "sort"
+    images: Sequence[str]
+    to: Sequence[int | None]
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+
+    def apply(self, draft: Draft) -> None:
+        """See `Edit.apply`."""
+        if len(draft.check_images(self.images)) != len(self.to):
+            raise RegistryError(f"Expected a category for each of {len(self.images)} images, each once.")
+        for target in dict.fromkeys(self.to):
+            mine = [key for key, each in zip(self.images, self.to, strict=True) if each == target]
+            Move(mine, target).apply(draft)
+        for identity, vector in self.prototypes.items():
+            draft.set_prototype(identity, vector)
 
 
 ASIDE = "set aside"  # name of the category of single images
@@ -328,7 +361,7 @@ class SetAside(Edit):
             raise RegistryError(f"Category {category.id} {why}.")
         draft.change(category.id, state=CategoryState.ASIDE, dormant=False)
         if members := draft.tables.members_of(category.id):
-            Confirm(members).apply(draft)
+            Confirm(members, seen=()).apply(draft)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,6 +396,7 @@ class SetImagesAside(Edit):
             draft.change(place, name=name, state=CategoryState.ASIDE)
         for identity, vector in self.prototypes.items():
             draft.set_prototype(identity, vector)
+        draft.look(keys)
         for key in keys:
             home = tables.members.get(key)
             draft.place(key, home if home in aside else place, pin=True)
@@ -418,16 +452,24 @@ class Confirm(Edit):
 
     Attributes:
         images: their keys; each must have a category.
+        seen: those of them that the person has looked at, where that is not all: pages that a search for the first
+            wrong one has left out.
     """
 
     kind: ClassVar[str] = "confirm"
     images: Sequence[str]
+    seen: Sequence[str] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `Edit.to_dict`."""
+        return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
         if homeless := [key for key in keys if key not in draft.tables.members]:
             raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
+        draft.look(keys if self.seen is None else set(self.seen).intersection(keys))
         for key in keys:
             draft.place(key, draft.tables.members[key], pin=True)
         draft.settle_links(keys)
@@ -450,5 +492,5 @@ class Forget(Edit):
         for pair in [pair for pair in draft.tables.links if not set(pair).isdisjoint(keys)]:
             draft.put("links", pair, None)
         for key in keys:
-            for table in ("members", "confidences", "pinned", "forbidden", "images"):
+            for table in ("members", "confidences", "pinned", "forbidden", "looks", "images"):
                 draft.put(table, key, None)

@@ -33,6 +33,7 @@ from promptccd.registry.tables import (
     TABLE_NAMES,
     Category,
     CategoryState,
+    Look,
     Patch,
     Tables,
 )
@@ -434,11 +435,13 @@ def _write_tables(tables: Tables) -> dict[str, Any]:
         if name != "categories"
         else [codec.write(tables.categories[key]) for key in sorted(tables.categories)]
         for name, codec in _CODECS.items()
-        if name in _LISTED
+        if name in _LISTED and (name != "looks" or tables.looks)
     }
 
 
 def _read_tables(values: Any) -> Tables:
+    if type(values) is dict:
+        values.setdefault("looks", [])  # written once somebody has looked
     _read_object(values, "the state", _LISTED)
     tables = Tables()
     for row in _read_list(values["categories"], "categories", MOST_CATEGORIES):
@@ -560,6 +563,13 @@ def _read_ids(value: Any) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def _read_look(value: Any) -> Look:
+    order, was, left, quarter = _row(value, "a look at an image", len(Look._fields))
+    numbers = (_read_number(each, "a value of a look") for each in (order, left, quarter))
+    order, left, quarter = numbers
+    return Look(order, _optional(_read_number, was), left, quarter)
+
+
 def _row(value: Any, name: str, length: int) -> list[Any]:
     if type(value) is not list or len(value) != length:
         raise RegistryError(f"Expected rows of {length} values in {name}, got {_short(value)}.")
@@ -585,4 +595,5 @@ _CODECS = {
     "pinned": _Codec(MOST_IMAGES, _read_key, _read_number),
     "forbidden": _Codec(MOST_IMAGES, _read_key, _read_ids),
     "links": _Codec(MOST_IMAGES, _read_pair, _read_answer),
+    "looks": _Codec(MOST_IMAGES, _read_key, _read_look, list),
 }

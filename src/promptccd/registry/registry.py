@@ -20,6 +20,7 @@ from promptccd.registry.tables import (
     Category,
     CategoryState,
     Draft,
+    Look,
     Patch,
     Tables,
     check_name,
@@ -62,6 +63,7 @@ class CategoryRegistry:
         members: category of every image that has one.
         confidences: how sure the last grouping was of each image, in 0..1, where it said so.
         pinned: category of every image that a person has put there.
+        looks: of every image that a person has looked at.
         num_known: ids below it were labelled at stage 0.
         stage: newest stage that was observed, -1 before the first.
         next_id: the id that the next new category gets.
@@ -88,6 +90,7 @@ class CategoryRegistry:
         self.members: Mapping[str, int] = MappingProxyType(self._tables.members)
         self.confidences: Mapping[str, float] = MappingProxyType(self._tables.confidences)
         self.pinned: Mapping[str, int] = MappingProxyType(self._tables.pinned)
+        self.looks: Mapping[str, Look] = MappingProxyType(self._tables.looks)
         rows = np.zeros((0, 0), np.float32) if prototypes is None else prototypes
         self._prototypes = np.array(rows, dtype=np.float32)
         if self._prototypes.ndim != 2 or not np.isfinite(self._prototypes).all():
@@ -200,7 +203,7 @@ class CategoryRegistry:
         # mutant: float32 is stored in that order of bytes on all we test on
         vectors = np.ascontiguousarray(self._prototypes[rows], dtype="<f4")
         state = {
-            **{name: getattr(tables, name) for name in TABLE_NAMES},
+            **{name: getattr(tables, name) for name in TABLE_NAMES if name != "looks" or tables.looks},
             "num_known": self.num_known,
             "stage": self.stage,
             "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
@@ -265,12 +268,15 @@ class CategoryRegistry:
             history=replace(self._history, log=[*self._history.log], redo=[*self._history.redo]),
         )
 
-    def edit(self, edit: Edit, time: str | None = None) -> LogEntry:
+    def edit(
+        self, edit: Edit, time: str | None = None, drawn: Mapping[str, tuple[int, int]] | None = None
+    ) -> LogEntry:
         """Make an edit; what was undone before can no longer be redone.
 
         Args:
             edit: one of those in `promptccd.registry.edits`.
             time: when, in ISO 8601, for the log.
+            drawn: ``left`` and ``quarter``, see `Look`, of an image that nobody chose.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
@@ -280,6 +286,7 @@ class CategoryRegistry:
                 f"Expected an ISO time of at most {LONGEST_TIME} characters, got {time[:60]!r}."
             )
         with self._draft() as draft:
+            draft.drawn |= drawn or {}
             edit.apply(draft)
             patch = draft.finish()
         return self._commit(draft, patch, edit.kind, edit.to_dict(), time=time)
@@ -306,6 +313,7 @@ class CategoryRegistry:
         is_new, before = stage > self.stage, self._tables.copy()
         with self._draft() as draft:
             ids = apply_grouping(draft, stage, groups)
+            draft.grouped_again(groups.keys)
             patch = draft.finish()
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
         self.stage = max(self.stage, stage)
@@ -537,7 +545,7 @@ def _image_problems(tables: Tables, changed: set[str] | None) -> Iterator[str]:
         keys: KeysView[str] = getattr(tables, name).keys()
         return keys if changed is None else changed & keys
 
-    for name in ("members", "confidences", "pinned", "forbidden"):
+    for name in ("members", "confidences", "pinned", "forbidden", "looks"):
         if strangers := [key for key in among(name) if key not in tables.images]:
             yield f"Image {min(strangers)!r} is in {name} but not among the images."
     for key in among("pinned"):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -154,6 +154,22 @@ SAME, DIFFERENT = "same", "different"
 LONGEST_KEY = 1000
 
 
+class Look(NamedTuple):
+    """That a person has looked at an image.
+
+    Attributes:
+        order: how many were looked at before.
+        was: the category that it was in, or comes to be called as what it is in is called otherwise; `None` is none.
+        left: if it was drawn blind, of how many that came with it nobody had looked at; 0 if a person chose it.
+        quarter: of the least sure order, from which it was drawn.
+    """
+
+    order: int
+    was: int | None
+    left: int = 0
+    quarter: int = 0
+
+
 @dataclass
 class Tables:
     """The state of a registry. An image is named by a key: ``"row:123"``, or the hash of its content.
@@ -166,6 +182,7 @@ class Tables:
         pinned: category of images that a person has put where they are.
         forbidden: categories that a person has taken an image out of.
         links: answers about two images, the smaller key first: ``"same"`` or ``"different"``.
+        looks: of every image that a person has looked at, the first time.
     """
 
     categories: dict[int, Category] = field(default_factory=dict)
@@ -175,6 +192,7 @@ class Tables:
     pinned: dict[str, int] = field(default_factory=dict)
     forbidden: dict[str, tuple[int, ...]] = field(default_factory=dict)
     links: dict[Pair, str] = field(default_factory=dict)
+    looks: dict[str, Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._homes: dict[int, set[str]] | None = None  # the inverse of members, from the first use on
@@ -335,11 +353,14 @@ class Draft:
     Attributes:
         rows: prototypes to append, each ``(D,)``.
         next_id: first id that is free after the edit.
+        drawn: ``left`` and ``quarter`` of images that were drawn blind, see `Look`.
     """
 
     def __init__(self, tables: Tables, prototypes: np.ndarray, next_id: int):
         self.tables, self.prototypes, self.next_id = tables, prototypes, next_id
         self.rows = list[np.ndarray]()
+        self.drawn = dict[str, tuple[int, int]]()
+        self._looked = set[str]()
         self._width = prototypes.shape[1] if len(prototypes) else None
         self._before: dict[str, dict[Any, Any]] = {name: {} for name in TABLE_NAMES}
 
@@ -362,6 +383,21 @@ class Draft:
     def forbid(self, key: str, category: int) -> None:
         """Keep an image out of a category."""
         self.put("forbidden", key, tuple(sorted({*self.tables.forbidden.get(key, ()), category})))
+
+    def look(self, keys: Iterable[str]) -> None:
+        """Note that a person looks at images, before what they say of them is done; the first time counts."""
+        order, tables = len(self.tables.looks), self.tables
+        for key in keys:
+            self._looked.add(key)
+            if key not in tables.looks:
+                self.put("looks", key, Look(order, tables.members.get(key), *self.drawn.get(key, ())))
+
+    def grouped_again(self, keys: Iterable[str]) -> None:
+        """Let what was drawn blind say nothing of places that others than these looks have changed."""
+        if any(self.tables.members.get(key) != before for key, before in self._before["members"].items()):
+            for key in keys:
+                if (look := self.tables.looks.get(key)) is not None and look.left:
+                    self.put("looks", key, look._replace(left=0))
 
     def new_category(self, born: int) -> int:
         """Add a discovered category without images or a prototype, and return its id."""
@@ -429,7 +465,11 @@ class Draft:
         """Bring sizes up to date and say what changed."""
         difference: Counter[int] = Counter()
         for key, before in self._before["members"].items():
-            after = self.tables.members.get(key)
+            after, look = self.tables.members.get(key), self.tables.looks.get(key)
+            if (
+                look is not None and look.was == before and key not in self._looked
+            ):  # it went along with others
+                self.put("looks", key, look._replace(was=after))
             if before != after:
                 difference.update(
                     {each: step for each, step in ((before, -1), (after, 1)) if each is not None}

@@ -69,6 +69,22 @@ def why(page: Page) -> None:
     page.locator(".why img").first.wait_for()
 
 
+def approve(page: Page) -> None:
+    page.evaluate("location.hash = 'view=approve&of=0'")
+    page.locator(".page img").first.wait_for()
+
+
+def check(page: Page) -> None:
+    page.evaluate("location.hash = 'view=check'")
+    page.locator(".page img").first.wait_for()
+    page.locator(".page li").first.click()
+
+
+def grow(page: Page) -> None:
+    page.evaluate("location.hash = 'view=alike&of=3'")
+    page.locator(".like").first.wait_for()
+
+
 def desk(page: Page) -> None:
     page.evaluate("location.hash = 'view=desk'")
     page.locator(".answers .offer").first.wait_for()
@@ -128,8 +144,8 @@ def left_out(page: Page) -> None:
 
 
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, same, plane, changed, take_away,
-    dissolve, regroup, one_file, near, folders, left_out,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, approve, check, grow, same, plane,
+    changed, take_away, dissolve, regroup, one_file, near, folders, left_out,
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.workbench import OpenPage
-from promptccd.registry import Rename
+from promptccd.registry import Merge, Move, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
@@ -204,16 +204,94 @@ def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
 
 
 def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
-    registry = registry_in(project)
-    doubtful = [key for key, sure in registry.confidences.items() if sure < 0.5]
-    assert len(doubtful) > 3
+    count = len(registry_in(project).members)
     person.go("view=desk")
-    for left in range(len(doubtful), 0, -1):
-        person.page.get_by_text(f"{left} left").wait_for()
+    for _ in range(12):
         person.page.locator(".answers .offer").first.wait_for()
         person.press("1")
-    person.page.get_by_text("The least sure ones are done").wait_for()
-    assert person.actions == len(doubtful)
+    person.page.get_by_text("You have looked at 12.").wait_for()
+    registry = registry_in(project)
+    drawn = [key for key, look in registry.looks.items() if look.left]
+    assert (person.actions, len(drawn)) == (12, 2)  # every fifth
+    sure = registry.confidences
+    chosen = sorted(sure[key] for key in registry.looks if key not in drawn)
+    assert chosen == sorted(value for key, value in sure.items() if key not in drawn)[:10]  # least sure first
+    person.page.get_by_text(
+        re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
+    ).wait_for()
+    for _ in range(count - 12):
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+    person.page.get_by_text("You have looked at every photograph").wait_for()
+    assert len(registry_in(project).looks) == count
+
+
+def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
+    person: Person, project: Path
+) -> None:
+    person.go("view=desk")
+    for _ in range(4):
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+        person.page.wait_for_timeout(200)
+    drawn = person.page.locator(".drawn")
+    drawn.wait_for()
+    row = person.page.locator(".photo").get_attribute("data-row")
+    for _ in range(2):
+        person.press("1")
+        drawn.wait_for(state="detached")
+        assert [look.left > 0 for look in registry_in(project).looks.values()].count(True) == 1
+        person.press("Control+z")
+        person.said("Taken back")
+        drawn.wait_for()
+        assert person.page.locator(".photo").get_attribute("data-row") == row
+        assert not any(look.left for look in registry_in(project).looks.values())
+
+
+def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halved(
+    person: Person, project: Path
+) -> None:
+    """Whoever sees one that they call wrong says so; what lies before it, surest first, is approved in one step."""
+    registry = correct(project, lambda registry: registry.edit(Merge([each.id for each in registry.active])))
+    (group,), sure = registry.active, registry.confidences
+    person.page.locator(".card").nth(1).wait_for(state="detached")
+    person.go(f"view=approve&of={group.id}")
+    shown = person.page.locator(".page img")
+    shown.first.wait_for()
+    rows = [int(each.get_attribute("data-row")) for each in shown.all()]
+    person.page.locator(".primary").wait_for()
+    first = len(rows)
+    assert first == min(30, group.size)
+    person.press("x")  # some of the group are wrong: half of it is shown
+    person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
+    elsewhere = max(registry.members, key=sure.__getitem__)  # another window takes the surest one away
+    correct(project, lambda registry: registry.edit(Move([elsewhere], None)))
+    person.page.get_by_role("button", name="All 14 are right").wait_for()
+    person.press("Enter")
+    person.page.get_by_role("button", name="All 8 are right").wait_for()
+    person.press("s")
+    person.said("Approved 14 of .* an hour")
+    kept = registry_in(project)
+    approved = [key for key in kept.pinned if registry.members[key] == group.id]
+    assert len(approved) == 14
+    assert min(sure[key] for key in approved) >= max(
+        sure[key] for key in kept.members_of(group.id) if key not in approved
+    ) - 1 / 255  # fmt: skip
+    assert set(kept.looks) == {*approved, elsewhere}
+    person.press("Control+z")
+    person.said("Taken back")
+    assert not registry_in(project).pinned
+
+
+def test_a_group_is_looked_at_by_chance_alone(person: Person, project: Path) -> None:
+    group = registry_in(project).active[0]
+    person.go(f"view=desk&of={group.id}")
+    for done in range(3):
+        person.page.locator(".drawn").wait_for()
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+        person.page.get_by_text(f"Of {done + 1} drawn at random from").wait_for()
+    assert [look.was for look in registry_in(project).looks.values()] == [group.id] * 3
 
 
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
@@ -423,7 +501,7 @@ def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Pers
 
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
     kept: list[Route] = []
-    person.page.route("**/api/alike/3", lambda route: kept.append(route))
+    person.page.route("**/api/alike?rows=3*", lambda route: kept.append(route))
     person.go("view=alike&of=3")
     person.go("view=groups")
     person.page.locator(".card .name").first.click()
@@ -437,7 +515,7 @@ def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: P
 
 def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
     person.page.route(
-        "**/api/alike/3", lambda route: route.fulfill(status=404, body="There is no such photograph.")
+        "**/api/alike?rows=3*", lambda route: route.fulfill(status=404, body="There is no such photograph.")
     )
     person.go("view=alike&of=3")
     person.said("There is no such photograph")

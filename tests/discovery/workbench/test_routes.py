@@ -100,7 +100,7 @@ def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> 
     likeness = [each["like"] for each in why["others"]]
     assert likeness == sorted(likeness, reverse=True)
     assert {each["id"] for each in why["others"]} == set(group.tolist())
-    assert reader.get("alike/5")[0] == 5
+    assert reader.get("alike?rows=5")["rows"][0] == 5
     assert reader.ask(f"/api/why/{N}")[0] == 404
 
 

@@ -35,6 +35,7 @@ class AssignmentRow:
         stage: the stage it came with.
         status: ``used``, ``duplicate``, ``skipped``, ``away`` if it is not where it was, or ``aside``, in no category,
             if a person set it aside or it is like what they did.
+        state: ``approved`` if a person put or left it in its category, else ``suggested``; empty without a category.
         note: the reason for a skipped file, the file that a duplicate equals, how an image was read, which of the two
             set it aside, or that it is more like an image of none of the categories.
     """
@@ -51,6 +52,7 @@ class AssignmentRow:
     distance: float | None
     stage: int
     status: str
+    state: str
     note: str
 
 
@@ -64,6 +66,10 @@ def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[st
     aside = sum(row.status == "aside" for row in rows)
     counts = {"In no group": len(rows) - len(inside) - aside, "Set aside": aside}
     return inside, [f"{what}, and left out: {count}." for what, count in counts.items() if count]
+
+
+def _state(registry: CategoryRegistry, key: str) -> str:
+    return "approved" if key in registry.pinned else "suggested"
 
 
 def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
@@ -129,6 +135,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=session.registry.images.get(file.key, stage.stage),
                 status=status,
+                state="" if category is None else _state(session.registry, file.key),
                 note="; ".join(filter(None, notes)),
             )
         )
@@ -156,6 +163,7 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 distance=None,
                 stage=registry.images[key],
                 status="aside" if key in aside else "used" if is_here else "away",
+                state="" if category is None else _state(registry, key),
                 note="; ".join(filter(None, [aside.get(key, ""), "" if is_here else "not where it was"])),
             )
         )

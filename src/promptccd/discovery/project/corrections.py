@@ -25,6 +25,7 @@ from promptccd.registry import (
     Move,
     NotACategory,
     SetImagesAside,
+    Sort,
     Split,
 )
 
@@ -39,6 +40,15 @@ def move(means: Means, images: Sequence[str], to: int | None) -> Edit:
         RegistryError: there is no such category.
     """
     return Move(images, to, means.after(images, to))
+
+
+def sort(means: Means, images: Sequence[str], to: Sequence[int | None]) -> Edit:
+    """Put each of some images into a category of its own, or into none, in one step.
+
+    Raises:
+        RegistryError: there is no such category.
+    """
+    return Sort(images, to, means.after_each(dict(zip(images, to, strict=False))))
 
 
 def gather(means: Means, images: Sequence[str], name: str | None = None) -> Edit:

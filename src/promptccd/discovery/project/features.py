@@ -118,19 +118,22 @@ class Means:
             images: their keys.
             to: the category they join; `None` if that is a new one, or none.
         """
+        return self.after_each(dict.fromkeys(images, to))
+
+    def after_each(self, targets: Mapping[str, int | None]) -> dict[int, np.ndarray]:
+        """The same where images, by key, join several categories."""
         registry, members = self._registry, self._registry.members
-        leave = {key: home for key in images if (home := members.get(key)) != to}
-        homes, (came, num_came) = _by_home(leave), self.features.total(leave)
+        moved = {key: (home, to) for key, to in targets.items() if (home := members.get(key)) != to}
+        left, came = (_by_home({key: pair[side] for key, pair in moved.items()}) for side in (0, 1))
         means = {}
-        for category in sorted({*homes, *([] if to is None else [to])}):
+        for category in sorted({*left, *(each for each in targets.values() if each is not None)}):
             if registry.category(category).settled(registry.stage):
                 continue
             total, count = self._total(category)
-            if category == to:
-                total, count = total + came, count + num_came
-            else:
-                left, num_left = self.features.total(homes[category])
-                total, count = total - left, count - num_left
+            for sign, keys in ((1, came.get(category)), (-1, left.get(category))):
+                if keys:
+                    change, number = self.features.total(keys)
+                    total, count = total + sign * change, count + sign * number
             if count:
                 means[category] = total / count
         return means
@@ -143,17 +146,6 @@ def _by_home(homes: Mapping[str, int | None]) -> dict[int, list[str]]:
         if home is not None:
             found.setdefault(home, []).append(key)
     return found
-
-
-def likest(features: Features, row: int, most: int, among: int) -> list[int]:
-    """Rows of the images most like one, of the first so many, itself first; only itself if it has no features."""
-    if not features.there[row]:
-        return [row]
-    there = features.there[:among]
-    likeness: Tensor = features.matrix[:among] @ features.matrix[row]
-    likeness[torch.from_numpy(~there)] = -torch.inf
-    likeness[row] = torch.inf
-    return likeness.topk(min(most, int(there.sum()))).indices.tolist()
 
 
 LAYOUT = "layout.bin"

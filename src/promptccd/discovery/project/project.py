@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.places import pictures_in, present
+from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError, nothing_at
 from promptccd.locks import lock_folder
@@ -100,6 +101,7 @@ class Project:
         self._store = _opened(self.folder)
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
+        self._draw: Callable[[], tuple[str, int, int] | None] | None = None
         self._means: Means | None = None
         self._edited = time.monotonic()
         # A page writes the registry whole when nobody corrects anything, see `rest`.
@@ -137,6 +139,12 @@ class Project:
         from promptccd.discovery.project import corrections
 
         return self.edit(lambda: corrections.move(self.means(), images, to))
+
+    def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
+        """Put each image into the category that stands at its place in `to`, all in one step."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.sort(self.means(), images, to))
 
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
         """Make images of any categories a category of their own."""
@@ -229,9 +237,14 @@ class Project:
         """Say that a category that was set aside is one after all."""
         return self.edit(lambda: TakeBack(category))
 
-    def confirm(self, images: Sequence[str]) -> LogEntry:
-        """Say that images are where they belong; later groupings leave them there."""
-        return self.edit(lambda: Confirm(images))
+    def confirm(self, images: Sequence[str], seen: Sequence[str] | None = None) -> LogEntry:
+        """Say that images are where they belong, which approves them; later groupings leave them there.
+
+        Args:
+            images: their keys.
+            seen: those that were looked at, if not all were.
+        """
+        return self.edit(lambda: Confirm(images, seen))
 
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
         """Say whether an image is of the category of another."""
@@ -313,7 +326,14 @@ class Project:
 
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
         """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
-        return self.correct(lambda: self.registry.edit(make(), time=now()))
+
+        def act() -> LogEntry:
+            edit, drawn = make(), self._draw and self._draw()
+            if self._draw and (drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]):
+                raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
+            return self.registry.edit(edit, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None)
+
+        return self.correct(act)
 
     def correct(self, act: Callable[[], Any]) -> Any:
         """Change the registry by `act`, all of it or nothing; returns what that returns, `None` if it was done already.
@@ -382,6 +402,51 @@ class Project:
                 "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
             )
         return True
+
+    # How much is right
+
+    def how_right(self, category: int | None = None) -> Right:
+        """How many images in groups, or in one of them, are right, by those that were drawn blind; see `drawn`."""
+        with self.still:
+            return how_right(self.registry, self._in_groups(category), category)
+
+    def drawn(self, category: int | None = None) -> str | None:
+        """The image to look at blind: drawn from all in groups, or in one, that nobody has looked at; or `None`.
+
+        What is corrected within `blind` answers it:
+
+            >>> image = project.drawn()  # doctest: +SKIP
+            >>> with project.blind():  # doctest: +SKIP
+            ...     project.confirm([image])  # or move, gather, set_images_aside: what it really is
+            >>> print(project.how_right().line())  # doctest: +SKIP
+        """
+        with self.still:
+            found = draw(self.registry, self._in_groups(category), category)
+        return None if found is None else found[0]
+
+    @contextmanager
+    def blind(self, category: int | None = None) -> Iterator[None]:
+        """What is corrected within is an answer to `drawn`.
+
+        Raises:
+            GoneError: at a correction of other images.
+        """
+        with self.still:
+            self._draw = lambda: draw(self.registry, self._in_groups(category), category)
+            try:
+                yield
+            finally:
+                self._draw = None
+
+    def _in_groups(self, category: int | None) -> list[str]:
+        if category is not None:
+            self.registry.category(category)
+        return in_groups(self.registry, self._here(), category)
+
+    def _here(self) -> Iterable[str]:
+        """Images whose files are where they were."""
+        away = set(self.away())
+        return [key for key in self.registry.images if key not in away]
 
     # What follows from features
 

@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from promptccd.data.file_names import display_name
 from promptccd.discovery.categories import assigned
-from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out, likest
+from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.folder import PROJECT, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
@@ -182,16 +182,46 @@ class ProjectView(Project):
 
     # What is shown
 
-    def alike(self, row: int, most: int = 200) -> list[int]:
-        """Rows of the photographs most like one, itself first."""
-        return likest(self.features(), row, most, len(self.photos.keys))
+    def like_these(
+        self, rows: Sequence[int], unlike: Sequence[int] = (), within: int | None = None, most: int = 1000
+    ) -> dict[str, Any]:
+        """Rows of the photographs most like any of some, these first, with the likeness of each in 0..1.
+
+        Args:
+            rows: examples.
+            unlike: photographs of another kind; what is more like one of them is left out.
+            within: the category that all are in.
+            most: at most so many.
+        """
+        features, group = self.features(), self.columns().group
+        matrix = features.matrix[: len(group)]
+        like = (matrix @ matrix[list(rows)].T).amax(1).clamp(0, 1).numpy()
+        keep = (like > 0) & (True if within is None else group == within)
+        if unlike:
+            keep &= like >= (matrix @ matrix[list(unlike)].T).amax(1).numpy()
+        like[list(rows)], keep[list(rows)], keep[list(unlike)] = 1, True, False
+        found = np.flatnonzero(keep)
+        is_example = np.isin(found, list(rows))
+        found = found[np.lexsort((found, -like[found], ~is_example))][:most]
+        return {"rows": found.tolist(), "like": [round(float(each), 3) for each in like[found]]}
+
+    def screen(self, skipped: Sequence[int]) -> dict[str, Any] | None:
+        """What to check next, see `proposals.screen`, with rows in the place of keys."""
+        from promptccd.discovery.project.proposals import screen
+
+        features, keys = self.features(), self.photos.keys
+        with self.still:
+            registry, here = self.registry.copy(), self._in_groups(None)
+        found = screen(registry, features, here, {keys[row] for row in skipped})
+        if found is not None:
+            found["rows"] = [self.photos.rows[key] for key in found.pop("images")]
+        return found
 
     def rare(self, most: int = 200) -> list[int]:
         """Rows of the photographs to look at first, see `rare_first`."""
         photos, features = self.photos, self.features()
-        here = [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
         with self.still:
-            registry = self.registry.copy()
+            registry, here = self.registry.copy(), self._here()
         return [photos.rows[key] for key in rare_first(registry, features, here, most)]
 
     def why(self, row: int) -> dict[str, Any]:
@@ -210,8 +240,7 @@ class ProjectView(Project):
         if not features.there[row]:
             return why
         if home != NOWHERE:
-            near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
-            why["like"] = near[:3]
+            why["like"] = self.like_these([row], within=home, most=4)["rows"][1:]
         found = registry.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
@@ -221,6 +250,20 @@ class ProjectView(Project):
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
             ]
         return why
+
+    def _here(self) -> list[str]:
+        photos = self.photos
+        return [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
+
+    def right(self, category: int | None) -> dict[str, Any]:
+        """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
+        with self.still:
+            self.refresh()
+            drawn = self.drawn(category)
+            return {
+                **asdict(self.how_right(category)),
+                "row": None if drawn is None else self.photos.rows[drawn],
+            }
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.

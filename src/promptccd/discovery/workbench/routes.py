@@ -5,6 +5,7 @@ import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -33,6 +34,7 @@ Asked = Mapping[str, Any]
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
 PAIR, MOST_SKIPPED = re.compile(r"(\d{1,9})-(\d{1,9})"), 500  # questions
+MOST_EXAMPLES = 1000
 COOKIE_S = 180 * 24 * 3600
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
@@ -160,7 +162,13 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
         asked, bench = await _sent(request), bench_of(request)
         if not isinstance(do := asked.get("do"), str) or do not in CORRECTIONS:
             raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
-        return _json(await run_in_threadpool(bench.corrected, lambda: CORRECTIONS[do](bench, asked)))
+
+        def act() -> LogEntry:
+            within = None if asked.get("within") is None else _group({"group": asked["within"]})
+            with bench.blind(within) if asked.get("blind") is True else nullcontext():
+                return CORRECTIONS[do](bench, asked)
+
+        return _json(await run_in_threadpool(bench.corrected, act))
 
     return [
         Route("/", bundle),
@@ -172,8 +180,10 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
         Route("/api/changed", as_json(lambda bench, _: bench.changed())),
         Route("/api/names", as_json(_names)),
         Route("/api/search", as_json(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
-        Route("/api/alike/{row:int}", as_json(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
+        Route("/api/alike", as_json(_like_these)),
+        Route("/api/check", as_json(lambda bench, asked: bench.screen(_rows(bench.photos, asked, "skip")))),
         Route("/api/why/{row:int}", as_json(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
+        Route("/api/right", as_json(_right)),
         Route("/api/rare", as_json(lambda bench, _: bench.rare())),
         Route("/api/questions", as_json(_questions)),
         Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
@@ -228,6 +238,27 @@ def _questions(bench: ProjectView, asked: Request) -> list[dict[str, int]]:
     if any(max(each) >= len(bench.photos.keys) for each in skipped):
         raise HTTPException(404, "There are no such photographs.")
     return bench.questions(skipped)
+
+
+def _rows(photos: Photos, asked: Request, name: str) -> list[int]:
+    """Photographs that an address names, such as ``3,17``."""
+    rows = [_whole(each) for each in asked.query_params.get(name, "").split(",") if each]
+    if len(rows) > MOST_EXAMPLES or any(row >= len(photos.keys) for row in rows):
+        raise HTTPException(404, "There are no such photographs.")
+    return rows
+
+
+def _like_these(bench: ProjectView, asked: Request) -> dict[str, Any]:
+    rows, unlike = (_rows(bench.photos, asked, name) for name in ("rows", "unlike"))
+    if not rows:
+        raise HTTPException(404, "There is no such photograph.")
+    within = asked.query_params.get("within")
+    return bench.like_these(rows, unlike, None if within is None else _whole(within))
+
+
+def _right(bench: ProjectView, asked: Request) -> dict[str, Any]:
+    within = asked.query_params.get("within")
+    return bench.right(None if within is None else _whole(within))
 
 
 def _row(photos: Photos, asked: Request) -> int:
@@ -303,6 +334,18 @@ def _move(bench: ProjectView, asked: Asked) -> LogEntry:
     return bench.move(_images(bench, asked), None if asked.get("group") is None else _group(asked))
 
 
+def _confirm(bench: ProjectView, asked: Asked) -> LogEntry:
+    seen = None if asked.get("seen") is None else _images(bench, {**asked, "rows": asked["seen"]})
+    return bench.confirm(_images(bench, asked), seen)
+
+
+def _sort(bench: ProjectView, asked: Asked) -> LogEntry:
+    images, to = _images(bench, asked), asked.get("to")
+    if not isinstance(to, list) or len(to) != len(images):
+        raise RegistryError("Expected to, a list of the number of a group, or null, for each of the rows.")
+    return bench.sort(images, [None if each is None else _group({"group": each}) for each in to])
+
+
 def _answer(bench: ProjectView, asked: Asked) -> LogEntry:
     images, is_same = _images(bench, asked), asked.get("same")
     if len(set(images)) != 2 or not isinstance(is_same, bool):
@@ -341,8 +384,9 @@ CORRECTIONS: dict[str, Callable[[ProjectView, Asked], LogEntry]] = {
     "rename": lambda bench, asked: bench.rename(_group(asked), _name(asked) or ""),
     "merge": lambda bench, asked: bench.merge(_groups(asked), _name(asked)),
     "move": _move,
+    "sort": _sort,
     "gather": lambda bench, asked: bench.gather(_images(bench, asked), _name(asked)),
-    "confirm": lambda bench, asked: bench.confirm(_images(bench, asked)),
+    "confirm": _confirm,
     "answer": _answer,
     "split": lambda bench, asked: bench.split(_group(asked)),
     "set_aside": lambda bench, asked: bench.set_aside(_group(asked)),

@@ -1,0 +1,223 @@
+"""What a day at the page costs: a simulated person approves and checks a project whose truth is known, by its requests.
+
+    python -m benchmarks.bench_desk found/        # a copy is sorted; truth as in bench_right
+
+They see every photograph that is shown, and err never. Actions are clicks and keys; to point at one photograph is one.
+"""
+
+import argparse
+import http.client
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from benchmarks.bench_right import truth_of
+from promptccd.discovery.workbench import OpenPage
+
+MILESTONES = (0.8, 0.9, 0.95, 0.99)
+PAGE, LEAST = 30, 8  # as frontend/src/check.tsx has them
+
+
+class Person:
+    """Somebody at the page of a project.
+
+    Attributes:
+        actions: so far.
+        seen: photographs that were shown to them.
+    """
+
+    def __init__(self, page: OpenPage):
+        self._place, self.actions, self.seen = urlsplit(page.url).netloc, 0, set[int]()
+        token = parse_qs(urlsplit(page.url).query)["token"][0]
+        self._cookie = f"promptccd_page_{self._place.rpartition(':')[2]}={token}"
+        names = [
+            each
+            for start in range(0, self.get("state")["photos"], 500)
+            for each in self.get(f"names?from={start}")
+        ]
+        self.kinds = np.array(truth_of(page.bench.out, names))
+        self.called = dict[int, str]()  # kind by group
+
+    def _ask(self, path: str, body: Any = None) -> bytes:
+        connection = http.client.HTTPConnection(self._place, timeout=120)
+        headers = {"Cookie": self._cookie, "Origin": f"http://{self._place}"}
+        content = None if body is None else json.dumps(body)
+        connection.request("GET" if body is None else "POST", f"/api/{path}", content, headers)
+        answer = connection.getresponse()
+        read = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(read.decode())
+        return read
+
+    def get(self, path: str) -> Any:
+        """What an address says."""
+        return json.loads(self._ask(path))
+
+    def do(self, **edit: Any) -> Any:
+        """Correct something."""
+        return json.loads(self._ask("edit", {"generation": self.get("state")["generation"], **edit}))
+
+    @property
+    def groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Group, sureness and flags of every photograph."""
+        content, n = self._ask("columns"), len(self.kinds)
+        return (
+            np.frombuffer(content, "<i4", n),
+            np.frombuffer(content, "u1", n, 4 * n),
+            np.frombuffer(content, "u1", n, 5 * n),
+        )
+
+    def name(self) -> None:
+        """Call every group by its majority; of two of one kind the second name asks whether they are one."""
+        by_kind: dict[str, list[int]] = {}
+        for each in self.get("state")["groups"]:
+            kind = Counter(self.kinds[self.groups[0] == each["id"]].tolist()).most_common(1)[0][0]
+            by_kind.setdefault(kind, []).append(each["id"])
+            self.actions += 2 + (len(by_kind[kind]) > 1)
+        for kind, ids in by_kind.items():
+            if len(ids) > 1:
+                self.do(do="merge", groups=ids, name=kind)
+            else:
+                self.do(do="rename", group=ids[0], name=kind)
+            self.called[min(ids)] = kind
+
+    @property
+    def right(self) -> np.ndarray:
+        """Which photographs are in a group of their kind."""
+        return np.array([self.called.get(group) for group in self.groups[0].tolist()]) == self.kinds
+
+    def approve(self) -> None:
+        """Go through all groups by pages, surest first."""
+        for group in list(self.called):
+            group_of, sure, flags = self.groups
+            rows = np.flatnonzero((group_of == group) & (flags & 1 == 0))
+            rows = rows[np.argsort(-sure[rows].astype(int), kind="stable")]
+            start, end, pages, is_bad, seen = 0, len(rows), 1, False, list[int]()
+            while start < end and not (is_bad and end - start <= LEAST):
+                last = start + -(-(end - start) // 2) if is_bad else min(end, start + PAGE * pages)
+                page = rows[max(start, last - PAGE) : last]
+                self.actions += 1
+                if all(self.kinds[page] == self.called[group]):
+                    start, pages = last, 2 * pages
+                    seen += page.tolist()
+                else:
+                    end, is_bad = last, True
+            if start:
+                self.do(do="confirm", rows=rows[:start].tolist(), seen=seen)
+
+    def check(self) -> bool:
+        """One screen: those of each other kind are selected, a digit, or M and a name, says which; Enter takes all."""
+        screen = self.get("check")
+        if screen is None:
+            return False
+        group_of = {kind: group for group, kind in self.called.items()}
+        kept, wrong, self.actions = dict[int, int](), dict[str, list[int]](), self.actions + 1
+        for row in screen["rows"]:
+            self.seen.add(row)
+            if group_of.get(kind := str(self.kinds[row])) == screen["group"]:
+                kept[row] = screen["group"]
+            else:
+                wrong.setdefault(kind, []).append(row)
+        offered = dict(zip(screen["rows"], screen["offered"], strict=True))
+        for kind, rows in wrong.items():
+            self.actions += clicks([screen["rows"].index(row) for row in rows]) + (
+                1 if group_of.get(kind) in offered[rows[-1]] else 3
+            )
+            if kind in group_of:
+                kept |= dict.fromkeys(rows, group_of[kind])
+                continue
+            before = {each["id"] for each in self.get("state")["groups"]}
+            after = self.do(do="gather", rows=rows, name=kind)
+            self.called[next(each["id"] for each in after["groups"] if each["id"] not in before)] = kind
+        if kept:
+            self.do(do="sort", rows=list(kept), to=list(kept.values()))
+        return True
+
+
+def clicks(places: Sequence[int]) -> int:
+    """To select photographs at these places: one is a click, a run is two, with Shift."""
+    runs = np.split(np.array(places), np.flatnonzero(np.diff(places) != 1) + 1)
+    return sum(min(len(run), 2) for run in runs)
+
+
+def group_by_group(kinds: np.ndarray, groups: np.ndarray, sure: np.ndarray) -> str:
+    """What the same costs without screens: the worst group first; those of a kind are selected, then M and a name."""
+    majority = {
+        each: Counter(kinds[groups == each].tolist()).most_common(1)[0][0] for each in set(groups.tolist())
+    }
+    called = np.array([majority[each] for each in groups.tolist()])
+    actions, told, left = 2 * len(majority), list[str](), list(MILESTONES)
+    for group in sorted(majority, key=lambda each: -int((called != kinds)[groups == each].sum())):
+        rows = np.flatnonzero(groups == group)
+        rows, actions = rows[np.argsort(-sure[rows].astype(int), kind="stable")], actions + 1
+        for kind, _ in Counter(kinds[rows].tolist()).most_common():
+            if kind == majority[group]:
+                continue
+            places = np.flatnonzero(kinds[rows] == kind)
+            actions += clicks(places.tolist()) + 3
+            called[rows[places]] = kind
+            rows = np.delete(rows, places)
+            while left and (called == kinds).mean() >= left[0]:
+                told.append(f"{left.pop(0):.0%} right after {actions}")
+    return ", ".join(told)
+
+
+def opened(found: Path, folder: str) -> OpenPage:
+    """The page of a copy, with the truth beside it."""
+    place = Path(shutil.copytree(found, Path(folder) / found.name))
+    told = found.with_name(f"{found.name}_truth.json")
+    if told.exists():
+        shutil.copy(told, folder)
+    page = OpenPage(place)
+    page.start()
+    return page
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("found", nargs="+", type=Path)
+    parser.add_argument(
+        "--approve-first", action="store_true", help="approve the sure ones before screens are checked"
+    )
+    options = parser.parse_args()
+    for found in options.found:
+        with tempfile.TemporaryDirectory() as folder:
+            page = opened(found, folder)
+            person = Person(page)
+            print(
+                f"{found.name}: group by group {group_by_group(person.kinds, *person.groups[:2])}", flush=True
+            )
+            person.name()
+            if options.approve_first:
+                before = person.actions
+                person.approve()
+                approved = person.groups[2] & 1 == 1
+                print(
+                    f"{found.name}: approved {100 * approved.mean():.1f} %, of which "
+                    f"{100 * person.right[approved].mean():.1f} % are right, in {person.actions - before} actions; "
+                    f"names {before}",
+                    flush=True,
+                )
+            left = list(MILESTONES)
+            while left:
+                while left and person.right.mean() >= left[0]:
+                    count = len(person.seen)
+                    print(
+                        f"{found.name}: {left.pop(0):.0%} right after {person.actions}, {count} checked",
+                        flush=True,
+                    )
+                if left and not person.check():
+                    break
+            page.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""How much is right: a range from photographs that were drawn blind, which those that a person chose never bias.
+
+A drawn photograph is a fair one of all that nobody has looked at yet. Whatever is chosen later, the number of wrong
+ones among these only falls by those that are found, which are counted; so every draw, old or new, says something about
+how many are left.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import ceil, floor
+
+import numpy as np
+
+from promptccd.registry import CategoryRegistry
+
+COVERS = (
+    0.95  # of ranges, where people err in none to MOST_ERRORS of their answers; see benchmarks/bench_right.py
+)
+MOST_ERRORS = 0.05
+QUARTERS = 4  # of the least sure order, each of which every fourth draw is from
+ALONE = QUARTERS  # in the place of a quarter: drawn from one category
+_ERRORS = (0.0, MOST_ERRORS / 2, MOST_ERRORS)
+_GRID, _SAMPLES = 1001, 4096  # mutant: more change digits that nobody reads
+_DRAWS = np.dtype([("wrong", bool), ("left", float), ("found", float), ("quarter", int)])
+
+
+@dataclass(frozen=True)
+class Right:
+    """How much of what is in groups is right.
+
+    Attributes:
+        share: in 0..1, with the range from `low` to `high`; `None` as long as nothing was drawn.
+        low: see above.
+        high: see above.
+        drawn: photographs that were drawn blind.
+        wrong: of these were in a wrong group.
+        looked: photographs in groups that somebody has looked at.
+        count: photographs in groups.
+    """
+
+    share: float | None
+    low: float | None
+    high: float | None
+    drawn: int
+    wrong: int
+    looked: int
+    count: int
+
+    def line(self) -> str:
+        """In words."""
+        if self.share is None:
+            return "How much is right is not known: nothing was drawn blind yet, as promptccd open does in Quick sort."
+        low, share, high = (round(100 * each) for each in (self.low or 0, self.share, self.high or 0))
+        return (
+            f"Of {self.drawn} images that were drawn blind {self.wrong} "
+            f"{'was' if self.wrong == 1 else 'were'} wrong: about {share} % of {self.count} in groups are "
+            f"right ({low} to {high})."
+        )
+
+
+def wrong_left(draws: np.ndarray, left: int) -> np.ndarray:
+    """Equally likely numbers of wrong photographs among those not looked at, from few to many.
+
+    At every draw as many were wrong as are now and were found since: this gives the probability of each answer for each
+    number, by Bayes' rule from Jeffreys' prior. Draws that are spread over an order that knows something say more than
+    as many others, by the design effect of their quarters.
+
+    Args:
+        draws: one after another: whether it was ``wrong``, how many were ``left`` to be drawn from, how many wrong ones
+            were ``found`` from this one on, itself included, and its ``quarter``.
+        left: how many nobody has looked at now.
+    """
+    grid = np.linspace(0.0, left, _GRID)
+    shares = (grid + 0.5) / (left + 1)
+    prior = -0.5 * np.log(shares * (1 - shares))
+    likelihoods = []
+    for errors in _ERRORS:
+        rate = np.clip((grid[:, None] + draws["found"]) / draws["left"], 0, 1) * (1 - 2 * errors) + errors
+        rate = np.clip(rate, 1e-6, 1 - 1e-6)
+        likelihoods.append(np.where(draws["wrong"], np.log(rate), np.log1p(-rate)).sum(1))
+    density = prior + _effect(draws) * np.logaddexp.reduce(likelihoods)
+    reached = np.cumsum(np.exp(density - density.max()))
+    return np.interp((np.arange(_SAMPLES) + 0.5) / _SAMPLES, reached / reached[-1], grid)
+
+
+def _effect(draws: np.ndarray) -> float:
+    """How many draws at random one is worth that is spread over the quarters, see `wrong_left`."""
+    counts = np.bincount(draws["quarter"], minlength=QUARTERS)[:QUARTERS]
+    wrong = np.bincount(draws["quarter"], draws["wrong"], minlength=QUARTERS)[:QUARTERS]
+    if counts.min() < 2:
+        return 1.0
+    each, all_ = (wrong + 1) / (counts + 2), (wrong.sum() + 1) / (counts.sum() + 2)
+    return max(1.0, float(all_ * (1 - all_) / (each * (1 - each)).mean()))
+
+
+def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[float, float, float]:
+    """The share of all that is right, and its range.
+
+    Args:
+        strata: draws and the number not looked at, of photographs that came together: a draw says nothing of others.
+        looked: how many were looked at, and are right but for `MOST_ERRORS`.
+    """
+    generator, wrong = np.random.default_rng(0), np.zeros(_SAMPLES)
+    for draws, left in strata:
+        wrong += generator.permutation(wrong_left(draws, left))
+    count = looked + sum(left for _, left in strata)
+    tail = (1 - COVERS) / 2
+    few, middle, many = np.quantile(wrong, [tail, 0.5, 1 - tail]).tolist()
+    erred = MOST_ERRORS * looked / count
+    return 1 - middle / count, max(0.0, 1 - ceil(many) / count - erred), 1 - floor(few) / count
+
+
+def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:
+    """Those of some images that are in a category of the result, or in one alone."""
+    active = {each.id for each in registry.active} if within is None else {within}
+    members = registry.members
+    return [key for key in here if members.get(key) in active]
+
+
+def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | None = None) -> Right:
+    """How many images in groups are right, from what people have said so far.
+
+    Args:
+        registry: the categories.
+        keys: the images in groups that are there, see `in_groups`.
+        within: the one category that they are in; what was drawn from all says nothing then.
+    """
+    looks, images, kept = registry.looks, registry.images, set(keys)
+    left: dict[int, int] = {}
+    for key in kept:
+        if key not in looks:
+            left[images[key]] = left.get(images[key], 0) + 1
+    looked = len(kept) - sum(left.values())
+    rows: dict[int, list[tuple[bool, float, float, int]]] = {stage: [] for stage in left}
+    found, drawn, wrong = dict[int, int](), 0, 0
+    for key, look in sorted(looks.items(), key=lambda each: -each[1].order):
+        was = None if look.was is None else registry.resolve(look.was)
+        if look.was is None or within not in (None, was):
+            continue
+        stage, is_wrong = images[key], was != registry.members.get(key)
+        found[stage] = found.get(stage, 0) + is_wrong
+        if look.left and (look.quarter == ALONE) == (within is not None):
+            drawn, wrong = drawn + 1, wrong + is_wrong
+            rows.setdefault(stage, []).append((is_wrong, look.left, found[stage], look.quarter))
+    if not drawn or not kept:
+        return Right(None, None, None, drawn, wrong, looked, len(kept))
+    strata = [(np.array(draws, dtype=_DRAWS), left.get(stage, 0)) for stage, draws in sorted(rows.items())]
+    return Right(*share_right(strata, looked), drawn, wrong, looked, len(kept))
+
+
+def draw(
+    registry: CategoryRegistry, keys: Iterable[str], within: int | None = None
+) -> tuple[str, int, int] | None:
+    """The image to be looked at blind, how many came with it that nobody has looked at, and its quarter.
+
+    It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
+    """
+    looks, sure, images = registry.looks, registry.confidences, registry.images
+    is_alone = within is not None
+    drawn = [each.order for each in looks.values() if each.left and (each.quarter == ALONE) == is_alone]
+    last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)
+    # Quarters are those of when the last one was drawn, so that this one is not another after each that is chosen.
+    frame = [key for key in keys if key not in looks or (looks[key].order > last and not is_alone)]
+    frame.sort(key=lambda key: (sure.get(key, 1.0), key))
+    turns = sorted(range(QUARTERS), key=lambda each: _chance(f"{block} {each}"))
+    parts = [(each, len(frame) * each // QUARTERS, len(frame) * (each + 1) // QUARTERS) for each in turns]
+    for quarter, start, end in [(ALONE, 0, len(frame))] if is_alone else [*parts[place:], *parts[:place]]:
+        if rest := [key for key in frame[start:end] if key not in looks]:
+            key = min(rest, key=lambda each: _chance(f"{within} {block} {place} {each}"))
+            left = sum(images[each] == images[key] and each not in looks for each in frame)
+            return key, left, quarter
+    return None
+
+
+def _chance(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=8).digest()
