@@ -654,6 +654,49 @@ def test_what_another_process_stored_or_took_away_is_seen(tmp_path, monkeypatch)
     }  # fmt: skip
 
 
+def test_a_page_that_does_not_follow_takes_no_pack_away(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(cache, "ROWS", 2)
+    rows = {f"{number:064x}": bytes([number]) for number in range(5)}
+    writer, page = Packs(tmp_path, "packs"), Packs(tmp_path, "packs")
+    writer.add(rows)
+    assert page.row(f"{4:064x}") == b"\4"
+    writer.discard([f"{1:064x}", f"{4:064x}"])
+    writer.add({"a" * 64: b"5"})  # under the number of the last one
+    assert [page.row(each) for each in (f"{1:064x}", f"{4:064x}", f"{0:064x}")] == [None, None, b"\0"]
+    assert Packs(tmp_path, "packs").load(rows).keys() == {f"{number:064x}" for number in (0, 2, 3)}
+    assert Packs(tmp_path, "packs").row("a" * 64) == b"5"
+    assert not caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="which lists what is mapped")
+def test_a_page_leaves_the_pack_that_grows_to_its_writer(tmp_path, monkeypatch):
+    """Windows lets nobody replace a file that is mapped into memory."""
+    monkeypatch.setattr(cache, "ROWS", 2)
+    page = Packs(tmp_path, "packs")
+    page.add({f"{number:064x}": bytes([number]) for number in range(3)})
+    assert [page.row(f"{number:064x}") for number in range(3)] == [b"\0", b"\1", b"\2"]
+    mapped = Path("/proc/self/maps").read_text()
+    assert str(tmp_path / "packs" / "000000") in mapped
+    assert str(tmp_path / "packs" / "000001") not in mapped
+
+
+@pytest.mark.parametrize("ends", [[4.0], [-3], [[4]], [2**62]])
+def test_a_pack_that_a_stranger_wrote_is_not_believed(tmp_path, caplog, ends):
+    packs = Packs(tmp_path, "packs")
+    packs.add({"a" * 64: b"1234"})
+    tensors = load_file(tmp_path / "packs" / "000000.safetensors") | {"ends": np.array(ends)}
+    tensors["sum"] = np.frombuffer(cache._sum(tensors), np.uint8)
+    save_file(tensors, tmp_path / "packs" / "000000.safetensors")
+    assert Packs(tmp_path, "packs").row("a" * 64) in (None, b"1234")
+
+
+def test_moments_and_followers_that_a_stranger_wrote_are_none(tmp_path):
+    Packs(tmp_path, "moments").add({"a" * 64: b"12345"})
+    Packs(tmp_path, "followers").add({"a" * 64: b"\xff"})
+    assert FeatureCache(tmp_path).moments("a" * 64, 1) is None
+    assert FeatureCache(tmp_path).followers(["a" * 64]) == {"a" * 64: "\ufffd"}
+
+
 def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
     run, album, backbone_folder, tmp_path, monkeypatch, capsys
 ):

@@ -51,8 +51,8 @@ _LONGEST = 4096  # characters of a note
 class SeenFiles:
     """Remembers files that were read before.
 
-    A line holds the content hash of a path, or the look at a new content, or the key of one that other settings gave it. Later lines overrule earlier ones, and all of
-    them the columns.
+    A line holds the content hash of a path, the look at a new content, or the key that other settings gave to one.
+    Later lines overrule earlier ones, and all of them the columns.
 
     Args:
         project: the folder.
