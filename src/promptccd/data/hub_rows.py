@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from promptccd.storage import remove_leftovers, write_directory, write_file
 logger = logging.getLogger(__name__)
 
 FILE = "rows.arrow"
+MOST_ROWS = 2**30  # a table may say that it has any number
 AT_ONCE = 4  # files that are read at a time
 _BATCH = 256  # rows, of which a batch of large photographs is a few hundred megabytes
 _WAIT_S = 7 * 24 * 3600.0  # for another process that fetches the same
@@ -84,21 +85,24 @@ class HubRows:
             features: of all columns, where the card tells them.
         """
         place = folder_of(name) / f"{hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}.json"
-        if files is None and not place.exists():
-            return None
+        if files is None:
+            return cls(name, _record(place), whole) if place.exists() else None
+        if _record(place).get("files") == files:  # nothing is written, so that others' folders may be read
+            return cls(name, _record(place), whole)
         with _alone(place.parent):
-            record = json.loads(place.read_bytes()) if place.exists() else {}
-            if files is not None and record.get("files") != files:
+            if _record(place).get("files") != files:
                 try:
                     found = _in_threads(_schema_and_count, files, f"{name}: looking at its tables")
                     features = features or Features.from_arrow_schema(found[0][0])
+                    counts = [count for _, count in found]
+                    if sum(counts) > MOST_ROWS:
+                        raise ValueError(f"{sum(counts)} rows are more than {MOST_ROWS}")
                 except Exception as error:  # whoever reads all of it says what is wrong
                     logger.debug("%s: %s", name, error)
                     return None
-                counts = [count for _, count in found]
                 record = {"files": files, "counts": counts, "features": features.to_dict()}
                 write_file(place, json.dumps(record))
-        return cls(name, record, whole)
+        return cls(name, _record(place), whole)
 
     def read(self, columns: Sequence[str], wanted: np.ndarray | None = None) -> Dataset:
         """Columns of all rows, in their order.
@@ -117,8 +121,9 @@ class HubRows:
         folder = folder_of(self.name) / hashlib.sha256(made_of).hexdigest()[:32]
         parts = [folder / f"{number:05d}" for number in range(len(self._files))]
         rows = np.split(all_rows, np.cumsum(self._counts)[:-1])
+        is_whole = all(part.is_dir() for part in parts)
         try:
-            with _alone(folder):
+            with nullcontext() if is_whole else _alone(folder):
                 missing = [number for number, part in enumerate(parts) if not part.is_dir()]
                 if missing:
                     remove_leftovers(folder)
@@ -166,6 +171,11 @@ class HubRows:
 def folder_of(name: str) -> Path:
     """Where rows of a data set are kept."""
     return Path(datasets.config.HF_DATASETS_CACHE) / "promptccd-rows" / name.replace("/", "--")
+
+
+def _record(place: Path) -> dict[str, Any]:
+    """What is known of a split, if it is."""
+    return dict(json.loads(place.read_bytes())) if place.exists() else {}
 
 
 def _only(table: Any, features: Features, wanted: np.ndarray) -> Any:
