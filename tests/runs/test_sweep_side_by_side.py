@@ -159,6 +159,22 @@ class Refuses:
         return Failed(recipe)
 
 
+def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    (cell,) = plan(recipes, tmp_path, seeds=(1,))
+
+    class Holds(Refuses):
+        def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
+            self.held = lock_folder(tmp_path)
+            return super().start(recipe, work, device)
+
+    engine = Holds()
+    assert run_sweep([cell], tmp_path, engine=engine).failures == {"tiny-seed1": "exit code 3"}
+    engine.held.close()
+    assert f"sweep.json says nothing new of tiny-seed1: Process {os.getpid()}" in caplog.text
+    assert json.loads((tmp_path / "sweep.json").read_text())["cells"]["tiny-seed1"]["status"] == "running"
+
+
 HOST = """
 import socket, sys
 from promptccd import system

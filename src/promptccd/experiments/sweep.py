@@ -299,16 +299,22 @@ class _Sweep:
         return None
 
     def _note(self, cell: SweepCell, **values: Any) -> None:
-        """Write values of a cell into ``sweep.json``; notes of other sweeps and of another grid stay."""
-        with tables_held(self.out):
-            try:
-                cells = dict(json.loads(read_file(self.out / STATE))["cells"])
-                before = dict(cells.get(cell.name, {}))
-            except (OSError, ValueError, TypeError, KeyError):
-                cells, before = {}, {}  # notes for a person; the sweep itself reads the folders of the runs
-            facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
-            cells[cell.name] = {**before, **facts, "error": None, **values}
-            RunDirectory(self.out).write(STATE, {"cells": cells})
+        """Write values of a cell into ``sweep.json``; notes of other sweeps and of another grid stay.
+
+        They are for a person, and no reason to end what is at work; the sweep itself reads the folders of the runs.
+        """
+        try:
+            with tables_held(self.out):
+                try:
+                    cells = dict(json.loads(read_file(self.out / STATE))["cells"])
+                    before = dict(cells.get(cell.name, {}))
+                except (OSError, ValueError, TypeError, KeyError):
+                    cells, before = {}, {}
+                facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
+                cells[cell.name] = {**before, **facts, "error": None, **values}
+                RunDirectory(self.out).write(STATE, {"cells": cells})
+        except RunError as error:
+            logger.warning("%s says nothing new of %s: %s", STATE, cell.name, error)
 
 
 def _result(
