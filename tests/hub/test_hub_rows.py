@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -197,6 +199,26 @@ def test_a_connection_that_breaks_costs_the_files_that_did_not_come(hub: Hub, ta
     same(StageStream.from_dataset(NAME, **OPTIONS), StageStream.from_dataset(table, **OPTIONS))
     assert "train-00007-of-00010.parquet" in fetched(hub)
     assert len(fetched(hub)) == 2 * FILES - came, "those that came are not fetched again"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it would end the tests themselves")
+def test_ctrl_c_waits_for_no_file_that_is_fetched(hub: Hub, tables, monkeypatch) -> None:
+    publish(hub, tables)
+    monkeypatch.setattr(hub_rows, "_BATCH", 1)
+    only, done, never = hub_rows._only, list[int](), threading.Event()
+
+    def slow(table: pa.Table, features: Features, wanted: np.ndarray) -> pa.Table:
+        done.append(len(wanted))
+        if len(done) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        never.wait(0.02)
+        return only(table, features, wanted)
+
+    monkeypatch.setattr(hub_rows, "_only", slow)
+    with pytest.raises(KeyboardInterrupt):
+        open_images(NAME).columns(["label"])
+    assert len(done) < PER_FILE, "of four files at a time"
+    assert not list(folder_of(NAME).glob(f"*/*/{FILE}"))
 
 
 def test_a_new_commit_is_read_and_the_old_rows_are_not_taken_for_it(hub: Hub, tables) -> None:

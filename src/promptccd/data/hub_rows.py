@@ -9,6 +9,7 @@ what `datasets` keeps: a process that was killed goes on, and no network is need
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -121,6 +122,7 @@ class HubRows:
         folder = folder_of(self.name) / hashlib.sha256(made_of).hexdigest()[:32]
         parts = [folder / f"{number:05d}" for number in range(len(self._files))]
         rows = np.split(all_rows, np.cumsum(self._counts)[:-1])
+        ended = threading.Event()
         is_whole = all(part.is_dir() for part in parts)
         try:
             with nullcontext() if is_whole else _alone(folder):
@@ -132,9 +134,10 @@ class HubRows:
                         self.name, ", ".join(columns), all_rows.sum(), len(self), folder,
                     )  # fmt: skip
                 _in_threads(
-                    lambda each: self._fetch(each, parts[each], features, rows[each]),
+                    lambda each: self._fetch(each, parts[each], features, rows[each], ended),
                     missing,
                     f"{self.name}: fetching {', '.join(columns)}",
+                    ended,
                 )
             return concatenate_datasets([Dataset.from_file(str(part / FILE)) for part in parts])
         except PromptCCDError:
@@ -148,8 +151,10 @@ class HubRows:
                 "the same command again."
             ) from error
 
-    def _fetch(self, number: int, part: Path, features: Features, wanted: np.ndarray) -> None:
-        """Keep what is used of one file."""
+    def _fetch(
+        self, number: int, part: Path, features: Features, wanted: np.ndarray, ended: threading.Event
+    ) -> None:
+        """Keep what is used of one file, unless it is ended before."""
 
         def fill(staging: Path) -> None:
             row = 0
@@ -158,6 +163,8 @@ class HubRows:
                 for batch in _FORMAT.make_fragment(file).to_batches(
                     columns=list(features), batch_size=_BATCH, batch_readahead=0, use_threads=False
                 ):
+                    if ended.is_set():
+                        raise InterruptedError
                     table = table_cast(pyarrow.Table.from_batches([batch]), features.arrow_schema)
                     writer.write_table(_only(table, features, wanted[row : row + len(batch)]))
                     row += len(batch)
@@ -199,10 +206,17 @@ def _schema_and_count(file: str) -> tuple[Any, int]:
         return found.schema_arrow, found.metadata.num_rows
 
 
-def _in_threads(work: Callable[[Any], Any], items: Sequence[Any], what: str) -> list[Any]:
-    """The results in order; after an error nothing new is begun."""
+def _in_threads(
+    work: Callable[[Any], Any], items: Sequence[Any], what: str, ended: threading.Event | None = None
+) -> list[Any]:
+    """The results in order; after an error nothing new is begun, and Ctrl-C says to the rest that it is ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(datasets.utils.tqdm(pool.map(work, items), total=len(items), desc=what, disable=None))
+        try:
+            return list(datasets.utils.tqdm(pool.map(work, items), total=len(items), desc=what, disable=None))
+        except KeyboardInterrupt:
+            if ended is not None:
+                ended.set()
+            raise
 
 
 @contextmanager
