@@ -16,12 +16,13 @@ from PIL import Image, ImageOps
 from promptccd.data.limits import IntakeLimits
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.cache import FeatureCache, SeenFiles
+from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import FEATURES, PROJECT
 from promptccd.discovery.project.record import read_record
+from promptccd.discovery.seen_files import SeenFiles
 from promptccd.registry import CategoryRegistry, load_registry, save_registry
 
 BACKBONE, EMBEDDED = "photographs", 10_000
