@@ -231,6 +231,43 @@ def test_a_killed_process_is_noticed_at_once_on_its_own_computer(tmp_path, monke
     assert (tmp_path / ".lock-2").read_bytes() == b"over"
 
 
+def test_a_computer_of_the_same_name_is_another(without_locks, monkeypatch):
+    """Many are called localhost, and a network drive has one number for all of them."""
+    held = lock_folder(without_locks)
+    left = (without_locks / ".lock-1").read_bytes()
+    held.close()
+    (without_locks / ".lock-1").write_bytes(left)
+    assert owner_of(without_locks) is None, "the same computer sees that it ended"
+    monkeypatch.setattr(system, "boot_of", lambda: "another")
+    assert owner_of(without_locks) == Owner.this()
+
+
+def test_a_lease_that_another_computer_removes_meanwhile_is_none(without_locks, monkeypatch):
+    other_computer(without_locks)
+    other_computer(without_locks, 2)
+    read = locks.read_file
+
+    def stale(path: Path, most: int) -> bytes:
+        if path.name == ".lock-2":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(path, most)
+
+    monkeypatch.setattr(locks, "read_file", stale)
+    assert owner_of(without_locks) == Owner("4711", "node7", "38")
+
+
+def test_whoever_waits_for_long_says_for_whom(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    held = lock_folder(tmp_path)
+    with pytest.raises(RunError):
+        lock_folder(tmp_path)
+    assert not caplog.text
+    with pytest.raises(RunError):
+        lock_folder(tmp_path, wait_s=0.8)
+    assert caplog.text.count(f"{tmp_path}: waiting for {Owner.this().place}.") == 1
+    held.close()
+
+
 Mount = namedtuple("Mount", "mountpoint fstype opts")
 
 

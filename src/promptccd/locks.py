@@ -6,6 +6,7 @@ clocks: whoever waits looks for that long whether the file changes.
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -26,11 +27,11 @@ logger = logging.getLogger(__name__)
 LOCK = ".lock"  # and what begins with it
 BEAT_S = 10.0
 DEAD_S = 120.0  # a process may be held up for long by a full disk or a paused machine
-_LOOK_S = 0.005  # between looks
+_LOOK_S, _LONGEST_LOOK_S = 0.005, 0.2  # between looks, at first and after a while
 _PROBED_S = 0.1  # `holder_of` has a lock for microseconds, which are waited for
 _LEASE = re.compile(r"\.lock-(\d{1,9})")
 _OVER = b"over"
-_LARGEST = 600  # bytes of an owner
+_LARGEST = 1000  # bytes of an owner
 # Of Slurm, PBS, LSF, SkyPilot; the last is of Grid Engine and of jobs on the Hub.
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SKYPILOT_TASK_ID", "JOB_ID")
 
@@ -256,8 +257,8 @@ class _Lease:
                 is_ours = _newest(self._folder)[0] == self._number
             except FileNotFoundError:
                 is_ours = False
-            except OSError as error:  # the next time may be better, and others wait for long
-                logger.warning("%s: not renewed (%s).", self._path, error.strerror)
+            except (OSError, RunError) as error:  # the next time may be better, and others wait for long
+                logger.warning("%s: not renewed (%s).", self._path, error)
                 continue
             if not is_ours:
                 logger.error(
@@ -269,10 +270,15 @@ class _Lease:
 
 def _take(lock: int, named: int, folder: Path, until: float) -> None:
     """Wait for a lock; `named` is the file that names its owner."""
+    look = _LOOK_S
     while not system.has_locked(lock):
+        owner = Owner.read(system.read_at(named, _LARGEST, 0))
         if time.monotonic() >= until:
-            raise Owner.read(system.read_at(named, _LARGEST, 0)).told(folder)
-        time.sleep(_LOOK_S)
+            raise owner.told(folder)
+        if look < _LONGEST_LOOK_S <= 2 * look:
+            logger.info("%s: waiting for %s.", folder, owner.place)
+        time.sleep(min(look, max(0.0, until - time.monotonic())))
+        look = min(2 * look, _LONGEST_LOOK_S)
 
 
 def _machine(locked: int | None) -> str:
@@ -280,7 +286,7 @@ def _machine(locked: int | None) -> str:
     if locked is None:
         return ""
     found = os.fstat(locked)
-    return f"{socket.gethostname()} {found.st_dev} {found.st_ino}"
+    return f"{socket.gethostname()} {system.boot_of()} {found.st_dev} {found.st_ino}"
 
 
 def _is_over(lease: bytes, machine: str) -> bool:
@@ -299,8 +305,11 @@ def _leases(folder: Path) -> list[tuple[int, Path]]:
 def _newest(folder: Path) -> tuple[int, bytes]:
     """Number and content of the lease that counts; number 0 is over if there is none."""
     for number, path in reversed(_leases(folder)):
-        with contextlib.suppress(FileNotFoundError):
+        try:
             return number, read_file(path, _LARGEST)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # another computer removed it
+                raise
     return 0, _OVER
 
 

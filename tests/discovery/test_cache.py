@@ -27,7 +27,7 @@ from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.sources import Stamp
 from promptccd.discovery import cache, seen_files, session
 from promptccd.discovery.cache import FeatureCache, Packs
-from promptccd.discovery.project import file_columns
+from promptccd.discovery.project import file_columns, places
 from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PROJECT, THUMBS
 from promptccd.discovery.project.places import pictures_in
@@ -461,22 +461,23 @@ def told(seen: SeenFiles) -> list[object]:
     ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("error")  # of NumPy, for dates with an offset
 def test_columns_say_what_the_lines_said(tmp_path, monkeypatch):
     seen = filled(tmp_path)
     seen.flush(last=True)
     assert not (tmp_path / COLUMNS).exists(), "a short list stays lines"
     lines = (tmp_path / FILES).read_bytes()
-    before, places = told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)
+    before, pictures = told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)
     assert (before[0][5], before[2][1], before[3][0]) == (None, f"{1:064x}", "")
     monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
     again = SeenFiles(tmp_path, {"enough": 5})
     again.flush(last=True)
     assert not (tmp_path / FILES).exists()
     assert told(again) == told(SeenFiles(tmp_path, {"enough": 5})) == before == told(seen)
-    assert pictures_in(tmp_path) == places
+    assert pictures_in(tmp_path) == pictures
     columns = (tmp_path / COLUMNS).read_bytes()
     (tmp_path / FILES).write_bytes(lines)  # as a writer leaves it that is killed before they are gone
-    assert (told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)) == (before, places)
+    assert (told(SeenFiles(tmp_path, {"enough": 5})), pictures_in(tmp_path)) == (before, pictures)
     SeenFiles(tmp_path, {"enough": 5}).flush(last=True)
     assert (tmp_path / COLUMNS).read_bytes() == columns
 
@@ -510,7 +511,7 @@ def test_columns_of_other_settings_give_keys_and_go_with_what_was_made_of_them(t
     assert other.key_of(f"{1:064x}", "", image) == f"{17:064x}"
     assert other.key_of("9" * 64, "", image) == image.key, "it showed no picture"
     other.add_look(f"{1:064x}", (Verdict(Status.USED), image))
-    other.flush(last=True)
+    other.flush()
     assert not (tmp_path / COLUMNS).exists()
     again = SeenFiles(tmp_path, {"enough": 6})
     assert np.array_equal(again.miniatures([f"{1:064x}"])[f"{1:064x}"], image.miniature)
@@ -653,6 +654,49 @@ def test_what_another_process_stored_or_took_away_is_seen(tmp_path, monkeypatch)
     }  # fmt: skip
 
 
+def test_a_page_that_does_not_follow_takes_no_pack_away(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(cache, "ROWS", 2)
+    rows = {f"{number:064x}": bytes([number]) for number in range(5)}
+    writer, page = Packs(tmp_path, "packs"), Packs(tmp_path, "packs")
+    writer.add(rows)
+    assert page.row(f"{4:064x}") == b"\4"
+    writer.discard([f"{1:064x}", f"{4:064x}"])
+    writer.add({"a" * 64: b"5"})  # under the number of the last one
+    assert [page.row(each) for each in (f"{1:064x}", f"{4:064x}", f"{0:064x}")] == [None, None, b"\0"]
+    assert Packs(tmp_path, "packs").load(rows).keys() == {f"{number:064x}" for number in (0, 2, 3)}
+    assert Packs(tmp_path, "packs").row("a" * 64) == b"5"
+    assert not caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="which lists what is mapped")
+def test_a_page_leaves_the_pack_that_grows_to_its_writer(tmp_path, monkeypatch):
+    """Windows lets nobody replace a file that is mapped into memory."""
+    monkeypatch.setattr(cache, "ROWS", 2)
+    page = Packs(tmp_path, "packs")
+    page.add({f"{number:064x}": bytes([number]) for number in range(3)})
+    assert [page.row(f"{number:064x}") for number in range(3)] == [b"\0", b"\1", b"\2"]
+    mapped = Path("/proc/self/maps").read_text()
+    assert str(tmp_path / "packs" / "000000") in mapped
+    assert str(tmp_path / "packs" / "000001") not in mapped
+
+
+@pytest.mark.parametrize("ends", [[4.0], [-3], [[4]], [2**62]])
+def test_a_pack_that_a_stranger_wrote_is_not_believed(tmp_path, caplog, ends):
+    packs = Packs(tmp_path, "packs")
+    packs.add({"a" * 64: b"1234"})
+    tensors = load_file(tmp_path / "packs" / "000000.safetensors") | {"ends": np.array(ends)}
+    tensors["sum"] = np.frombuffer(cache._sum(tensors), np.uint8)
+    save_file(tensors, tmp_path / "packs" / "000000.safetensors")
+    assert Packs(tmp_path, "packs").row("a" * 64) in (None, b"1234")
+
+
+def test_moments_and_followers_that_a_stranger_wrote_are_none(tmp_path):
+    Packs(tmp_path, "moments").add({"a" * 64: b"12345"})
+    Packs(tmp_path, "followers").add({"a" * 64: b"\xff"})
+    assert FeatureCache(tmp_path).moments("a" * 64, 1) is None
+    assert FeatureCache(tmp_path).followers(["a" * 64]) == {"a" * 64: "\ufffd"}
+
+
 def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
     run, album, backbone_folder, tmp_path, monkeypatch, capsys
 ):
@@ -686,3 +730,45 @@ def test_the_key_of_a_picture_outlives_other_settings(tmp_path):
     assert again.look("c" * 64) is None
     assert again.key_of("c" * 64, "", image) == "d" * 64
     assert again.key_of("e" * 64, "", image) == image.key
+
+
+def test_the_key_of_a_picture_outlives_other_settings_and_a_kill(tmp_path, monkeypatch):
+    """Whoever is interrupted has dropped the old list, and looked at some of its pictures."""
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 1)
+    verdict, image = look_of(b"2" * 99)
+    for settings, is_last in ((5, True), (6, False), (6, True), (7, False), (8, False)):
+        seen = SeenFiles(tmp_path, {"enough": settings})
+        if settings == 5:
+            seen.add_look("c" * 64, (verdict, dataclasses.replace(image, key="d" * 64)))
+            seen.add(Stamp("/c.png", 1, 1), "c" * 64)
+        else:
+            assert seen.look("c" * 64) is None
+            assert seen.key_of("c" * 64, "", image) == "d" * 64
+        seen.add_look(f"{settings + is_last:064x}", (verdict, image))
+        seen.flush(last=is_last)
+        assert ("d" * 64 in pictures_in(tmp_path)) == (settings == 5), "of which file is not known any more"
+
+
+def test_a_page_that_looks_while_a_list_becomes_columns_misses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    filled(tmp_path).flush()
+    found, read = pictures_in(tmp_path), places.read_file
+
+    def between(path: Path, most: int) -> bytes:
+        content = read(path, most)
+        SeenFiles(tmp_path, {"enough": 5}).flush(last=True)
+        return content
+
+    monkeypatch.setattr(places, "read_file", between)
+    assert pictures_in(tmp_path) == found
+    assert (tmp_path / COLUMNS).exists()
+
+
+@pytest.mark.parametrize("mtime_ns", [2**63, -(2**70)])
+def test_a_file_of_a_broken_clock_stays_a_line(tmp_path, monkeypatch, mtime_ns):
+    monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
+    seen = filled(tmp_path)
+    seen.add(Stamp("/later.png", 1, mtime_ns), f"{1:064x}")
+    seen.flush(last=True)
+    assert (tmp_path / COLUMNS).exists()
+    assert SeenFiles(tmp_path, {"enough": 5}).content_of(Stamp("/later.png", 1, mtime_ns)) == f"{1:064x}"

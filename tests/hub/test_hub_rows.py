@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,11 +19,11 @@ from datasets import ClassLabel, Dataset, Features, Value, concatenate_datasets
 from datasets import Image as ImageColumn
 from PIL import Image
 
-from promptccd.data import StageStream
+from promptccd.data import StageStream, hub_rows
 from promptccd.data.hub_rows import FILE, folder_of
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.loading import open_images
-from promptccd.errors import DataError
+from promptccd.errors import DataError, DiskError
 from tests.hub.server import Fault, Hub
 
 NAME, OPTIONS = "team/photos", {"class_blocks": [2, 1, 1], "num_classes": 4, "images_per_class": 9}
@@ -169,6 +171,31 @@ def test_what_was_fetched_needs_no_network_again(hub: Hub, tables, monkeypatch) 
     assert not hub.log
 
 
+def test_what_is_there_is_read_where_nothing_may_be_written(hub: Hub, tables, monkeypatch) -> None:
+    publish(hub, tables)
+    first = StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint
+
+    def refuse(folder: Path, wait_s: float) -> None:
+        raise DiskError(f"{folder} is read-only")
+
+    monkeypatch.setattr(hub_rows, "lock_folder", refuse)
+    assert StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint == first
+    with pytest.raises(DiskError, match="is read-only"):
+        StageStream.from_dataset(NAME, **{**OPTIONS, "images_per_class": 4})
+
+
+def test_a_table_that_says_that_it_has_any_number_of_rows_is_read_whole(
+    hub: Hub, tables, monkeypatch
+) -> None:
+    """Which says what is wrong; a mask of 2**40 rows would take all memory."""
+    publish(hub, tables)
+    monkeypatch.setattr(hub_rows, "MOST_ROWS", PER_FILE * FILES - 1)
+    assert isinstance(open_images(NAME).source, Dataset)
+    monkeypatch.setattr(hub_rows, "MOST_ROWS", PER_FILE * FILES)
+    (Path(datasets.config.HF_DATASETS_CACHE) / "team___photos").rename(folder_of(NAME).parent / "aside")
+    assert isinstance(open_images(NAME).source, hub_rows.HubRows)
+
+
 def test_a_connection_that_breaks_costs_the_files_that_did_not_come(hub: Hub, tables, waits) -> None:
     publish(hub, tables)
     table = concatenate_datasets(tables["train"])
@@ -183,6 +210,26 @@ def test_a_connection_that_breaks_costs_the_files_that_did_not_come(hub: Hub, ta
     same(StageStream.from_dataset(NAME, **OPTIONS), StageStream.from_dataset(table, **OPTIONS))
     assert "train-00007-of-00010.parquet" in fetched(hub)
     assert len(fetched(hub)) == 2 * FILES - came, "those that came are not fetched again"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it would end the tests themselves")
+def test_ctrl_c_waits_for_no_file_that_is_fetched(hub: Hub, tables, monkeypatch) -> None:
+    publish(hub, tables)
+    monkeypatch.setattr(hub_rows, "_BATCH", 1)
+    only, done, never = hub_rows._only, list[int](), threading.Event()
+
+    def slow(table: pa.Table, features: Features, wanted: np.ndarray) -> pa.Table:
+        done.append(len(wanted))
+        if len(done) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        never.wait(0.02)
+        return only(table, features, wanted)
+
+    monkeypatch.setattr(hub_rows, "_only", slow)
+    with pytest.raises(KeyboardInterrupt):
+        open_images(NAME).columns(["label"])
+    assert len(done) < PER_FILE, "of four files at a time"
+    assert not list(folder_of(NAME).glob(f"*/*/{FILE}"))
 
 
 def test_a_new_commit_is_read_and_the_old_rows_are_not_taken_for_it(hub: Hub, tables) -> None:

@@ -407,6 +407,9 @@ FORGED_TENSORS: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = 
         lambda tensors: put("members", json.loads(tensors["names"].tobytes()).index(S1.of(0)[0]), 99)(tensors),
         "Images are in category 99, which does not exist",
     ),
+    "rows of nothing": (
+        lambda tensors: tensors.update(prototypes=np.zeros((10**12, 0), np.float32)), "Expected finite prototypes"
+    ),
     "a category below none": (put("members", 0, -2), "from 0 on in the column 'members', got -2"),
     "a category beyond JSON": (put("members", 0, 2**53), "from 0 on in the column 'members'"),
     "a stage before all": (put("images", 0, -1), "from 0 on in the column 'images', got -1"),

@@ -69,13 +69,49 @@ def test_a_cell_elsewhere_tells_why_it_failed(recipes: Path, tmp_path: Path) -> 
         (RuntimeError("the node\nis gone"), "RuntimeError: the node is gone"),
     ):
         ended = Ended(cell.recipe, outcome)
-        assert os.read(ended.sentinel, 1) == b""  # it is ready
-        assert not ended.running
+        while ended.running:
+            time.sleep(0.001)
         assert ended.problem() == problem
     (tmp_path / "tiny-seed1" / "train.log").write_text("DivergedError: x\n")
     ended = Ended(cell.recipe, 4)
-    os.read(ended.sentinel, 1)
+    while ended.running:
+        time.sleep(0.001)
     assert ended.problem() == "DivergedError: x"
+
+
+class Carries:
+    """Has each cell wait for a word, which comes when all have begun."""
+
+    def __init__(self, count: int):
+        self.count, self.begun, self.word = count, 0, threading.Event()
+
+    def devices(self) -> list[str]:
+        return []
+
+    def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
+        carries = self
+
+        class Waiting(JobOfACell):
+            def _result(self) -> int:
+                assert carries.word.wait(60)
+                return 3
+
+        self.begun += 1
+        if self.begun == self.count:
+            self.word.set()
+        return Waiting(recipe)
+
+
+def test_very_many_jobs_are_begun_at_once_and_keep_no_file_open(recipes: Path, tmp_path: Path) -> None:
+    cells = plan(recipes, tmp_path, seeds=range(12))
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 10, limits[1]))
+    try:
+        result = run_sweep(cells, tmp_path, jobs=12, engine=Carries(12))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert set(result.failures.values()) == {"exit code 3"}
 
 
 def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """Sweeps of many computers on one folder: side by side, as lines for a scheduler, and collected from anywhere."""
 
+import itertools
 import json
 import os
 import shlex
@@ -7,13 +8,17 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from promptccd import locks, system
 from promptccd.cli.main import main
 from promptccd.experiments import cell_commands, collect_sweep, run_sweep, states_of, sweep
+from promptccd.experiments.engines.carrying import JobOfACell
 from promptccd.locks import lock_folder
+from promptccd.training.recipe import Recipe
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -105,6 +110,70 @@ def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
     held.close()
     assert main(command(recipes, tmp_path)) == 0
     assert hashes(cells) == hashes(plan(recipes, undisturbed))
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_cell_of_a_computer_that_went_down_is_begun(
+    recipes: Path, tmp_path: Path, monkeypatch, alive: bool
+) -> None:
+    """Its lease says for ever that it is at work, so that whoever begins has to look whether it is renewed."""
+    for name in ("BEAT_S", "DEAD_S"):
+        monkeypatch.setattr(locks, name, 0.2)
+    monkeypatch.setattr(system, "locks_reach", lambda folder: False)
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    (cell,) = plan(recipes, tmp_path, seeds=(1,))
+    place = tmp_path / "tiny-seed1"
+    lock_folder(place).close()
+    ended = threading.Event()
+
+    def renew() -> None:
+        for beat in itertools.count():
+            (place / ".lock-7").write_text(f"4711 on node7\nnode7 1 2\n{beat}\n")
+            if ended.wait(0.02) or not alive:
+                return
+
+    other = threading.Thread(target=renew)
+    other.start()
+    result = run_sweep([cell], tmp_path, engine=Refuses())
+    ended.set()
+    other.join()
+    if alive:
+        assert result.unfinished == {"tiny-seed1": "running on node7 (process 4711)"}
+        assert result.failures == {}
+    else:
+        assert result.failures == {"tiny-seed1": "exit code 3"}
+        assert result.unfinished == {}
+
+
+class Refuses:
+    """Cells that fail as soon as they begin: like a training, they take the folder first."""
+
+    def devices(self) -> list[str]:
+        return []
+
+    def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
+        class Failed(JobOfACell):
+            def _result(self) -> int:
+                lock_folder(Path(recipe.training.output_dir)).close()
+                return 3
+
+        return Failed(recipe)
+
+
+def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    (cell,) = plan(recipes, tmp_path, seeds=(1,))
+
+    class Holds(Refuses):
+        def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
+            self.held = lock_folder(tmp_path)
+            return super().start(recipe, work, device)
+
+    engine = Holds()
+    assert run_sweep([cell], tmp_path, engine=engine).failures == {"tiny-seed1": "exit code 3"}
+    engine.held.close()
+    assert f"sweep.json says nothing new of tiny-seed1: Process {os.getpid()}" in caplog.text
+    assert json.loads((tmp_path / "sweep.json").read_text())["cells"]["tiny-seed1"]["status"] == "running"
 
 
 HOST = """

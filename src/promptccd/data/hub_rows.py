@@ -9,9 +9,10 @@ what `datasets` keeps: a process that was killed goes on, and no network is need
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from promptccd.storage import remove_leftovers, write_directory, write_file
 logger = logging.getLogger(__name__)
 
 FILE = "rows.arrow"
+MOST_ROWS = 2**30  # a table may say that it has any number
 AT_ONCE = 4  # files that are read at a time
 _AT_ONCE_BYTES = 2**25  # of each
 _BATCH = 256  # rows, of which a batch of large photographs is a few hundred megabytes
@@ -85,21 +87,24 @@ class HubRows:
             features: of all columns, where the card tells them.
         """
         place = folder_of(name) / f"{hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}.json"
-        if files is None and not place.exists():
-            return None
+        if files is None:
+            return cls(name, _record(place), whole) if place.exists() else None
+        if _record(place).get("files") == files:  # nothing is written, so that others' folders may be read
+            return cls(name, _record(place), whole)
         with _alone(place.parent):
-            record = json.loads(place.read_bytes()) if place.exists() else {}
-            if files is not None and record.get("files") != files:
+            if _record(place).get("files") != files:
                 try:
                     found = _in_threads(_schema_and_count, files, f"{name}: looking at its tables")
                     features = features or Features.from_arrow_schema(found[0][0])
+                    counts = [count for _, count in found]
+                    if sum(counts) > MOST_ROWS:
+                        raise ValueError(f"{sum(counts)} rows are more than {MOST_ROWS}")
                 except Exception as error:  # whoever reads all of it says what is wrong
                     logger.debug("%s: %s", name, error)
                     return None
-                counts = [count for _, count in found]
                 record = {"files": files, "counts": counts, "features": features.to_dict()}
                 write_file(place, json.dumps(record))
-        return cls(name, record, whole)
+        return cls(name, _record(place), whole)
 
     def read(self, columns: Sequence[str], wanted: np.ndarray | None = None) -> Dataset:
         """Columns of all rows, in their order.
@@ -118,8 +123,10 @@ class HubRows:
         folder = folder_of(self.name) / hashlib.sha256(made_of).hexdigest()[:32]
         parts = [folder / f"{number:05d}" for number in range(len(self._files))]
         rows = np.split(all_rows, np.cumsum(self._counts)[:-1])
+        ended = threading.Event()
+        is_whole = all(part.is_dir() for part in parts)
         try:
-            with _alone(folder):
+            with nullcontext() if is_whole else _alone(folder):
                 missing = [number for number, part in enumerate(parts) if not part.is_dir()]
                 if missing:
                     remove_leftovers(folder)
@@ -128,9 +135,10 @@ class HubRows:
                         self.name, ", ".join(columns), all_rows.sum(), len(self), folder,
                     )  # fmt: skip
                 _in_threads(
-                    lambda each: self._fetch(each, parts[each], features, rows[each]),
+                    lambda each: self._fetch(each, parts[each], features, rows[each], ended),
                     missing,
                     f"{self.name}: fetching {', '.join(columns)}",
+                    ended,
                 )
             return concatenate_datasets([Dataset.from_file(str(part / FILE)) for part in parts])
         except PromptCCDError:
@@ -144,14 +152,18 @@ class HubRows:
                 "the same command again."
             ) from error
 
-    def _fetch(self, number: int, part: Path, features: Features, wanted: np.ndarray) -> None:
-        """Keep what is used of one file."""
+    def _fetch(
+        self, number: int, part: Path, features: Features, wanted: np.ndarray, ended: threading.Event
+    ) -> None:
+        """Keep what is used of one file, unless it is ended before."""
 
         def fill(staging: Path) -> None:
             row = 0
             writer = ArrowWriter(features=features, path=str(staging / FILE))
             with HfFileSystem().open(self._files[number], "rb", cache_type="none") as file:
                 for batch in _batches(_FORMAT.make_fragment(file), list(features)):
+                    if ended.is_set():
+                        raise InterruptedError
                     table = table_cast(pyarrow.Table.from_batches([batch]), features.arrow_schema)
                     writer.write_table(_only(table, features, wanted[row : row + len(batch)]))
                     row += len(batch)
@@ -165,6 +177,11 @@ class HubRows:
 def folder_of(name: str) -> Path:
     """Where rows of a data set are kept."""
     return Path(datasets.config.HF_DATASETS_CACHE) / "promptccd-rows" / name.replace("/", "--")
+
+
+def _record(place: Path) -> dict[str, Any]:
+    """What is known of a split, if it is."""
+    return dict(json.loads(place.read_bytes())) if place.exists() else {}
 
 
 def _only(table: Any, features: Features, wanted: np.ndarray) -> Any:
@@ -199,10 +216,17 @@ def _schema_and_count(file: str) -> tuple[Any, int]:
         return found.schema_arrow, found.metadata.num_rows
 
 
-def _in_threads(work: Callable[[Any], Any], items: Sequence[Any], what: str) -> list[Any]:
-    """The results in order; after an error nothing new is begun."""
+def _in_threads(
+    work: Callable[[Any], Any], items: Sequence[Any], what: str, ended: threading.Event | None = None
+) -> list[Any]:
+    """The results in order; after an error nothing new is begun, and Ctrl-C says to the rest that it is ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(datasets.utils.tqdm(pool.map(work, items), total=len(items), desc=what, disable=None))
+        try:
+            return list(datasets.utils.tqdm(pool.map(work, items), total=len(items), desc=what, disable=None))
+        except KeyboardInterrupt:
+            if ended is not None:
+                ended.set()
+            raise
 
 
 @contextmanager

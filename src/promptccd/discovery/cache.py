@@ -66,14 +66,20 @@ class Packs:
         if number is None:
             return None
         try:
-            if number not in self._open:
+            opened = self._open.get(number)
+            if opened is None:
                 file = safe_open(self._path(number), framework="numpy")
                 places = _places(file.get_tensor("digests"), file.get_tensor("ends"))
-                self._open[number] = file.get_slice("content"), places
-            content, places = self._open[number]
+                opened = file.get_slice("content"), places
+                if number != self._last:  # Windows lets nobody replace a file that is mapped
+                    self._open[number] = opened
+            content, places = opened
+            if digest not in places:  # somebody took it away since the index was read
+                self._numbers = None
+                return None
             start, end = places[digest]
             return bytes(content[start:end].tobytes())
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             return self._drop(self._path(number), error).get(digest)
 
     def add(self, rows: Mapping[str, bytes], alone: bool = False) -> None:
@@ -240,8 +246,8 @@ class FeatureCache:
             of: SHA-256 of all that it was given.
             count: N.
         """
-        moments = np.frombuffer(self._of(_MOMENTS).load([of]).get(of, b""), np.uint32)
-        found = moments.astype(np.int64)
+        row = self._of(_MOMENTS).load([of]).get(of, b"")
+        found = np.frombuffer(row[: len(row) // 4 * 4], np.uint32).astype(np.int64)
         fits = len(found) == count and bool((found <= np.arange(count)).all())
         return found if fits and bool((found[found] == found).all()) else None
 
@@ -255,4 +261,4 @@ class FeatureCache:
 
     def followers(self, keys: Iterable[str]) -> dict[str, str]:
         """The first picture of its moment, by key, of those of the pictures that were not that themselves."""
-        return {key: first.decode() for key, first in self._of(_FOLLOWERS).each(keys)}
+        return {key: first.decode(errors="replace") for key, first in self._of(_FOLLOWERS).each(keys)}

@@ -27,6 +27,7 @@ from promptccd.discovery.project.file_columns import (
     LARGEST_COLUMNS,
     FileColumns,
     Look,
+    fits_columns,
     has_columns,
     packed,
     read_columns,
@@ -48,8 +49,8 @@ _LONGEST = 4096  # characters of a note
 class SeenFiles:
     """Remembers files that were read before.
 
-    A line holds the content hash of a path, or the look at a new content. Later lines overrule earlier ones, and all of
-    them the columns.
+    A line holds the content hash of a path, the look at a new content, or the key that other settings gave to one.
+    Later lines overrule earlier ones, and all of them the columns.
 
     Args:
         project: the folder.
@@ -88,6 +89,9 @@ class SeenFiles:
         digest = values["sha256"]
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise ValueError("a hash is none")
+        if "look" in values and values["look"] is None:
+            self._inherited[digest] = _key(values["picture"])
+            return
         if (look := values.get("look")) is not None:
             self._looks[digest] = _read_look(look, values.get("picture", ""), values.get("taken", ""))
         if digest not in self._looks and digest not in self._before.row_of:
@@ -195,6 +199,7 @@ class SeenFiles:
         if self._is_new and self._fresh:  # what is there is of other settings, or damaged
             remove(self._whole)
             remove(self._project / MINIATURES)
+            self._fresh = [*self._unseen(), *self._fresh]
             self._is_new = False
         self._thumbs.add(self._fresh_thumbs)
         self._miniatures.add(self._fresh_miniatures)
@@ -210,9 +215,17 @@ class SeenFiles:
         except (OSError, PromptCCDError) as error:
             logger.warning("What was seen of files could not be kept, and they will be read again: %s", error)
 
+    def _unseen(self) -> list[bytes]:
+        """Lines of keys that other settings gave to contents which were not looked at again yet."""
+        return [
+            plain_json({"look": None, "picture": key, "sha256": digest})
+            for digest, key in sorted(self._inherited.items())
+            if self.look(digest) is None
+        ]
+
     def _write_whole(self) -> None:
         """Write everything as columns; a kill before the lines are gone leaves some that say the same."""
-        lines, images, held = list[bytes](), dict[str, SeenImage](), dict[str, tuple[Stamp, str]]()
+        lines, images, held = self._unseen(), dict[str, SeenImage](), dict[str, tuple[Stamp, str]]()
         for digest in sorted(self._before.row_of.keys() | self._looks):
             look = self.look(digest)
             assert look is not None
@@ -223,7 +236,7 @@ class SeenFiles:
         for path in sorted({*self._before.paths, *self._contents}):
             found = self._held(path)
             assert found is not None
-            if found[1] in images:
+            if found[1] in images and fits_columns(found[0]):
                 held[path] = found
             else:
                 lines.append(_line_of_file(*found))
@@ -299,9 +312,13 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
     width, height = values["image_size"]
     if not all(type(each) is int and 0 < each < 2**31 for each in (width, height)):
         raise ValueError(f"an image is {width} x {height}")
-    if not isinstance(key, str) or not _DIGEST.fullmatch(key):
-        raise ValueError("a picture has no key")
     if not isinstance(taken, str) or (taken and not KEPT.fullmatch(taken)):
         raise ValueError("a date is none")
     depth = Depth.from_dict(values["depth"]) if "depth" in values else None
-    return verdict, SeenImage((width, height), key, ELSEWHERE, b"", taken=taken, depth=depth)
+    return verdict, SeenImage((width, height), _key(key), ELSEWHERE, b"", taken=taken, depth=depth)
+
+
+def _key(value: Any) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError("a picture has no key")
+    return value

@@ -27,7 +27,7 @@ from promptccd.experiments.sweep_cells import (
     shared_recipe,
     states_of,
 )
-from promptccd.locks import lock_folder, owner_of
+from promptccd.locks import lock_folder, owner_of, owners_of
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 STATE = "sweep.json"
 BASELINES_OF = "baselines of "
-_SECONDS_BETWEEN_LOOKS = 0.3  # for a signal; the end of a cell needs no look
+_SECONDS_BETWEEN_LOOKS = 0.3  # for a signal, and for jobs elsewhere; the end of a process needs no look
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,10 @@ class _Sweep:
                 if not running:  # others are at work on all that is left
                     time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting))
                     continue
-                connection.wait([process.sentinel for _, process in running], timeout=_SECONDS_BETWEEN_LOOKS)
+                if ends := [process.sentinel for _, process in running if process.sentinel is not None]:
+                    connection.wait(ends, timeout=_SECONDS_BETWEEN_LOOKS)
+                else:
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
                 if self.stop.received and not asked:
                     asked = True
                     logger.info("Interrupted: waiting until what is running (%d) has saved.", len(running))
@@ -261,14 +264,17 @@ class _Sweep:
     ) -> tuple[SweepCell, Recipe] | None:
         """A cell to begin with, and its recipe; those that others are at work on come last, and may be left to them."""
         owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
+        late = list[SweepCell]()
         free = [cell for cell in waiting if cell.name not in owners]
-        for cell in [cell for cell in free if cell.name in self._seen and not prefix and cell.finished()]:
+        seen = [cell for cell in free if self._seen.pop(cell.name, None) is not None]
+        for cell in [cell for cell in seen if not prefix and cell.finished()]:
             logger.info("%s: done elsewhere%s", cell.name, _average(cell))
             self._open.discard(cell.name)
             self._note(cell, status="finished", seconds=cell.seconds)
             waiting.remove(cell)
             free.remove(cell)
-        at_work = [cell for cell in self.cells if cell in running or cell.name in owners]
+        busy = {cell.name for cell in running} | owners.keys()
+        at_work = [cell for cell in self.cells if cell.name in busy]
         for others in (
             [at_work] if running else [at_work, []]
         ):  # rather than wait, it makes a backbone of its own
@@ -282,23 +288,33 @@ class _Sweep:
             since = self._seen.setdefault(name, time.monotonic())
             # Cells of a sweep that was killed end within a second.
             if not running and time.monotonic() - since > SECONDS_TO_WAIT_FOR_LOCK:
-                cell = next(each for each in waiting if each.name == name)
-                waiting.remove(cell)
-                self._open.discard(name)
-                self.elsewhere[name] = f"running on {owner.place}"
+                late.append(next(each for each in waiting if each.name == name))
+        alive = owners_of(cell.path for cell in late)
+        for cell in late:
+            if cell.path not in alive:  # nobody renews its lease: who begins waits until it is over
+                return cell, cell.recipe if prefix else shared_recipe(cell, self.cells, []) or cell.recipe
+            waiting.remove(cell)
+            self._open.discard(cell.name)
+            self.elsewhere[cell.name] = f"running on {alive[cell.path].place}"
         return None
 
     def _note(self, cell: SweepCell, **values: Any) -> None:
-        """Write values of a cell into ``sweep.json``; notes of other sweeps and of another grid stay."""
-        with tables_held(self.out):
-            try:
-                cells = dict(json.loads(read_file(self.out / STATE))["cells"])
-                before = dict(cells.get(cell.name, {}))
-            except (OSError, ValueError, TypeError, KeyError):
-                cells, before = {}, {}  # notes for a person; the sweep itself reads the folders of the runs
-            facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
-            cells[cell.name] = {**before, **facts, "error": None, **values}
-            RunDirectory(self.out).write(STATE, {"cells": cells})
+        """Write values of a cell into ``sweep.json``; notes of other sweeps and of another grid stay.
+
+        They are for a person, and no reason to end what is at work; the sweep itself reads the folders of the runs.
+        """
+        try:
+            with tables_held(self.out):
+                try:
+                    cells = dict(json.loads(read_file(self.out / STATE))["cells"])
+                    before = dict(cells.get(cell.name, {}))
+                except (OSError, ValueError, TypeError, KeyError):
+                    cells, before = {}, {}
+                facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
+                cells[cell.name] = {**before, **facts, "error": None, **values}
+                RunDirectory(self.out).write(STATE, {"cells": cells})
+        except RunError as error:
+            logger.warning("%s says nothing new of %s: %s", STATE, cell.name, error)
 
 
 def _result(

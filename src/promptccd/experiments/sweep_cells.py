@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class SweepCell:
         """Whether the paper's rows of its method are taken to be of the method's own classifier."""
         return method_named(self.recipe.model.variant).answers_natively
 
-    @property
+    @cached_property
     def backbone_key(self) -> str:
         """Equal for cells of one seed that pretrain or load the same backbone."""
         sections = self.recipe.to_dict()
@@ -315,7 +316,7 @@ def shared_recipe(
     if cell.recipe.model.backbone is not None:
         return cell.recipe
     key = (cell.backbone_key, cell.seed)
-    mates = [other for other in cells if other != cell and (other.backbone_key, other.seed) == key]
+    mates = [other for other in cells if other.name != cell.name and (other.backbone_key, other.seed) == key]
     for mate in mates:
         backbone = RunDirectory(mate.path).backbone
         if not problems_of(backbone):

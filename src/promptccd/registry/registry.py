@@ -93,7 +93,8 @@ class CategoryRegistry:
         self.looks: Mapping[str, Look] = MappingProxyType(self._tables.looks)
         rows = np.zeros((0, 0), np.float32) if prototypes is None else prototypes
         self._prototypes = np.array(rows, dtype=np.float32)
-        if self._prototypes.ndim != 2 or not np.isfinite(self._prototypes).all():
+        is_odd = self._prototypes.ndim != 2 or (not self._prototypes.size and len(self._prototypes))
+        if is_odd or not np.isfinite(self._prototypes).all():
             raise RegistryError(f"Expected finite prototypes (R, D), got shape {self._prototypes.shape}.")
         self.num_known, self.stage = num_known, stage
         free = max([num_known, *(each + 1 for each in self._tables.categories)])

@@ -390,7 +390,7 @@ def space_of_all(recipes: Iterable[Recipe]) -> int:
         except PromptCCDError:
             continue
         if backbone is not None and has_links(run.path.parent):  # runs share it too
-            shared[backbone] = space.frozen
+            shared[backbone] = max(space.frozen, shared.get(backbone, 0))
             space = replace(space, frozen=0)
         needed += space.left(run, len(recipe.data.resolved.class_blocks))
     return needed + sum(shared.values())

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.exc import TorchDynamoException
 
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbones import blocks_of
@@ -46,7 +45,7 @@ class WholeBatches:
             prefix.follow(blocks_of(self.model.backbone)[:-1])
         try:
             return self._compiled(pixel_values, **options)
-        except TorchDynamoException as error:  # of a compiler, of which there are many, or of its absence
+        except Exception as error:  # of a compiler, of which there are many; what is the model's own comes again
             why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
             logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
             self._compiled = self.wrapped

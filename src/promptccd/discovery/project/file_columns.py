@@ -24,7 +24,8 @@ Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files
 ELSEWHERE = np.empty((0, 0), np.uint8)  # in place of a miniature that is in its pack
 _STAMPS = tuple(item.name for item in fields(Stamp) if item.name != "path")
-_NO_DATE = np.iinfo(np.int64).min
+_NO_DATE, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_LENGTH_OF_DATE = 19  # of 2026-01-31T23:59:59
 _YEARS = np.array(["0000-01-01", "10000-01-01"], "datetime64[s]").astype(np.int64)
 
 
@@ -138,6 +139,11 @@ def has_columns(look: Look) -> bool:
     return not image.taken or _seconds(image.taken) != _NO_DATE
 
 
+def fits_columns(stamp: Stamp) -> bool:
+    """Whether columns say all of a stamp: broken clocks write dates beyond the year 2262."""
+    return all(abs(value) <= _MOST for value in astuple(stamp)[1:])
+
+
 def packed(
     settings: bytes,
     lines: Sequence[bytes],
@@ -173,9 +179,9 @@ def packed(
 
 
 def _seconds(taken: str) -> int:
-    """A date as a number, where that gives the very date again."""
+    """A date as a number, where that gives the very date again: not with an offset, of which NumPy would warn."""
     try:
-        date = np.datetime64(taken or "NaT", "s")
+        date = np.datetime64(taken if len(taken) == _LENGTH_OF_DATE else "NaT", "s")
     except ValueError:
         return int(_NO_DATE)
     return int(date.astype(np.int64)) if str(date) == taken else int(_NO_DATE)

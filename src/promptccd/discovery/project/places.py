@@ -15,6 +15,7 @@ from promptccd.storage import read_file
 
 LARGEST_LIST = 4 * 2**30  # bytes, of more lines than are ever written
 FEWEST_DIGITS = 6  # of a hash, to stand for all of them
+_UNSEEN = b'{"look":null'  # a content that was not looked at since the settings changed
 _END_OF_LOOK = re.compile(
     rb'"picture":"([0-9a-f]{64})","sha256":"([0-9a-f]{64})"(?:,"taken":"([0-9T:+-]{19,25})")?\}$'
 )
@@ -68,14 +69,14 @@ def pictures_in(project: Path) -> dict[str, Seen]:
     Raises:
         RunError: a link stands in the way.
     """
+    try:  # first: a discovery that is at work makes columns of it, and then takes it away
+        content = read_file(project / FILES, LARGEST_LIST)
+    except FileNotFoundError:
+        content = b""
     try:
         before = read_columns(project / COLUMNS)
     except ValueError:  # the next discovery makes it again
         before = FileColumns()
-    try:
-        content = read_file(project / FILES, LARGEST_LIST)
-    except FileNotFoundError:
-        content = b""
     lines = [*before.lines, *io.BytesIO(content)]  # makes no second copy
     held = before.holders  # content by path; a later line overrules an earlier one
     were_held = before.were_held
@@ -90,7 +91,7 @@ def pictures_in(project: Path) -> dict[str, Seen]:
         if isinstance(path, str) and isinstance(digest, str):
             held[path] = digest
             were_held.add(digest)
-    ends = list(_ends_of_looks(lines))
+    ends = list(_ends_of_looks(line for line in lines if not line.startswith(_UNSEEN)))
     keys = before.key_of | {digest: key for digest, key, _ in ends}
     dates = before.dates | {digest: date for digest, _, date in ends if date}
     files, contents = dict[str, list[tuple[str, str]]](), dict[str, list[str]]()

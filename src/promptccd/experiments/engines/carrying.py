@@ -40,8 +40,8 @@ class CarriedCell(Protocol):
     started: float
 
     @property
-    def sentinel(self) -> int:
-        """For `multiprocessing.connection.wait`: ready when it has ended."""
+    def sentinel(self) -> int | None:
+        """For `multiprocessing.connection.wait`: ready when it has ended; `None` if only a look tells."""
 
     @property
     def running(self) -> bool:
@@ -74,11 +74,10 @@ class JobOfACell:
         recipe: of the cell.
     """
 
-    device = ""
+    device, sentinel = "", None  # a pipe each would be more files than a process may have open
 
     def __init__(self, recipe: Recipe):
         self.log, self.started, self._outcome = log_of(recipe), time.monotonic(), list[Any]()
-        self.sentinel, self._end = os.pipe()
         threading.Thread(target=self._wait, daemon=True).start()
 
     @property
@@ -103,7 +102,6 @@ class JobOfACell:
             self._outcome.append(self._result())
         except Exception as error:  # of the work, or of who carries it
             self._outcome.append(error)
-        os.close(self._end)
 
 
 def log_of(recipe: Recipe) -> Path:
