@@ -414,6 +414,10 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         """Check ranges."""
         require_in_range(self)
+        if self.image_cache.lower() in ("none", "null", "no", "false"):
+            raise ConfigurationError(
+                f"image_cache {self.image_cache} would be a folder of that name: say off, or ./{self.image_cache}."
+            )
         given = self.given_counts
         if given is not None and (not given or min(given) < 1 or given != sorted(given)):
             raise ConfigurationError(

@@ -27,7 +27,6 @@ MOST_SHOWN = 300  # characters of a parser's message
 LISTED = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
 FOLDER = "hub_configs"
 SUFFIXES = (".yaml", ".yml")
-NONE = ("none", "null")  # as people and as YAML write it
 
 
 def read_yaml(text: str) -> Any:
@@ -184,17 +183,12 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
             ) from error
         if isinstance(value, str) and (not value.strip() or "\0" in value):
             raise ConfigurationError(f"Expected {name}.{key} to be a name, got {value!r}.")
-        if hints[key] is str and str(value).lower() in NONE:
-            raise ConfigurationError(
-                f"{name}.{key} is needed, and {value!r} would be the name of one: see what its help offers instead, or "
-                f"write './{value}' for a folder of that name."
-            )
     return section(**prepared)
 
 
 def says_none(value: Any, hint: Any) -> bool:
     """Whether a word means none for a field that takes none: YAML writes ``null``, people write ``none``."""
-    return isinstance(value, str) and value.lower() in NONE and type(None) in alternatives(hint)
+    return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
