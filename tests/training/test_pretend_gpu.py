@@ -119,7 +119,7 @@ def test_what_cannot_be_compiled_trains_as_it_is(
             "promptccd-gcd", image_folder, tiny_backbone, tmp_path / "asked", epochs=1, compile=True
         )
     assert asked == without
-    assert caplog.text.count("Nothing is compiled on this machine, and training goes on without: ") == 4
+    assert caplog.text.count("A step cannot be compiled here, and this stage is trained without: ") == 4
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from promptccd.data.depths import Depth
 from promptccd.data.images import MAX_ASPECT, Decoding, Verdict, decode_image
 from promptccd.data.picture_keys import picture_key
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from promptccd.data.views import EvaluationView
 
 MINIATURE_SIDE = 32
@@ -42,12 +43,12 @@ class SeenImage:
     key: str
     miniature: np.ndarray
     thumbnail: bytes
-    view: Tensor | None = None
+    view: "Tensor | None" = None
     taken: str = ""
     depth: Depth | None = None
 
 
-def view_of(content: bytes, decoding: Decoding, view: "EvaluationView") -> Tensor | None:
+def view_of(content: bytes, decoding: Decoding, view: "EvaluationView") -> "Tensor | None":
     """The view of an image file alone; `None` if the image is skipped."""
     decoded = decode_image(content, decoding, enough=_enough(view))
     return None if decoded.image is None else view(decoded)

@@ -45,7 +45,9 @@ class WholeBatches:
             prefix.follow(blocks_of(self.model.backbone)[:-1])
         try:
             return self._compiled(pixel_values, **options)
-        except Exception as error:  # of a compiler, of which there are many; what is the model's own comes again
+        except (
+            Exception
+        ) as error:  # of a compiler, of which there are many; what is the model's own comes again
             why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
             logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
             self._compiled = self.wrapped
