@@ -20,6 +20,7 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
 from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
+from promptccd.discovery.project.right import draw, how_right
 from promptccd.errors import DiskError, RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
@@ -259,11 +260,10 @@ class ProjectView(Project):
         """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
         with self.still:
             self.refresh()
-            drawn = self.drawn(category)
-            return {
-                **asdict(self.how_right(category)),
-                "row": None if drawn is None else self.photos.rows[drawn],
-            }
+            registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
+        drawn = draw(registry, keys, category)  # which takes longer than others should wait
+        row = None if drawn is None else photos.rows[drawn[0]]
+        return {**asdict(how_right(registry, keys, category)), "row": row}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
