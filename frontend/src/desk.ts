@@ -146,7 +146,8 @@ export class Desk {
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
-    if ((this.place !== "group" && this.place !== "approve") || this.byId.has(this.group)) return;
+    const shown = this.place === "group" || this.place === "approve" ? this.group : this.place === "desk" ? this.within : null;
+    if (shown === null || this.byId.has(shown)) return;
     this.say("groupGone");
     this.go("groups");
   }
@@ -227,7 +228,10 @@ export class Desk {
   /** Asks how much is right, and which photograph was drawn. */
   async loadRight(): Promise<void> {
     const within = this.place === "desk" ? this.within : null;
-    this.right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    if (within !== null && !this.byId.has(within)) return;
+    const right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    if (within !== (this.place === "desk" ? this.within : null)) return; // somebody has gone on meanwhile
+    this.right = right;
     if (within !== null) this.sorting = this.right.row;
     if (within !== null || this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
     this.changed();
@@ -289,11 +293,11 @@ export class Desk {
 
   // What is shown
 
-  /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
-  go(place: Place, value: number | string = "", more: Record<string, string> = {}): void {
+  /** Goes to a place; it is in the address, so that Back and a bookmark lead there, but not to one that is `over`. */
+  go(place: Place, value: number | string = "", more: Record<string, string> = {}, over = false): void {
     const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }), ...more }).toString();
     this.went = true;
-    if (this.isLayered) location.replace(`#${hash}`);
+    if (this.isLayered || over) location.replace(`#${hash}`);
     else location.hash = hash;
     this.isLayered = false;
   }

@@ -395,7 +395,7 @@ class Draft:
                 self.put("looks", key, Look(order, tables.members.get(key), *self.drawn.get(key, ())))
 
     def grouped_again(self, keys: Iterable[str]) -> None:
-        """Let what was drawn blind say nothing of places that no person has changed, nor looks of what went elsewhere."""
+        """Let what was drawn blind, and looks at what went elsewhere, say nothing of places that no person changed."""
         moved = {
             key for key, before in self._before["members"].items() if self.tables.members.get(key) != before
         }
