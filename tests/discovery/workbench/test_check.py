@@ -149,6 +149,12 @@ def test_photographs_that_are_not_there_are_none(reader: Window, path: str) -> N
     assert reader.ask(f"/api/{path}")[0] == 404
 
 
+def test_more_examples_than_are_taken_are_refused_with_both_numbers(reader: Window) -> None:
+    status, _, content = reader.ask(f"/api/alike?rows={','.join(['1'] * 1001)}")
+    assert status == 409
+    assert b"1001 photographs: select at most 1000" in content
+
+
 @pytest.fixture
 def visit(browser: Browser, page: OpenPage) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 860})

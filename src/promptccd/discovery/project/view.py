@@ -30,6 +30,7 @@ from promptccd.registry.tables import Patch
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
+_AT_ONCE = 4096  # photographs that are likened to others
 
 
 NOWHERE, ASIDE = -1, -2  # the category of images in none, and of those that are set aside
@@ -100,6 +101,12 @@ class Columns:
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())
         return self._shown[identity]
+
+
+def _likeness(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """``(N,)`` likeness of every unit vector to the likest of some of them, without all products at once."""
+    examples = matrix[list(rows)].T
+    return torch.cat([(part @ examples).amax(1) for part in matrix.split(_AT_ONCE)])
 
 
 class ProjectView(Project):
@@ -196,10 +203,10 @@ class ProjectView(Project):
         """
         features, group = self.features(), self.columns().group
         matrix = features.matrix[: len(group)]
-        like = (matrix @ matrix[list(rows)].T).amax(1).clamp(0, 1).numpy()
+        like = _likeness(matrix, rows).clamp(0, 1).numpy()
         keep = (like > 0) & (True if within is None else group == within)
         if unlike:
-            keep &= like >= (matrix @ matrix[list(unlike)].T).amax(1).numpy()
+            keep &= like >= _likeness(matrix, unlike).numpy()
         like[list(rows)], keep[list(rows)], keep[list(unlike)] = 1, True, False
         found = np.flatnonzero(keep)
         is_example = np.isin(found, list(rows))
