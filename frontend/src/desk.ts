@@ -60,6 +60,7 @@ export class Desk {
   counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   folders: Folder[] = [];
   right: Right | null = null;
+  private rightAsked = 0; // how often
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
   readonly pace = { approved: 0, began: 0 }; // of what is approved by pages, in this window
   within: number | null = null; // the group that is drawn from alone
@@ -229,8 +230,9 @@ export class Desk {
   async loadRight(): Promise<void> {
     const within = this.place === "desk" ? this.within : null;
     if (within !== null && !this.byId.has(within)) return;
+    const turn = ++this.rightAsked;
     const right = await get<Right>(within === null ? "right" : `right?within=${within}`);
-    if (within !== (this.place === "desk" ? this.within : null)) return; // somebody has gone on meanwhile
+    if (turn !== this.rightAsked) return; // somebody has gone on meanwhile, or asked about a later state
     this.right = right;
     if (within !== null) this.sorting = this.right.row;
     if (within !== null || this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
@@ -363,6 +365,7 @@ export class Desk {
     this.within = place === "desk" && of ? Number(of) : null;
     if (place === "group" || place === "approve") this.group = this.card = Number(of);
     this.right = null;
+    this.rightAsked++;
     this.left = [];
     this.selected.clear();
     if (place !== "groups") this.chosen.clear();
