@@ -98,6 +98,7 @@ function Head({ desk }: { desk: Desk }) {
   const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
   const title = TITLES[desk.place];
   const of = new URLSearchParams(location.hash.slice(1)).get("of") ?? "";
+  const isOpen = desk.shown.some((row) => desk.isOpen(row));
   return (
     <div class="head">
       <div class="row" data-area="tools">
@@ -105,7 +106,7 @@ function Head({ desk }: { desk: Desk }) {
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
-        {group && <button onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
+        {group && <button disabled={!isOpen} onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
         {group && <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>}
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}

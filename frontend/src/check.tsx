@@ -39,8 +39,8 @@ export function Approve({ desk }: { desk: Desk }) {
   const next = () => {
     const listed = desk.groups;
     const later = listed.slice(listed.findIndex((each) => each.id === desk.group) + 1).find((each) => hasOpen(desk, each.id));
-    if (later) desk.go("approve", later.id);
-    else desk.go("groups");
+    if (later) desk.go("approve", later.id, {}, true); // Back would only lead here again
+    else desk.go("groups", "", {}, true);
   };
   const right = () => {
     desk.pace.began ||= Date.now();
@@ -63,7 +63,7 @@ export function Approve({ desk }: { desk: Desk }) {
             <li key={row}><img src={desk.picture(row, 320)} alt={desk.name(row)} title={desk.name(row)} data-row={row} /></li>
           ))}
         </ul>
-        <p class="row">
+        <p class="row foot">
           <button class="primary" onClick={right}><kbd>Enter</kbd> {t("allRight", { n: page.length })}</button>
           <button onClick={wrong}><kbd>X</kbd> {t("someWrong")}</button>
           <button onClick={stop}><kbd>S</kbd> {t("enough")}</button>
@@ -147,6 +147,7 @@ export function Check({ desk }: { desk: Desk }) {
     }; // prettier-ignore
     return keys[digit ?? (event.key.length > 1 ? event.key : event.key.toLowerCase())];
   };
+  const others = rows.filter((each) => said.has(each)).length;
   const where = (each: number) => (said.has(each) ? `→ ${desk.groupName(said.get(each)!)}` : desk.groupName(desk.columns.group[each]));
   return (
     <Keyed desk={desk} act={act}>
@@ -161,8 +162,8 @@ export function Check({ desk }: { desk: Desk }) {
             </li>
           ))}
         </ul>
-        <p class="row">
-          <button class="primary" onClick={() => void take()}><kbd>Enter</kbd> {t("checkDo", { n: rows.length - [...said.keys()].filter((each) => rows.includes(each)).length, name: group.name })}</button>
+        <p class="row foot">
+          <button class="primary" onClick={() => void take()}><kbd>Enter</kbd> {t(others ? "checkDoOthers" : "checkDo", { n: rows.length - others, name: group.name })}</button>
           <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
           <button onClick={() => desk.open({ kind: "move", rows: about })}><kbd>M</kbd> {t("moveTo")}</button>
           <button onClick={() => say(null)}><kbd>0</kbd> {t("noGroup")}</button>

@@ -60,6 +60,7 @@ export class Desk {
   counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
   folders: Folder[] = [];
   right: Right | null = null;
+  private rightAsked = 0; // how often
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
   readonly pace = { approved: 0, began: 0 }; // of what is approved by pages, in this window
   within: number | null = null; // the group that is drawn from alone
@@ -146,7 +147,8 @@ export class Desk {
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
-    if ((this.place !== "group" && this.place !== "approve") || this.byId.has(this.group)) return;
+    const shown = this.place === "group" || this.place === "approve" ? this.group : this.place === "desk" ? this.within : null;
+    if (shown === null || this.byId.has(shown)) return;
     this.say("groupGone");
     this.go("groups");
   }
@@ -227,7 +229,11 @@ export class Desk {
   /** Asks how much is right, and which photograph was drawn. */
   async loadRight(): Promise<void> {
     const within = this.place === "desk" ? this.within : null;
-    this.right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    if (within !== null && !this.byId.has(within)) return;
+    const turn = ++this.rightAsked;
+    const right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    if (turn !== this.rightAsked) return; // somebody has gone on meanwhile, or asked about a later state
+    this.right = right;
     if (within !== null) this.sorting = this.right.row;
     if (within !== null || this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
     this.changed();
@@ -289,11 +295,11 @@ export class Desk {
 
   // What is shown
 
-  /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
-  go(place: Place, value: number | string = "", more: Record<string, string> = {}): void {
+  /** Goes to a place; it is in the address, so that Back and a bookmark lead there, but not to one that is `over`. */
+  go(place: Place, value: number | string = "", more: Record<string, string> = {}, over = false): void {
     const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }), ...more }).toString();
     this.went = true;
-    if (this.isLayered) location.replace(`#${hash}`);
+    if (this.isLayered || over) location.replace(`#${hash}`);
     else location.hash = hash;
     this.isLayered = false;
   }
@@ -359,6 +365,7 @@ export class Desk {
     this.within = place === "desk" && of ? Number(of) : null;
     if (place === "group" || place === "approve") this.group = this.card = Number(of);
     this.right = null;
+    this.rightAsked++;
     this.left = [];
     this.selected.clear();
     if (place !== "groups") this.chosen.clear();

@@ -72,7 +72,7 @@ export function Quick({ desk }: { desk: Desk }) {
         <p class="row">
           <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
           <button onClick={takeOut}><kbd>0</kbd> {t("noGroup")}</button>
-          <button onClick={() => desk.skip()}><kbd>S</kbd> {t("skip")}</button>
+          {desk.within === null && <button onClick={() => desk.skip()}><kbd>S</kbd> {t("skip")}</button>}
           <button onClick={() => desk.go("same")}>{t("sameOrDifferent")}</button>
         </p>
         <small>{t("deskKeys")}</small>

@@ -158,7 +158,7 @@ class Look(NamedTuple):
     """That a person has looked at an image.
 
     Attributes:
-        order: how many were looked at before.
+        order: higher than of every look before.
         was: the category that it was in, or comes to be called as what it is in is called otherwise; `None` is none.
         left: if it was drawn blind, of how many that came with it nobody had looked at; 0 if a person chose it.
         quarter: of the least sure order, from which it was drawn.
@@ -386,18 +386,22 @@ class Draft:
 
     def look(self, keys: Iterable[str]) -> None:
         """Note that a person looks at images, before what they say of them is done; the first time counts."""
-        order, tables = len(self.tables.looks), self.tables
+        tables = self.tables
+        # Looks may have been dropped, so their number alone is no order.
+        order = max(len(tables.looks), 1 + max((each.order for each in tables.looks.values()), default=-1))
         for key in keys:
             self._looked.add(key)
             if key not in tables.looks:
                 self.put("looks", key, Look(order, tables.members.get(key), *self.drawn.get(key, ())))
 
     def grouped_again(self, keys: Iterable[str]) -> None:
-        """Let what was drawn blind say nothing of places that others than these looks have changed."""
-        if any(self.tables.members.get(key) != before for key, before in self._before["members"].items()):
-            for key in keys:
-                if (look := self.tables.looks.get(key)) is not None and look.left:
-                    self.put("looks", key, look._replace(left=0))
+        """Let what was drawn blind, and looks at what went elsewhere, say nothing of places that no person changed."""
+        moved = {
+            key for key, before in self._before["members"].items() if self.tables.members.get(key) != before
+        }
+        for key in keys if moved else ():
+            if (look := self.tables.looks.get(key)) is not None:
+                self.put("looks", key, None if key in moved else look._replace(left=0))
 
     def new_category(self, born: int) -> int:
         """Add a discovered category without images or a prototype, and return its id."""

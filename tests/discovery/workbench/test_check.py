@@ -13,7 +13,7 @@ import torch
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, screen
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, Confirm, Rename, Sort, StageGroups
+from promptccd.registry import CategoryRegistry, Confirm, NotACategory, Rename, Sort, StageGroups
 from tests.browsing import watch
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
     from promptccd.discovery.workbench import OpenPage
 
+# What stands or lies beyond the screen, but for lists that are scrolled sideways.
+BEYOND = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(
+    '.right, .caption, .foot, .photo, .bar > *, .grow, .grow .choice')].flatMap((each) => {
+  const { left, right, bottom, width } = each.getBoundingClientRect();
+  const isFoot = each.matches('.foot') && bottom > innerHeight;
+  return width > 1 && (left < 0 || right > innerWidth + 1 || isFoot) ? [each.className || each.textContent] : [];
+})"""
 STRAY = 5  # images of kind 1 in group 0
 
 
@@ -142,6 +149,12 @@ def test_photographs_that_are_not_there_are_none(reader: Window, path: str) -> N
     assert reader.ask(f"/api/{path}")[0] == 404
 
 
+def test_more_examples_than_are_taken_are_refused_with_both_numbers(reader: Window) -> None:
+    status, _, content = reader.ask(f"/api/alike?rows={','.join(['1'] * 1001)}")
+    assert status == 409
+    assert b"1001 photographs: select at most 1000" in content
+
+
 @pytest.fixture
 def visit(browser: Browser, page: OpenPage) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 860})
@@ -206,3 +219,39 @@ def test_a_group_is_split_by_example_in_four_actions(visit: Page, project: Path)
     visit.keyboard.press("g")
     visit.locator(".status").filter(has_text="Made").wait_for()
     assert registry_in(project).categories[group.id].size == group.size - chosen
+
+
+@pytest.mark.slow
+def test_back_leaves_a_group_that_is_approved_and_another_window_ends_a_draw(
+    visit: Page, project: Path
+) -> None:
+    first, second, *_ = sorted(registry_in(project).active, key=lambda each: (-each.size, each.id))
+    visit.get_by_text("Approve the sure ones").click()
+    visit.locator("h2").filter(has_text=first.name).wait_for()
+    visit.keyboard.press("Enter")
+    visit.locator("h2").filter(has_text=second.name).wait_for()
+    visit.go_back()
+    visit.locator(".cards").wait_for()
+    visit.evaluate(f"location.hash = 'view=group&of={first.id}'")
+    assert visit.get_by_role("button", name="Approve the sure ones").is_disabled()
+    visit.evaluate(f"location.hash = 'view=desk&of={second.id}'")
+    visit.get_by_text("drawn at random", exact=True).wait_for()
+    correct(project, lambda registry: registry.edit(NotACategory(second.id)))
+    visit.locator(".status").filter(has_text="not there any more").wait_for()
+    visit.locator(".cards").wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["groups", "desk", "approve&of={}", "check", "alike&of=3,5", "group&of={}"])
+def test_on_a_phone_what_there_is_to_do_is_seen(
+    browser: Browser, page: OpenPage, project: Path, place: str
+) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    seen = context.new_page()
+    seen.goto(page.url)
+    seen.locator(".card img").first.wait_for()
+    seen.evaluate(f"location.hash = 'view={place.format(registry_in(project).active[0].id)}'")
+    seen.locator("[data-area=main] img, .cell img").first.wait_for()
+    seen.wait_for_timeout(300)
+    assert seen.evaluate(BEYOND) == []
+    context.close()

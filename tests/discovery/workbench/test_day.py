@@ -111,7 +111,7 @@ def test_back_closes_one_layer_and_then_leaves_the_place(person: Person, project
     assert person.page.locator(".cell[tabindex='0']").get_attribute("data-row") == str(looked[0])
     person.page.locator(".cell[tabindex='0']").focus()
     person.press("Enter", "l")  # another place, out of a layer
-    person.page.locator("h2", has_text="Like this one").wait_for()
+    person.page.locator("h2", has_text="Like these").wait_for()
     person.page.go_back()
     person.page.wait_for_timeout(400)
     assert person.page.evaluate("location.hash") == place

@@ -238,6 +238,7 @@ def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
     drawn.wait_for()
     row = person.page.locator(".photo").get_attribute("data-row")
     for _ in range(2):
+        person.page.locator(".answers .offer").first.wait_for()  # before that the key is about nothing
         person.press("1")
         drawn.wait_for(state="detached")
         assert [look.left > 0 for look in registry_in(project).looks.values()].count(True) == 1

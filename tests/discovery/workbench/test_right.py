@@ -199,6 +199,27 @@ def test_grouping_again_ends_what_was_drawn_and_the_same_groups_do_not() -> None
     assert told(registry) == (1, 0)
 
 
+def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_at_there() -> None:
+    registry = grouped()
+    keys = sorted(registry.members)
+    registry.edit(Move(["003"], None))
+    registry.edit(Confirm(["000"]))
+    observe(registry, 0, keys, np.arange(COUNT) // 20)
+    assert registry.members["003"] is not None
+    assert list(registry.looks) == ["000"]
+    assert how_right(registry, registry.members).looked == 1
+
+
+def test_an_order_of_looks_outlives_those_that_are_dropped() -> None:
+    registry = grouped()
+    registry.edit(Confirm([f"{number:03}" for number in range(0, 20, 2)]))
+    answer(registry)
+    last = max(each.order for each in registry.looks.values())
+    registry.edit(NotACategory(0))
+    registry.edit(Confirm(["001"]))
+    assert registry.looks["001"].order > last
+
+
 def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
     registry = grouped(wrong_from=COUNT)
     for _ in range(20):

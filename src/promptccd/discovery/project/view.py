@@ -20,6 +20,7 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
 from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
+from promptccd.discovery.project.right import draw, how_right
 from promptccd.errors import DiskError, RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
@@ -29,6 +30,7 @@ from promptccd.registry.tables import Patch
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
+_AT_ONCE = 4096  # photographs that are likened to others
 
 
 NOWHERE, ASIDE = -1, -2  # the category of images in none, and of those that are set aside
@@ -99,6 +101,12 @@ class Columns:
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())
         return self._shown[identity]
+
+
+def _likeness(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """``(N,)`` likeness of every unit vector to the likest of some of them, without all products at once."""
+    examples = matrix[list(rows)].T
+    return torch.cat([(part @ examples).amax(1) for part in matrix.split(_AT_ONCE)])
 
 
 class ProjectView(Project):
@@ -195,10 +203,10 @@ class ProjectView(Project):
         """
         features, group = self.features(), self.columns().group
         matrix = features.matrix[: len(group)]
-        like = (matrix @ matrix[list(rows)].T).amax(1).clamp(0, 1).numpy()
+        like = _likeness(matrix, rows).clamp(0, 1).numpy()
         keep = (like > 0) & (True if within is None else group == within)
         if unlike:
-            keep &= like >= (matrix @ matrix[list(unlike)].T).amax(1).numpy()
+            keep &= like >= _likeness(matrix, unlike).numpy()
         like[list(rows)], keep[list(rows)], keep[list(unlike)] = 1, True, False
         found = np.flatnonzero(keep)
         is_example = np.isin(found, list(rows))
@@ -259,11 +267,10 @@ class ProjectView(Project):
         """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
         with self.still:
             self.refresh()
-            drawn = self.drawn(category)
-            return {
-                **asdict(self.how_right(category)),
-                "row": None if drawn is None else self.photos.rows[drawn],
-            }
+            registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
+        drawn = draw(registry, keys, category)  # which takes longer than others should wait
+        row = None if drawn is None else photos.rows[drawn[0]]
+        return {**asdict(how_right(registry, keys, category)), "row": row}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.

@@ -243,7 +243,9 @@ def _questions(bench: ProjectView, asked: Request) -> list[dict[str, int]]:
 def _rows(photos: Photos, asked: Request, name: str) -> list[int]:
     """Photographs that an address names, such as ``3,17``."""
     rows = [_whole(each) for each in asked.query_params.get(name, "").split(",") if each]
-    if len(rows) > MOST_EXAMPLES or any(row >= len(photos.keys) for row in rows):
+    if len(rows) > MOST_EXAMPLES:
+        raise RegistryError(f"These are {len(rows)} photographs: select at most {MOST_EXAMPLES}.")
+    if any(row >= len(photos.keys) for row in rows):
         raise HTTPException(404, "There are no such photographs.")
     return rows
 
