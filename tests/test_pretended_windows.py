@@ -112,6 +112,7 @@ kept = Overflow(0, here); kept.add(3, b"far"); kept.add(4, b"away"); assert kept
     assert refused(windows.place) == []
 
 
+@pytest.mark.slow
 def test_a_lock_names_its_owner_and_ends_with_it(windows):
     hold = "lock_folder(here); print(os.getpid(), flush=True); time.sleep(60)"
     words = [sys.executable, windows.script(hold), windows.disk]
@@ -264,6 +265,7 @@ system.flush(here / "kept.jpg")
     )
 
 
+@pytest.mark.slow
 def test_paths_are_measured_as_windows_does(windows):
     code = """
 deep = here / ("d" * 40) / ("e" * 40)

@@ -190,6 +190,7 @@ def test_mistakes_end_in_one_line(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.fault(29)
 @pytest.mark.parametrize(
     ("per_category", "block", "replay", "said"),
@@ -298,6 +299,7 @@ LAUGHS = "[&a [x, x], " + ", ".join(
 ) + "]"  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 @pytest.mark.parametrize(
     "content",

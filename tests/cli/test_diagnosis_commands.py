@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from promptccd.cli.diagnosis_commands import diagnosis_text
 from promptccd.cli.main import main
 from promptccd.evaluation import Diagnosis
@@ -40,6 +42,7 @@ def test_the_tables_show_what_was_measured() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_measures_labelled_images(
     backbone_folder: Path, image_folder: Path, tmp_path: Path, capsys
 ) -> None:
@@ -78,6 +81,7 @@ def test_the_command_measures_labelled_images(
     assert len(found["verdict"]) == 3
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_refuses_what_is_no_share(
     backbone_folder: Path, image_folder: Path, capsys
 ) -> None:

@@ -264,6 +264,7 @@ def linked(album: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_links_out_are_followed_where_a_person_allows_it(
     linked, album, trained_run, tmp_path, capsys
 ) -> None:
@@ -300,6 +301,7 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
     assert "Nothing is at" in err
 
 
+@pytest.mark.slow
 def test_open_follows_links_into_the_same_places(linked, album, trained_run, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
     words = ["open", str(linked), "--model", str(trained_run / "stage0")]

@@ -55,6 +55,7 @@ def watch() -> None:
     sys.stderr = Terminal(sys.stderr.detach(), "utf-8", line_buffering=True)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_training_shows_its_epochs_and_steps(
     tmp_path: Path, image_folder: Path, backbone_folder: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_ctrl_c_while_the_interpreter_leaves_is_one_line() -> None:
     assert json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 def test_a_command_that_a_signal_ended_says_so_once() -> None:
     """With torch the interpreter takes a while to leave, and people press again."""
@@ -225,6 +227,7 @@ def test_a_signal_that_comes_again_too_soon_is_not_lost() -> None:
     assert (done.stdout, done.stderr) == ("ended 1\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 def test_a_second_ctrl_c_of_a_training_is_not_lost_within_a_finalizer() -> None:
     code = (
@@ -530,6 +533,7 @@ def test_what_was_ignored_stays_ignored_and_all_is_put_back() -> None:
             signal.signal(number, earlier)
 
 
+@pytest.mark.slow
 def test_too_little_memory_while_a_package_is_imported_is_no_fault_of_it() -> None:
     ends = []
     for error in (MemoryError("no room"), RuntimeError("built for another")):

@@ -53,6 +53,7 @@ def test_it_tells_known_from_new_and_one_from_another_where_distances_of_feature
     assert not plain.strange.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "apart"), [(32, 0.7), (384, 0.35), (768, 0.35)])
 def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_category(
     width: int, apart: float

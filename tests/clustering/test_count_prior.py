@@ -294,6 +294,7 @@ def test_two_images_of_one_category_are_enough_to_expect_a_spread() -> None:
     assert prior.psi / prior.nu == pytest.approx(1)  # variances of 2 and 0, in the mean
 
 
+@pytest.mark.slow
 def test_the_calibrated_space_makes_settled_categories_round() -> None:
     features = simulated(SETTINGS[2])
     together = torch.cat([features.labelled, features.unlabelled])

@@ -163,6 +163,7 @@ def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
         SemiSupervisedKMeans().predict(np.eye(4))
 
 
+@pytest.mark.slow
 def test_categories_are_counted(digits) -> None:
     points, known = digits[0][:200], np.where(digits[2] % 2 == 0, digits[2], -1)[:200]
     counter = CategoryCounter(prior="matched", random_state=1).fit(points, known)

@@ -31,6 +31,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "VALUES_AT_ONCE", 2**18)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
 @pytest.mark.parametrize("known", [0, CATEGORIES // 2])
 def test_a_mixture_is_fitted_in_two_and_a_half_times_its_features(features, covariance_type, known) -> None:

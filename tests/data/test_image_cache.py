@@ -567,6 +567,7 @@ def test_a_process_that_is_killed_leaves_what_it_made(tmp_path: Path) -> None:
     assert counts_of([started(data, cache, 0)]) == [24 - done]
 
 
+@pytest.mark.slow
 def test_a_loader_process_that_starts_anew_maps_the_pixels_itself(tmp_path: Path) -> None:
     images, *_ = read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
     with multiprocessing.get_context("spawn").Pool(1) as pool:

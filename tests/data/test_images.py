@@ -676,6 +676,7 @@ def test_every_kind_of_jpeg_is_reduced(mode, options):
     assert np.abs(part_shown(reduced) - part_shown(whole)).mean() < 3
 
 
+@pytest.mark.slow
 def test_only_jpeg_files_are_reduced():
     for codec in ("PNG", "WEBP", "TIFF", "BMP"):
         content = encoded(photograph(), codec)

@@ -77,6 +77,7 @@ def test_fingerprint_changes_with_all_that_matters() -> None:
     assert split(10, 37, [7, 1, 1, 1])[1].fingerprint in fingerprints
 
 
+@pytest.mark.slow
 @pytest.mark.cifar100
 def test_real_cifar100() -> None:
     if not CIFAR100.exists():

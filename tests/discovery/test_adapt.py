@@ -214,6 +214,7 @@ def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
         discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
 
 
+@pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, albums, cache, tmp_path):
     out = tmp_path / "out"
 
@@ -289,6 +290,7 @@ def test_a_stage_that_outlived_its_writer_is_gone_on_with(
     assert result.change == whole.change
 
 
+@pytest.mark.slow
 def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     stage0, albums, cache, tmp_path
 ):
@@ -358,6 +360,7 @@ def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_path):
     old = Path(shutil.copytree(stage0, tmp_path / "old"))
     for name in ("registry.json", "registry.safetensors"):

@@ -234,6 +234,7 @@ def test_a_number_that_is_given_counts_nothing_that_is_set_aside(
             session.group(count)
 
 
+@pytest.mark.slow
 def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
     project = Project(found)
     for each in [each.id for each in project.registry.active]:

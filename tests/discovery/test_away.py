@@ -148,6 +148,7 @@ def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
     assert Project(found).find("sub/1-001.png") != Project(found).find("album/1-001.png")
 
 
+@pytest.mark.slow
 def test_what_was_taken_out_of_an_archive_is_away(backbone_folder, album, tmp_path):
     archive, out = tmp_path / "album.zip", tmp_path / "found"
     discover = ["discover", str(backbone_folder), str(archive), "--out", str(out)]

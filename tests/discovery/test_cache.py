@@ -112,6 +112,7 @@ def rows_of(out: Path) -> dict[str, dict[str, str]]:
         return {row["file"]: row for row in csv.DictReader(stream)}
 
 
+@pytest.mark.slow
 def test_a_second_run_opens_no_image_and_writes_the_same(run, album, tmp_path, monkeypatch):
     with costs(album, monkeypatch) as cost:
         run(album)
@@ -126,6 +127,7 @@ def test_a_second_run_opens_no_image_and_writes_the_same(run, album, tmp_path, m
     assert (tmp_path / "out" / "discovery.html").stat().st_ino == written, "it was not drawn again"
 
 
+@pytest.mark.slow
 def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tmp_path, monkeypatch):
     run(album)
     before = rows_of(tmp_path / "out")
@@ -148,6 +150,7 @@ def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tm
     assert {row["known"] for name, row in rows.items() if name in before and row["category"]} == {"settled"}
 
 
+@pytest.mark.slow
 def test_the_next_folder_costs_its_new_images_and_lists_the_known_ones(run, album, tmp_path, monkeypatch):
     run(album)
     before = rows_of(tmp_path / "out")
@@ -207,6 +210,7 @@ def test_corrections_of_every_kind_stay_when_images_are_added(run, album, tmp_pa
         given |= set(after.categories)
 
 
+@pytest.mark.slow
 def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(
     run, album, tmp_path, monkeypatch
 ):
@@ -232,6 +236,7 @@ def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(
     assert rows_of(tmp_path / "out")[two.name]["sha256"] != before[two.name]["sha256"]
 
 
+@pytest.mark.slow
 def test_members_of_an_archive_are_known_by_place_and_sum(run, album, tmp_path, monkeypatch):
     archive = Path(shutil.make_archive(str(tmp_path / "zipped" / "album"), "zip", album))
     run(archive)
@@ -247,6 +252,7 @@ def test_members_of_an_archive_are_known_by_place_and_sum(run, album, tmp_path, 
     assert (cost.decoded, cost.embedded) == (0, 0)  # unpacked and hashed
 
 
+@pytest.mark.slow
 def test_links_are_known_by_what_they_lead_to(run, album, tmp_path, monkeypatch):
     (album / "a link.png").symlink_to(max(album.glob("1-*")))
     run(album)
@@ -303,6 +309,7 @@ def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, wh
     assert (cost.decoded, cost.opened) == (0, [])
 
 
+@pytest.mark.slow
 def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monkeypatch):
     searched = []
     find = session.find_moments
@@ -319,6 +326,7 @@ def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monk
     assert searched == [17, 18]
 
 
+@pytest.mark.slow
 def test_moments_are_found_again_where_pictures_were_taken_at_another_time(run, album, monkeypatch):
     searched = []
     find = session.find_moments
@@ -580,6 +588,7 @@ def test_a_file_takes_a_hundred_bytes_and_its_path(tmp_path, monkeypatch):
     assert (tmp_path / COLUMNS).stat().st_size - paths < 300 * 105 + 1200
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_done_without(run, album, tmp_path, monkeypatch, caplog):
     def full(*given: object) -> None:
         raise cache.PromptCCDError("the disk is full")
@@ -697,6 +706,7 @@ def test_moments_and_followers_that_a_stranger_wrote_are_none(tmp_path):
     assert FeatureCache(tmp_path).followers(["a" * 64]) == {"a" * 64: "\ufffd"}
 
 
+@pytest.mark.slow
 def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
     run, album, backbone_folder, tmp_path, monkeypatch, capsys
 ):

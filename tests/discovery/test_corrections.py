@@ -89,6 +89,7 @@ def test_what_is_not_possible_changes_nothing(run):
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_run_that_is_being_written_is_left_alone(run):
     folder = RunDirectory(run)
     folder.lock()

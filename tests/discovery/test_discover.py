@@ -61,6 +61,7 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     assert any(float(row["confidence"]) < 1 for row in rows_of(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_three_stages_of_one_folder_keep_what_people_said(stage0, albums, tmp_path, capsys):
     out, ids, count = tmp_path / "out", set(), 6
     for stage, album in enumerate(albums, start=1):
@@ -323,6 +324,7 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
     assert bool(re.search(said, caplog.text)) == many
 
 
+@pytest.mark.slow
 def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, tmp_path, capsys):
     out = tmp_path / "out"
 

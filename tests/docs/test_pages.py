@@ -104,6 +104,7 @@ def test_the_api_names_what_packages_offer() -> None:
     assert folders - set(PACKAGES) == {"promptccd.cli"}
 
 
+@pytest.mark.slow
 def test_messages_on_the_page_about_errors_are_those_of_the_program() -> None:
     """A heading in backticks is what people search for: words of a message, as the source has them."""
     said = " ".join(_strings(path) for path in (ROOT / "src/promptccd").rglob("*.py")).lower()

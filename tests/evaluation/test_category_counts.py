@@ -70,6 +70,7 @@ def test_a_count_by_k_means_gets_the_range_of_held_out_categories(prior: str) ->
         assert "6 counts of held-out" in found.margin
 
 
+@pytest.mark.slow
 def test_later_categories_are_known_ones_but_only_labelled_ones_are_held_out() -> None:
     given = simulated(SETTING)
     later = simulated(replace(SETTING, known=3, new=0, seed=9))

@@ -96,6 +96,7 @@ def test_numbers_of_categories_that_there_are_not_are_named(caplog) -> None:
         counts_of(labels[:12], None)
 
 
+@pytest.mark.slow
 def test_the_mixture_answers_better_where_categories_have_axes_of_their_own() -> None:
     options = DiagnosisOptions(floors=(0.01, 0.1), covariances=("diag", "spherical"), restarts=5)
     labels, features = world(own_axes=True)
@@ -108,6 +109,7 @@ def test_the_mixture_answers_better_where_categories_have_axes_of_their_own() ->
     assert all(each["all"] == 100 for each in found.values())
 
 
+@pytest.mark.slow
 def test_answers_are_scored_as_those_of_the_product() -> None:
     labels, features = world(own_axes=True)
     cut = Cut.of(labels, 10, 5)
@@ -237,6 +239,7 @@ def pictures() -> tuple[StageImages, np.ndarray]:
     return StageImages.read(stage, 0, progress_bar), stage.labels
 
 
+@pytest.mark.slow
 def test_a_backbone_is_diagnosed_and_left_as_it_was(
     backbone_folder: Path, pictures: tuple[StageImages, np.ndarray], caplog
 ) -> None:
@@ -283,6 +286,7 @@ def test_a_backbone_is_diagnosed_and_left_as_it_was(
         assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
 
 
+@pytest.mark.slow
 def test_an_image_that_gets_one_prompt_has_no_cosines(
     backbone_folder: Path, pictures: tuple[StageImages, np.ndarray]
 ) -> None:

@@ -17,6 +17,7 @@ def groups(sizes: list[int], width: int = 12, seed: int = 0) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["tsne", "pca"])
 def test_points_whose_features_stay_hardly_move(method: str) -> None:
     features = groups([40, 40, 40])
@@ -27,6 +28,7 @@ def test_points_whose_features_stay_hardly_move(method: str) -> None:
         assert np.linalg.norm(after - before, axis=1).max() < 0.25 * np.ptp(before, axis=0).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["tsne", "pca"])
 def test_a_turned_and_mirrored_feature_space_gives_the_same_map(method: str) -> None:
     """Every stage has a model of its own, whose axes need not be those of the last one."""
@@ -37,6 +39,7 @@ def test_a_turned_and_mirrored_feature_space_gives_the_same_map(method: str) -> 
     assert maps.moved[1] < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["tsne", "pca"])
 def test_new_points_come_near_their_like(method: str) -> None:
     first, more = groups([40, 40, 40]), groups([10, 10, 10], seed=9)

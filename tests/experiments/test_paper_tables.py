@@ -96,6 +96,7 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
             assert all(0 <= value <= 100 for value in entry.printed_average.values())
 
 
+@pytest.mark.slow
 def test_rankstats_and_frost_stand_below_the_main_table_on_its_data(tmp_path: Path) -> None:
     """The paper has them in MetaGCD's setting alone: no figure is set beside them, and its table stays as it is."""
     printed, further = TABLES["main"]

@@ -41,6 +41,7 @@ def sections(report: Path) -> dict[str, list[dict]]:
     return json.loads((report.parent / "report.json").read_text())["sections"]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_run_and_of_its_evaluation(runs: list[Path], sections: dict) -> None:
     recorded = json.loads((runs[0] / "results.json").read_text())
     recomputed = RunEvaluation(str(runs[0])).evaluate().to_dict()
@@ -212,6 +213,7 @@ def same_name(runs: list[Path], tmp_path: Path) -> Path:
     return other
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_are_averaged_only_over_seeds(
     runs: list[Path], same_name: Path, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def same(ours: StageStream, whole: StageStream) -> None:
         assert list(one.images.known_by()) == list(other.images.known_by())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -124,6 +125,7 @@ def test_stages_are_those_of_the_whole_data_set(hub: Hub, tables, options: dict)
     assert not list((Path(datasets.config.HF_DATASETS_CACHE)).glob("team___photos")), "nothing was built"
 
 
+@pytest.mark.slow
 def test_little_is_kept_and_other_splits_and_columns_are_not_fetched(hub: Hub, tables) -> None:
     files = publish(hub, tables)
     StageStream.from_dataset(NAME, **OPTIONS)
@@ -140,6 +142,7 @@ def test_little_is_kept_and_other_splits_and_columns_are_not_fetched(hub: Hub, t
     )
 
 
+@pytest.mark.slow
 def test_images_that_nobody_uses_still_say_how_deep_all_are(hub: Hub, tables) -> None:
     deep = rows(PER_FILE, 3, deep=range(2, PER_FILE))
     looked_at = np.linspace(0, PER_FILE * FILES - 1, 256).astype(int) - 3 * PER_FILE
@@ -196,6 +199,7 @@ def test_a_table_that_says_that_it_has_any_number_of_rows_is_read_whole(
     assert isinstance(open_images(NAME).source, hub_rows.HubRows)
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_costs_the_files_that_did_not_come(hub: Hub, tables, waits) -> None:
     publish(hub, tables)
     table = concatenate_datasets(tables["train"])
@@ -232,6 +236,7 @@ def test_ctrl_c_waits_for_no_file_that_is_fetched(hub: Hub, tables, monkeypatch)
     assert not list(folder_of(NAME).glob(f"*/*/{FILE}"))
 
 
+@pytest.mark.slow
 def test_a_new_commit_is_read_and_the_old_rows_are_not_taken_for_it(hub: Hub, tables) -> None:
     publish(hub, tables)
     StageStream.from_dataset(NAME, **OPTIONS)

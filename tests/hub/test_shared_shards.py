@@ -46,6 +46,7 @@ def test_a_stage_on_the_hub_loads_by_revision_and_offline(trained_run: Path, hub
     assert not hub.log
 
 
+@pytest.mark.slow
 def test_what_is_shared_is_fetched_once_and_kept_once(trained_run: Path, hub: Hub, tmp_path: Path) -> None:
     push_run(RunDirectory(trained_run))
     run, seed = RunDirectory(tmp_path / "again"), RunDirectory(trained_run).recipe.training.seed

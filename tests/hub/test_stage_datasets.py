@@ -252,6 +252,7 @@ def test_a_folder_comes_before_a_data_set_of_that_name(
     assert len(hub.log) == asked
 
 
+@pytest.mark.slow
 def test_stages_go_into_a_branch_or_a_pull_request(recipe: Path, hub: Hub, caplog) -> None:
     caplog.set_level("INFO")
     published(recipe)

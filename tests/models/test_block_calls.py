@@ -164,6 +164,7 @@ def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, pixels: Ten
 # Offload
 
 
+@pytest.mark.slow
 @every_method
 @pytest.mark.parametrize("with_buffers", [False, True])
 def test_weights_may_lie_elsewhere(
@@ -183,6 +184,7 @@ def test_weights_may_lie_elsewhere(
             assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.slow
 @every_method
 def test_a_model_is_loaded_into_half_the_memory(
     stage_of, method: str, pixels: Tensor, tmp_path: Path

@@ -182,6 +182,7 @@ def test_loading_says_nothing(stage: Path, bare: Path, caplog: pytest.LogCapture
             logger.removeHandler(handler)
 
 
+@pytest.mark.slow
 @every_method
 def test_what_a_trainer_touched_is_loaded(
     stage_of, bare: Path, method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

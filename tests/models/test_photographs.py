@@ -27,6 +27,7 @@ CIFAR100 = Path(
 )
 
 
+@pytest.mark.slow
 def test_it_loads_by_its_name_without_a_network() -> None:
     model, view = load_embedder("photographs")
     assert (view.processor.crop_size.height, model.config.vision_config.patch_size) == (64, 8)
@@ -52,6 +53,7 @@ def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.M
         PromptCCDModel.from_pretrained("photographs")
 
 
+@pytest.mark.slow
 def test_discover_works_with_it(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     (tmp_path / "album").mkdir()

@@ -43,6 +43,7 @@ HEADED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADED)
 def test_a_backbone_with_a_classification_head_gives_its_own_features(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -58,6 +59,7 @@ def test_a_backbone_with_a_classification_head_gives_its_own_features(kind: str,
 MEAN, STD = (0.43, 0.411, 0.296), (0.213, 0.156, 0.143)
 
 
+@pytest.mark.slow
 def test_training_normalises_as_the_backbone_says_and_so_does_discovery(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +81,7 @@ def test_weights_of_other_programs_are_named(tmp_path: Path) -> None:
         PromptCCDModel.from_pretrained(path)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_normalisation_whatever_becomes_of_the_backbone(
     tiny_backbone: Path, recipe_values: dict, tmp_path: Path
 ) -> None:

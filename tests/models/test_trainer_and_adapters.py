@@ -53,6 +53,7 @@ def learnt(model: CategoryDiscoveryModel, before: CategoryDiscoveryModel) -> set
     return {name for name, value in model.named_parameters() if not torch.equal(value, other[name])}
 
 
+@pytest.mark.slow
 @every_method
 def test_a_trainer_trains_saves_and_resumes(page, method: str) -> None:
     names = page(method)
@@ -74,6 +75,7 @@ def test_a_trainer_trains_saves_and_resumes(page, method: str) -> None:
     assert again.train(resume_from_checkpoint=checkpoint).global_step == 4
 
 
+@pytest.mark.slow
 @every_method
 def test_adapters_are_trained_kept_and_merged(page, method: str) -> None:
     pytest.importorskip("peft", reason="peft is not installed")

@@ -184,6 +184,7 @@ def test_the_budget_is_twice_the_largest_backbone() -> None:
     assert 2 * 4 * values == MAX_MODEL_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 def test_the_budget_can_be_set(
     finished: Path, image_folder: Path, tmp_path: Path, capsys, monkeypatch

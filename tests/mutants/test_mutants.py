@@ -243,6 +243,7 @@ def test_what_a_comment_explains_is_not_drawn(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_comment_is_of_a_mutant() -> None:
     seen = 0
     for file in PROJECT.files():

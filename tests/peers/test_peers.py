@@ -55,6 +55,7 @@ def test_every_method_has_its_case_and_a_missing_module_has_no_test() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_source_that_cannot_be_fetched_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -548,6 +548,7 @@ def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:
         load_registry(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "reason"), [(2**31, "is not what was saved"), (2**31 + 1, "is missing or too large")]
 )

@@ -27,6 +27,7 @@ def bytes_of(run: Path) -> list[bytes]:
     return [(run / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes() for stage in range(4)]
 
 
+@pytest.mark.slow
 def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, decoded: list[int]
 ) -> None:
@@ -49,6 +50,7 @@ def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
     assert len(decoded) == 0, "a finished run reads nothing, and may be asked with another place"
 
 
+@pytest.mark.slow
 def test_a_folder_in_a_record_is_not_written_to(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_folder_in_a_record_is_not_written_to(
     assert not (tmp_path / "of a stranger").exists()
 
 
+@pytest.mark.slow
 def test_whoever_reads_a_run_again_takes_the_copies_that_it_is_told_of(
     image_folder: Path,
     tiny_backbone: Path,
@@ -87,6 +90,7 @@ def test_whoever_reads_a_run_again_takes_the_copies_that_it_is_told_of(
     assert not (tmp_path / "usual" / "promptccd").exists()
 
 
+@pytest.mark.slow
 def test_copies_are_made_beforehand(
     image_folder: Path,
     tiny_backbone: Path,

@@ -121,6 +121,7 @@ def test_v1_of_the_sessions_is_never_below_v2(evaluation: RunEvaluation) -> None
     assert again.to_dict() == score.to_dict()
 
 
+@pytest.mark.slow
 def test_a_mixtures_own_answer_is_recorded_as_its_checkpoint_gives_it(
     data: Path, backbone_folder: Path, tmp_path: Path
 ) -> None:

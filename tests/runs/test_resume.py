@@ -251,6 +251,7 @@ class AfterOneStage(CategoryDiscoveryCallback):
         control.should_training_stop = True
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_precision_that_it_began_in(quick_values: Values, tmp_path: Path) -> None:
     train_run(changed(quick_values, "training", mixed_precision="bf16"), callbacks=[AfterOneStage()])
     run, auto = RunDirectory(tmp_path / "run"), changed(quick_values, "training", mixed_precision="auto")

@@ -251,6 +251,7 @@ def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -
     assert new.id not in observed.prototype_ids
 
 
+@pytest.mark.slow
 def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     trained_run: Path, tmp_path: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     assert RunDirectory(run).results.to_dict()["stages"] == rows
 
 
+@pytest.mark.slow
 def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
     text = (run / "stage2/registry.json").read_text()

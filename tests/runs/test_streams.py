@@ -65,6 +65,7 @@ def all_at_once(collection: Path, tiny_backbone: Path, tmp_path_factory: pytest.
     return run
 
 
+@pytest.mark.slow
 def test_streams_that_come_later_end_in_the_same_bytes(
     collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
 ) -> None:

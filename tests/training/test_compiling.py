@@ -35,6 +35,7 @@ class Graphs:
         return graph.forward
 
 
+@pytest.mark.slow
 def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -> None:
     graphs, pixels = Graphs(), torch.randn(6, 3, 16, 16)
     model.train()
@@ -59,6 +60,7 @@ def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel
             assert not torch.equal(found, plain)
 
 
+@pytest.mark.slow
 def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
     """Dynamo stops at eight of one function, unless it forgets those of before."""
     graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
@@ -84,6 +86,7 @@ def stage_bytes(run: Path) -> dict[str, bytes]:
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
     image_folder: Path,
     tiny_backbone: Path,

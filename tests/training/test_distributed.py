@@ -146,6 +146,7 @@ def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
     assert on_two_processes(work, tmp_path) == [(any(expected), *expected)] * 2
 
 
+@pytest.mark.slow
 def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> None:
     """The first pretrains a backbone, or pushes a stage, while the others are at a barrier."""
     says = (

@@ -347,6 +347,7 @@ def weights_of(run: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_with_frozen_blocks_in_bfloat16(
     image_folder: Path,
     tiny_backbone: Path,
@@ -394,6 +395,7 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     assert all(torch.equal(value, trained[name]) for name, value in bare.items())
 
 
+@pytest.mark.slow
 def test_by_default_nothing_is_copied(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -442,6 +442,7 @@ def test_a_run_says_which_components_it_knows_before_it_names_the_others(
     assert len(said) == 4
 
 
+@pytest.mark.slow
 def test_a_run_says_a_defect_of_its_prompts_when_it_begins(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, caplog
 ) -> None:

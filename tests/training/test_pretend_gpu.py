@@ -109,6 +109,7 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
     assert not often or name in ONE_AT_A_TIME
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_trains_as_it_is(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +244,7 @@ def test_the_second_gpu_is_the_one_that_was_asked_for(
     assert set(where) == {"cuda:1"}
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_onto_one_gpu(backbone_folder: Path, tmp_path: Path) -> None:
     model = PromptCCDModel.from_pretrained(backbone_folder)
     model.save_pretrained(tmp_path / "model")
@@ -302,6 +304,7 @@ def test_what_processes_tell_each_other_leaves_the_gpu() -> None:
     assert torch.equal(again[0].values, again[1][0])
 
 
+@pytest.mark.slow
 def test_what_shall_give_the_same_bytes_again_adds_in_one_order(gpu: Log) -> None:
     """Running sums are what CUDA adds in any order, and torch has no other way for."""
     points, on_device = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), []
@@ -325,6 +328,7 @@ def test_what_shall_give_the_same_bytes_again_adds_in_one_order(gpu: Log) -> Non
     assert not on_device
 
 
+@pytest.mark.slow
 def test_a_run_is_asked_for_the_same_bytes_by_its_recipe(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -368,6 +368,7 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
         export_project(here / "card B", ["folders"])
 
 
+@pytest.mark.slow
 def test_photographs_of_archives_and_data_sets_are_sorted_by_the_command_that_has_it_open(
     here: Path, tiny_backbone: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_cut_is_a_fixed_point_of_k_means_beside_what_is_held():
         assert adjusted_rand_score(groups, found.labels) == 1
 
 
+@pytest.mark.slow
 def test_random_starts_help_where_the_cheapest_merges_mislead():
     points, _ = blobs([8] * 30, width=4, spread=2.0)
     tree = GroupTree(units_of(points), points[:0], 0, 90, seed=0)

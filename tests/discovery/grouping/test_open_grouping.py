@@ -47,6 +47,7 @@ def ten():
     return points, groups, prototypes_of(points[::2], groups[::2], range(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_separate_groups_are_counted_and_found(count, spread):
@@ -88,6 +89,7 @@ def test_with_nothing_known_it_is_as_good_as_many_restarts_of_k_means(digits):
     assert float(found.distances.sum()) < 1.01 * best.inertia_
 
 
+@pytest.mark.slow
 def test_new_digits_are_not_lumped_with_known_ones(digits):
     points, labels, known = digits
     given, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=7)
@@ -173,6 +175,7 @@ def test_images_that_must_be_apart_open_groups_even_where_they_look_alike():
         )
 
 
+@pytest.mark.slow
 def test_links_reach_through_images_that_are_absent(ten):
     points, groups, known = ten
     keys = keys_of(points)

@@ -93,6 +93,7 @@ def test_an_answer_that_is_not_known_is_not_asked_for_again(digits):
     assert not set(first) & set(second)
 
 
+@pytest.mark.slow
 def test_answers_change_the_grouping_for_the_better_and_more_than_random_pairs(digits):
     """Hard: what was answered holds. The gain of thirty answers is small but there, that of random pairs nearly nil."""
     points, keys, truth, _ = digits

@@ -89,6 +89,7 @@ def test_images_that_come_later_change_the_depth_of_all_and_keep_who_they_are(
     assert keys[2] == keys[4] == keys[5]
 
 
+@pytest.mark.slow
 def test_features_page_and_exports_show_the_same_depth(
     photos: Path, tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

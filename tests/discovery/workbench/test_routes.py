@@ -485,6 +485,7 @@ def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any
     assert window.ask(f"/api/questions?skip=1-{N}")[0] == 404
 
 
+@pytest.mark.slow
 def test_looking_and_sorting_wait_for_torch_alone(project: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.project import ProjectView\n"

@@ -86,6 +86,7 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
     assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
     window: Window, project: Path
 ) -> None:

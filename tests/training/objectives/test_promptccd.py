@@ -100,6 +100,7 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
         assert torch.equal(getattr(model.answer_mixture, name), getattr(expected, name)), name
 
 
+@pytest.mark.slow
 def test_a_run_answers_to_plain_features_where_prompts_act_at_test(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
