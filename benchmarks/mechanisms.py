@@ -130,6 +130,7 @@ class ShuffledViews:
     """Two views of a picture: patches in another order, a third of the background's codes drawn again."""
 
     num_bytes = 2 * 3 * (GRID * PATCH) ** 2
+    shorter_side = None  # nothing is resized
 
     def __call__(self, image: Pillow.Image, generator: np.random.Generator) -> Tensor:
         """``(2, 3, 16, 16)`` uint8."""
@@ -152,6 +153,7 @@ class WholeView:
 
     mean, std = (0.5,) * 3, (SPREAD,) * 3
     num_bytes = 3 * (GRID * PATCH) ** 2
+    shorter_side = None
 
     def __call__(self, image: Pillow.Image) -> Tensor:
         """``(3, 16, 16)`` uint8."""

@@ -31,9 +31,10 @@ CANARY = b"-----BEGIN NOBODY'S KEY-----\n"
 MAKING = ("os.mkdir", "os.truncate", "os.link", "os.symlink")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{12}")
-# What a person names may be a link; and the name of a tracker's file holds the time.
+# What a person names may be a link, as what Hugging Face keeps on a larger disk;
+# the name of a tracker's file holds the time.
 OWN_WORD = re.compile(
-    r"(run|found|sweep|report|explained|cache(/promptccd(/features)?)?|.*/events\.out[^/]*)"
+    r"(run|found|sweep|report|explained|cache(/promptccd(/features)?|/huggingface(/datasets)?)?|.*/events\.out[^/]*)"
 )
 WHOLE = ("checksums.json",)  # a folder with it appears by one rename
 

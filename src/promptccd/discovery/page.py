@@ -1,6 +1,5 @@
 """``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +72,6 @@ def write_page(
     files, names = stage.intake.files, [file.name for file in stage.intake.files]
     page = render_page(
         "discovery.html.jinja",
-        folder=shlex.quote(path.absolute().parent.name),
         title=f"{heading} in {_images(report.used)}",
         report=report,
         stage=stage.stage,
