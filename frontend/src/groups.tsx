@@ -167,6 +167,7 @@ export function Groups({ desk }: { desk: Desk }) {
     <div class="scroll overview">
       <div class="tools" data-area="tools">
         <Places desk={desk} />
+        {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
         {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
         <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />
         <Choice label={t("show")} value={desk.filter} values={FILTERS} take={(each) => ((desk.filter = each), desk.changed())} />
@@ -176,10 +177,7 @@ export function Groups({ desk }: { desk: Desk }) {
           {t("searchFiles", { n: groups.length, words: desk.words })}
         </button>
       )}
-      <p class="row">
-        <RightLine desk={desk} />
-        {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
-      </p>
+      <RightLine desk={desk} />
       <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")} data-area="main" ref={cards} onKeyDown={onArrow}>
         {groups.map((group) => (

@@ -8,13 +8,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-from promptccd.discovery.project.folder import FILES
+from safetensors.numpy import load
+
+from promptccd.discovery.project.folder import COLUMNS, FILES
 from tests.crash.commands import COMMANDS, Command, start_of
 from tests.crash.system_calls import CONNECTION, Call, Verdict
 from tests.crash.workshop import Workshop
@@ -132,7 +134,11 @@ class Kills:
         found = self.shop.on_hub()
         for folder in self.command.results:
             found |= self.shop.contents(folder)
-        return {name: _told(data) if name.endswith(f"/{FILES}") else data for name, data in found.items()}
+        told = {FILES: _told, COLUMNS: _told_in_columns}
+        return {
+            name: told[file](data) if (file := PurePath(name).name) in told else data
+            for name, data in found.items()
+        }
 
     def _partial(self, before: dict[str, bytes], after: dict[str, bytes]) -> str:
         """Repositories that are neither as they were nor as they will be: nobody may see one of those."""
@@ -152,6 +158,16 @@ def _told(listed: bytes) -> bytes:
         line["ctime_ns"] = line["links"] = 0
     looks = sorted(json.dumps(line, sort_keys=True) for line in lines if "look" in line)
     return json.dumps([held, looks], sort_keys=True).encode()
+
+
+def _told_in_columns(content: bytes) -> bytes:
+    """The same of what such a list becomes."""
+    tensors = load(content)
+    for name in ("ctime_ns", "links", "sum"):
+        del tensors[name]
+    lines = tensors.pop("lines").tobytes()
+    columns = {name: [str(values.dtype), values.tolist()] for name, values in tensors.items()}
+    return json.dumps(columns, sort_keys=True).encode() + _told(lines)
 
 
 def _files(state: dict[str, bytes], repo: str) -> dict[str, bytes]:

@@ -121,13 +121,16 @@ def test_first_factors_are_drawn_by_place_and_seed(adapters, tiny_backbone: Path
         assert 0.8 / math.sqrt(factor.shape[1]) < factor.abs().max() <= 1 / math.sqrt(factor.shape[1])
 
 
+RATES = {"promptccd-b": 0.01}  # at the others' its second stage collapses, and nothing changes
+
+
 @every_method
 def test_adapters_learn_in_every_stage_and_what_is_saved_needs_none(
     adapters, name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     values = adapting(
         quick_recipe(image_folder, tiny_backbone, tmp_path / "run", variant=name, **MODEL.get(name, {})),
-        **{"learning_rate": 0.05, **TRAINING.get(name, {})},
+        **{"learning_rate": RATES.get(name, 0.05), **TRAINING.get(name, {})},
     )
     recipe = Recipe.from_dict(values)
     train_run(recipe)
@@ -140,7 +143,7 @@ def test_adapters_learn_in_every_stage_and_what_is_saved_needs_none(
         grown = name == "grow-merge" and stage  # a branch learns beside the backbone, which rests
         blocks = () if grown else range(first, 2)
         assert {int(key.split("layer.")[1][0]) for key in changed} == {*blocks}
-        assert len(changed) >= (5 if stage else 6) * len(blocks)  # of 1e-12 the smallest are lost in rounding
+        assert len(changed) == 6 * len(blocks)
         assert all(before[key].ndim == 2 for key in changed)  # norms, biases and scales rest
     kept = [key for shard in (run / "stage1").glob("model*.safetensors") for key in load_file(shard)]
     assert kept

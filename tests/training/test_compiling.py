@@ -1,5 +1,6 @@
 """Steps of whole batches as static graphs; dynamo makes them here, and PyTorch itself runs them."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,25 @@ def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel
             found = forward(pixels).features
             assert torch.equal(found, model(pixels).features)
             assert not torch.equal(found, plain)
+
+
+def test_what_fails_after_compiled_steps_is_raised(model: PromptCCDModel) -> None:
+    """A full GPU leaves no stage of which half was compiled."""
+    pixels, calls = torch.randn(2, 3, 16, 16), itertools.count()
+
+    def once(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        def run(*values: Any) -> Any:
+            if next(calls):
+                raise torch.OutOfMemoryError("full")
+            return graph.forward(*values)
+
+        return run
+
+    forward = WholeBatches(model, model, rows=2, backend=once)
+    with torch.no_grad():
+        forward(pixels)
+        with pytest.raises(torch.OutOfMemoryError):
+            forward(pixels)
 
 
 @pytest.mark.slow

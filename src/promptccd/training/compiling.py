@@ -36,6 +36,7 @@ class WholeBatches:
         torch.compiler.reset()  # forgets the graphs of earlier stages: of eight on, dynamo makes no more
         self.model, self.wrapped, self.rows = model, wrapped, rows
         self._compiled = torch.compile(wrapped, dynamic=False, backend=backend)
+        self._has_run = False
 
     def __call__(self, pixel_values: torch.Tensor, **options: Any) -> CategoryDiscoveryOutput:
         """The output of a forward."""
@@ -44,11 +45,15 @@ class WholeBatches:
         if (prefix := getattr(self.model.backbone, "frozen_prefix", None)) is not None:
             prefix.follow(blocks_of(self.model.backbone)[:-1])
         try:
-            return self._compiled(pixel_values, **options)
+            found: CategoryDiscoveryOutput = self._compiled(pixel_values, **options)
         except (
             Exception
         ) as error:  # of a compiler, of which there are many; what is the model's own comes again
+            if self._has_run:  # a GPU that is full, say: the steps of a stage run alike, or it ends
+                raise
             why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
             logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
             self._compiled = self.wrapped
             return self.wrapped(pixel_values, **options)
+        self._has_run = True
+        return found
