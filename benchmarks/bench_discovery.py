@@ -11,7 +11,9 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -26,6 +28,7 @@ from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.system import available_cores
 
 CHUNK = 32
 
@@ -43,11 +46,16 @@ def write_model(folder: Path) -> Path:
 def write_images(folder: Path, count: int) -> Path:
     """Drawn creatures as JPEG files of 256 x 256 pixels."""
     folder.mkdir()
-    for position in range(count):
-        category, index = position % NUM_CATEGORIES, position // NUM_CATEGORIES
-        creature = draw_creature(category, index, size=256)
-        Image.fromarray(creature.pixels).save(folder / f"{position:05d}.jpg", quality=90)
+    with ProcessPoolExecutor(available_cores(), get_context("spawn")) as pool:
+        for _ in pool.map(partial(_write_image, folder), range(count), chunksize=32):
+            pass
     return folder
+
+
+def _write_image(folder: Path, position: int) -> None:
+    category, index = position % NUM_CATEGORIES, position // NUM_CATEGORIES
+    creature = draw_creature(category, index, size=256)
+    Image.fromarray(creature.pixels).save(folder / f"{position:05d}.jpg", quality=90)
 
 
 def report_features(model_folder: Path, images: Path) -> None:

@@ -26,7 +26,7 @@ from sklearn.metrics import adjusted_rand_score
 from transformers import Dinov2Config, Dinov2Model
 
 from benchmarks import gpu_smoke, gpu_steps
-from benchmarks.bench_discovery import write_images
+from benchmarks.bench_discovery import NUM_CATEGORIES, write_images
 from benchmarks.bench_grouping import ours, simulated
 from benchmarks.measuring import timed
 from promptccd.data.stage_images import StageImages
@@ -35,11 +35,11 @@ from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.embedding import Precision, embed_images, load_embedder, seconds_per_image
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.options import BATCH_SIZE
 from promptccd.storage import write_json
 from promptccd.system import available_cores
 from promptccd.training.arguments import PretrainingOptions
 from promptccd.training.gpus import placed
+from promptccd.training.history import read_history
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.progress import progress_bar
 
@@ -128,11 +128,61 @@ def _discover(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     for precision in precisions:
-        bare = 1 / seconds_per_image(model, view, BATCH_SIZE, precision)  # also the warm-up
+        bare = 1 / seconds_per_image(model, view, None, precision)  # also the warm-up
         seconds, count = timed(partial(embedded, precision))
         found[precision] = {"images_per_s": count / seconds, "bare_images_per_s": bare}
         print(f"{precision}: {count / seconds:.0f} files/s to features, bare {bare:.0f} images/s", flush=True)
     return {"grouped": grouped, "embedded": found}
+
+
+# How a whole training is computed, beside what it is without: the options that a person with a GPU would give.
+TRAININGS = {
+    "bf16": "--mixed_precision bf16",
+    "frozen": "--mixed_precision bf16 --frozen_precision bf16",
+    "compiled": "--mixed_precision bf16 --frozen_precision bf16 --compile true",
+}
+
+
+def _train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Images per second of whole trainings, decoding and views included: a random ViT-B/14 at the paper's sizes."""
+    sizes = gpu_steps.SMALL if options.small else gpu_steps.Sizes()
+    backbone, images = folder / "backbone", folder / "images"
+    if not (backbone / "preprocessor_config.json").exists():  # which is written last
+        torch.manual_seed(0)
+        Dinov2Model(gpu_steps.vision_config(sizes)).save_pretrained(backbone)
+        build_image_processor(
+            ViewOptions(image_size=sizes.side, resize_size=sizes.side * 8 // 7)
+        ).save_pretrained(backbone)
+    if not images.exists():
+        for number, file in enumerate(
+            sorted(write_images(folder / "drawn", 96 if options.small else 4000).iterdir())
+        ):
+            kind = images / f"kind {number % NUM_CATEGORIES}"
+            kind.mkdir(parents=True, exist_ok=True)
+            file.rename(kind / file.name)
+    found, failed = {}, {}
+    for way, words in TRAININGS.items():
+        run = folder / way
+        every = [
+            "train", str(images), "--method", "promptccd", "--class_blocks", str(NUM_CATEGORIES - 4), "2", "2",
+            "--backbone", str(backbone), "--projection_output_size", str(sizes.outputs), "--output_dir", str(run),
+            "--batch_size", str(sizes.images), "--epochs", "2", "--discovery_epochs", "2", "--refit_every", "1",
+            "--prompt_warmup_epochs", "0", "--kmeans_restarts", "2", "--image_cache", str(folder / "cache"),
+        ]  # fmt: skip
+        done = gpu_smoke.attempt([*every, *words.split()])
+        if done["error"]:
+            failed[way] = done["error"]
+            print(f"{way}: {done['error']['traceback']}", flush=True)
+            continue
+        # The first epoch of a stage makes what later ones find: kernels, workers, copies of the images.
+        speeds = {
+            str(each.stage): each.metrics["images_per_second"]
+            for each in read_history(run)
+            if each.epoch == 1
+        }
+        found[way] = {"seconds": done["seconds"], "images_per_s": speeds}
+        print(f"{way:10} " + ", ".join(f"stage {key}: {value:.0f} images/s" for key, value in speeds.items()))
+    return {"trained": found, "failed": failed}
 
 
 def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -181,6 +231,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
     "smoke": _smoke,
     "roofline": _roofline,
     "steps": _steps,
+    "train": _train,
     "discover": _discover,
     "diagnose": _diagnose,
 }

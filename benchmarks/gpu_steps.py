@@ -39,10 +39,10 @@ METHODS: dict[str, dict[str, Any]] = {
 PRECISIONS = ("no", "bf16")
 # How a step is computed: its precision, that of the frozen blocks, and whether it is compiled.
 WAYS = {
-    "no": ("no", "same", False),
     "bf16": ("bf16", "same", False),
     "frozen": ("bf16", "bf16", False),
     "compiled": ("bf16", "bf16", True),
+    "no": ("no", "same", False),
 }
 COMPONENTS = 100
 # What the host waits in for the device, by its name in a profile.
@@ -71,13 +71,18 @@ class Sizes:
 SMALL = Sizes(images=4, side=28, width=32, depth=2, heads=4, outputs=64, steps=2, square=64)
 
 
-def model_of(name: str, sizes: Sizes) -> CategoryDiscoveryModel:
-    """A model before its first unlabelled stage, with what that stage needs of the labelled one."""
-    torch.manual_seed(0)
-    vision = Dinov2Config(
+def vision_config(sizes: Sizes) -> Dinov2Config:
+    """Of a backbone of these sizes."""
+    return Dinov2Config(
         image_size=sizes.side, patch_size=14, hidden_size=sizes.width, num_hidden_layers=sizes.depth,
         num_attention_heads=sizes.heads,
     )  # fmt: skip
+
+
+def model_of(name: str, sizes: Sizes, device: torch.device) -> CategoryDiscoveryModel:
+    """A model on a device, before its first unlabelled stage, with what that stage needs of the labelled one."""
+    torch.manual_seed(0)
+    vision = vision_config(sizes)
     kind = method_named(name).model
     config = kind.config_class(vision_config=vision, projection_output_size=sizes.outputs, **METHODS[name])
     config.stage = 0
@@ -85,6 +90,7 @@ def model_of(name: str, sizes: Sizes) -> CategoryDiscoveryModel:
     if model.mixture is not None:
         means = F.normalize(torch.randn(COMPONENTS, sizes.width), dim=1)
         cast(Any, model).load_mixture(means, torch.full_like(means, 1e-3), torch.zeros(COMPONENTS))
+    model = model.to(device)
     first = copy.deepcopy(model)
     model.begin_discovery(lambda: first)
     return model
@@ -96,7 +102,7 @@ def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[
     AcceleratorState._reset_state(reset_partial_state=True)  # one precision after the other
     arguments = TrainingArguments(mixed_precision=precision, prompt_warmup_epochs=0)  # type: ignore[arg-type]
     accelerator = accelerator_for(arguments, torch.device("cpu" if on_cpu else "cuda"))
-    model = model_of(name, sizes).to(accelerator.device)
+    model = model_of(name, sizes, accelerator.device)
     context = StageContext(images=cast(Any, None))  # no objective of these reads images in a step
     objective = method_named(name).objective(model, context, arguments, accelerator, cast(Any, None))
     optimizer = torch.optim.SGD(
@@ -192,13 +198,14 @@ def waits_of(
     return {
         name: ((count - own.get(name, (0, 0.0))[0]) / steps, (spent - own.get(name, (0, 0.0))[1]) / steps)
         for name, (count, spent) in found.items()
+        if count > own.get(name, (0, 0.0))[0]
     }
 
 
 def measure_bare(precision: str, sizes: Sizes, on_cpu: bool) -> dict[str, float]:
     """The plain backbone on both views of as many images, without a gradient."""
     device = torch.device("cpu" if on_cpu else "cuda")
-    backbone = model_of("promptccd-gcd", sizes).backbone.to(device).eval()
+    backbone = model_of("promptccd-gcd", sizes, device).backbone.eval()
     pixels = torch.randn(2 * sizes.images, 3, sizes.side, sizes.side, device=device)
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from promptccd.cli.parsing import (
     whole_number,
 )
 from promptccd.data.sources import FOLLOWED, OUTSIDE
-from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, AdaptationOptions
+from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, GPU_BATCH_SIZE, AdaptationOptions
 from promptccd.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
     found.add_argument(
         "--batch_size",
         type=whole_number(1),
-        help=f"images per forward ({BATCH_SIZE}), and per step of --adapt ({AdaptationOptions.batch_size})",
+        help=f"images per forward ({BATCH_SIZE}, on a GPU {GPU_BATCH_SIZE}), and per step of --adapt "
+        f"({AdaptationOptions.batch_size})",
     )
     add_device(found)
     found.add_argument(
@@ -116,7 +117,7 @@ def discover_command(options: argparse.Namespace) -> None:
             adaptation=adaptation,
             exports=options.export,
             precision=options.precision,
-            batch_size=options.batch_size or BATCH_SIZE,
+            batch_size=options.batch_size,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))

@@ -33,7 +33,7 @@ from promptccd.discovery.exports.publish import PARQUET, PUBLISH
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
-from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
+from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import (
     COLUMNS,
@@ -121,7 +121,7 @@ def discover(
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
     precision: Precision = "auto",
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write the results to a folder.
@@ -139,7 +139,7 @@ def discover(
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
         precision: of the model's forward.
-        batch_size: images per forward.
+        batch_size: images per forward, see `embed_images`.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -173,7 +173,7 @@ class _Discovery:
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
     precision: Precision
-    batch_size: int
+    batch_size: int | None
     stop: StopRequest | None
     came_with: str = ""
     command: dict[str, Any] | None = None

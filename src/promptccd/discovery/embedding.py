@@ -21,7 +21,7 @@ from promptccd.data.loaders import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
-from promptccd.discovery.options import BATCH_SIZE, Precision
+from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
@@ -80,7 +80,7 @@ def _json(values: Any) -> bytes:
 
 _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
 _KEEP_EVERY = 16  # batches; a run that is killed loses no more
-_TRIED = 8  # blank images, to measure the time of one
+_TRIED = 8  # blank images on a CPU, to measure the time of one
 
 
 def load_embedder(
@@ -148,7 +148,7 @@ def embed_images(
     view: EvaluationView,
     intake: Intake,
     *,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     precision: Precision = "auto",
     workers: int = 2,
     cache: FeatureCache | None = None,
@@ -160,7 +160,7 @@ def embed_images(
         model: on its device.
         view: the view the model was made for; the object that the intake was made with saves decoding.
         intake: the images, still open.
-        batch_size: images per forward.
+        batch_size: images per forward; `images_per_forward` of the device unless given.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
         workers: images that are decoded at once, of those whose views were not kept.
         cache: of features, read and written; `None` for neither.
@@ -174,6 +174,7 @@ def embed_images(
         DivergedError: a feature holds NaN or infinity; the image is named.
         DataError: a file has changed since the intake was made.
     """
+    batch_size = batch_size or images_per_forward(model.device)
     resolved = resolve_precision(precision, model.device)
     space = "" if cache is None else feature_space(model, view, resolved)
     known = {} if cache is None else cache.load(space, [file.key for file in intake.used])
@@ -234,11 +235,18 @@ def _fetched(
         yield from zip([file.key for file in files], rows, strict=True)
 
 
+def images_per_forward(device: torch.device) -> int:
+    """How many images a forward takes unless somebody says it."""
+    return BATCH_SIZE if device.type == "cpu" else GPU_BATCH_SIZE
+
+
 def seconds_per_image(
-    model: CategoryDiscoveryModel, view: EvaluationView, batch_size: int, precision: Precision
+    model: CategoryDiscoveryModel, view: EvaluationView, batch_size: int | None, precision: Precision
 ) -> float:
-    """Seconds that the features of one image take, measured on a few blank images."""
-    pixels = view(Image.new("RGB", (view.enough, view.enough))).repeat(min(batch_size, _TRIED), 1, 1, 1)
+    """Seconds that the features of one image take, measured on blank images, a whole batch where that is quick."""
+    count = batch_size or images_per_forward(model.device)
+    count = min(count, _TRIED) if model.device.type == "cpu" else count
+    pixels = view(Image.new("RGB", (view.enough, view.enough))).repeat(count, 1, 1, 1)
     resolved = resolve_precision(precision, model.device)
     for _ in range(2):  # the first forward is slower
         started = time.perf_counter()

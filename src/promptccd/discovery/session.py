@@ -21,7 +21,7 @@ from promptccd.discovery.embedding import embed_images, feature_space, load_embe
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
-from promptccd.discovery.options import BATCH_SIZE, Precision
+from promptccd.discovery.options import Precision
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
@@ -205,7 +205,7 @@ class DiscoverySession:
         return self.current
 
     def embed(
-        self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
+        self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int | None = None
     ) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
         stage = self.current

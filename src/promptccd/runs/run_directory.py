@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from promptccd import __version__
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
@@ -76,7 +77,7 @@ ASSIGNMENTS = "assignments.json"
 # Fields that every manifest has, and those it has by stage.
 _RECORDED = {"split_fingerprint": str, "data_fingerprint": str, "recipe": dict, "versions": dict}
 _BY_STAGE = ("seconds", "peak_memory", "instruments", "found", FETCHED)
-_PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
+_PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
 
 class RunDirectory:
@@ -258,7 +259,7 @@ class RunDirectory:
                     "data_fingerprint": stages.split.data_fingerprint,
                     "seed": recipe.training.seed,
                     "recipe": _portable(recipe, self.path),
-                    "versions": {name: version(name) for name in _PACKAGES},
+                    "versions": {"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
                     "python": platform.python_version(),
                     "machine": platform.machine(),
                     "threads": torch.get_num_threads(),

@@ -1,6 +1,7 @@
 """A model whose steps of whole batches are compiled, each as a static graph."""
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,9 @@ class WholeBatches:
         if (prefix := getattr(self.model.backbone, "frozen_prefix", None)) is not None:
             prefix.follow(blocks_of(self.model.backbone)[:-1])
         try:
-            found: CategoryDiscoveryOutput = self._compiled(pixel_values, **options)
+            with warnings.catch_warnings():  # of products in TensorFloat32, which no training here uses
+                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+                found: CategoryDiscoveryOutput = self._compiled(pixel_values, **options)
         except (
             Exception
         ) as error:  # of a compiler, of which there are many; what is the model's own comes again
