@@ -21,12 +21,14 @@ from typing import Literal
 import torch
 from PIL import Image
 from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
 from benchmarks.measuring import options_of, timed
 from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
 from promptccd.data.views import normalise
-from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder
+from promptccd.discovery.embedding import Embedder, can_use_bf16, load_embedder
+from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.system import available_cores
 
@@ -72,15 +74,22 @@ def report_features(model_folder: Path, images: Path) -> None:
         with torch.no_grad():
             seconds["bare"] += timed(partial(bare, values))[0]
         for precision in precisions:
-            work = partial(embed_images, model, view, intake, precision=precision)
-            seconds[precision] += timed(work)[0]
+            embedder = Embedder(model, view, precision=precision)
+            seconds[precision] += timed(partial(forward, embedder, intake, pixels))[0]
         intake.close()
     print(f"{len(files)} images\n  bare forward in fp32          {seconds['bare']:7.1f} s")
     for precision in precisions:
         ratio = seconds[precision] / seconds["bare"]
         print(
-            f"  embed_images in {precision}          {seconds[precision]:7.1f} s   {ratio:.3f} x", flush=True
+            f"  Embedder in     {precision}          {seconds[precision]:7.1f} s   {ratio:.3f} x", flush=True
         )
+
+
+def forward(embedder: Embedder, intake: Intake, pixels: Tensor) -> None:
+    """Features of views that are in memory."""
+    for file, view in zip(intake.used, pixels, strict=True):
+        embedder.add(file, view)
+    embedder.features_of(intake)
 
 
 def report_discover(model: Path, images: Path, folder: Path) -> None:

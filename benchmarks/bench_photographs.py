@@ -23,13 +23,15 @@ import numpy as np
 import pyarrow.parquet  # type: ignore[import-untyped]
 import torch
 from PIL import Image
+from torch import Tensor
 
 from benchmarks.bench_discovery import write_model
 from benchmarks.bench_views import encoded_picture
 from promptccd.data.duplicates import THUMBNAIL_SIDE, miniature_of
 from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.embedding import Precision, embed_images, load_embedder
+from promptccd.discovery.embedding import Embedder, Precision, load_embedder
+from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
 
 WIDTH, HEIGHT, TILE = 4000, 3000, 250
@@ -88,6 +90,13 @@ def all_of(each: Callable[..., Iterable[object]], work: object, paths: Sequence[
         pass
 
 
+def forward(embedder: Embedder, intake: Intake, views: Sequence[Tensor]) -> None:
+    """Features of views that are in memory."""
+    for file, view in zip(intake.used, views, strict=True):
+        embedder.add(file, view)
+    embedder.features_of(intake)
+
+
 def take_turns(model_folder: Path, paths: Sequence[Path], precision: Precision) -> dict[str, np.ndarray]:
     """Seconds per photograph, of the wall and of all cores, by what is done."""
     model, view = load_embedder(model_folder)
@@ -99,14 +108,15 @@ def take_turns(model_folder: Path, paths: Sequence[Path], precision: Precision) 
         seconds[what] += (time.perf_counter() - wall, time.process_time() - cores)
         return result
 
-    embed_images(model, view, read_intake(paths[:1], view=view))  # the first forward prepares things
+    Embedder(model, view).features_of(read_intake(paths[:1], view=view))  # the first forward prepares things
     for start in range(0, len(paths), CHUNK):
         chunk = paths[start : start + CHUNK]
         with ThreadPoolExecutor(THREADS) as pool:
             timed("first", partial(all_of, pool.map, looked_at_whole, chunk, view))
         timed("twice", partial(all_of, map, decoded_whole, chunk, view))
         intake = timed("now", partial(read_intake, chunk, view=view, workers=THREADS))
-        timed("forward", partial(embed_images, model, view, intake, precision=precision))
+        views = [intake.view_of(file, view) for file in intake.used]
+        timed("forward", partial(forward, Embedder(model, view, precision=precision), intake, views))
         intake.close()
     seconds["twice"] += seconds["first"]
     return {what: found / len(paths) for what, found in seconds.items()}

@@ -99,7 +99,6 @@ def fill(folder):
 for _ in range(2):
     write_directory(here / "stage0", fill, replace=True)
 assert trusted(here / "stage0")
-kept = Overflow(0, here); kept.add(3, b"far"); kept.add(4, b"away"); assert kept.get(3) == b"far"
 """
     )
     assert (windows.disk / "a.json").read_bytes() == b"two\n"

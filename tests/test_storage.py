@@ -20,7 +20,6 @@ from promptccd.errors import DiskError, RunError
 from promptccd.locks import LOCK, lock_folder
 from promptccd.storage import (
     REPLACED,
-    Overflow,
     make_folder,
     make_inside,
     open_to_change,
@@ -388,56 +387,6 @@ def test_sums_that_are_none_are_refused(tmp_path: Path, content: str) -> None:
     write_directory(tmp_path / "one", fill)
     (tmp_path / "one" / "checksums.json").write_text(content)
     assert problems_of(tmp_path / "one") == ["checksums.json is missing or unreadable"]
-
-
-def test_what_memory_has_no_room_for_lies_in_a_file_without_a_name(tmp_path: Path) -> None:
-    contents = {number: bytes([number]) * (40 + number) for number in range(10)}
-    overflow = Overflow(100, tmp_path)
-    for number, content in contents.items():
-        overflow.add(number, content)
-    assert {number: bytes(overflow.get(number) or b"") for number in contents} == contents
-    assert overflow.bytes_in_memory == 81
-    assert overflow.get(99) is None
-    assert list(tmp_path.iterdir()) == []
-    taken = overflow.get(0)
-    assert taken is not None
-    taken[0] = 7  # a copy
-    assert bytes(overflow.get(0) or b"") == contents[0]
-    overflow.clear()
-    assert overflow.get(0) is overflow.get(5) is None
-    assert overflow.bytes_in_memory == 0
-    overflow.add(5, b"again")
-    assert overflow.get(5) == b"again"
-    without = Overflow(100)
-    for number, content in contents.items():
-        without.add(number, content)
-    assert [number for number in contents if without.get(number) is not None] == [0, 1]
-
-
-def test_an_overflow_leaves_half_of_the_disk_and_says_so(tmp_path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("promptccd.storage._free", lambda path: 100)
-    overflow = Overflow(0, tmp_path)
-    for number in range(9):
-        overflow.add(number, b"x" * 20)
-    assert [number for number in range(9) if overflow.get(number)] == [0, 1]
-    assert (
-        caplog.text.count("takes no more (half of the free space is taken): what is missing is made again")
-        == 1
-    )
-
-
-@pytest.mark.fault(4)
-def test_an_overflow_survives_a_full_disk(tmp_path: Path) -> None:
-    def fill_up() -> None:
-        overflow = Overflow(0, tmp_path)
-        for number in range(5):
-            overflow.add(number, bytes([number]) * 400_000)
-        found = [overflow.get(number) for number in range(5)]
-        assert [content is not None for content in found] == [True, True, False, False, False]
-        assert found[1] == bytes([1]) * 400_000
-        raise RuntimeError("it went on")
-
-    assert "it went on" in in_a_child(fill_up, 1_000_000)
 
 
 def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import shutil
 import socket
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -374,68 +373,6 @@ def plain_json(value: Any) -> bytes:
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, keys sorted, into a directory that is being filled."""
     path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8", newline="\n")
-
-
-class Overflow:
-    """Bytes by number: in memory up to a limit, then in a nameless file that vanishes with the process.
-
-    One thread adds; any may get.
-
-    Args:
-        most_in_memory: bytes.
-        folder: where the file is made; it takes at most half of the space that is free then. With `None`, bytes beyond
-            the limit are dropped. Dropped bytes are no error: the caller computes them again.
-    """
-
-    def __init__(self, most_in_memory: int, folder: Path | None = None):
-        self._most, self._folder = most_in_memory, folder
-        self._near: dict[int, bytes] = {}
-        self._far: dict[int, tuple[int, int]] = {}  # start and length in the file
-        self._file: Any = None
-        self._end = self._room = 0
-        self.bytes_in_memory = 0
-
-    def add(self, number: int, content: bytes) -> None:
-        """Keep bytes that nobody will change, while there is room, instead of those that had the number."""
-        self.bytes_in_memory -= len(self._near.pop(number, b""))
-        self._far.pop(number, None)
-        if self.bytes_in_memory + len(content) <= self._most:
-            self._near[number] = content
-            self.bytes_in_memory += len(content)
-            return
-        if self._folder is None:
-            return
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - `clear` closes it
-                self._room = _free(self._folder) // 2
-            if self._end + len(content) > self._room:
-                raise OSError(errno.ENOSPC, "half of the free space is taken")
-            if system.write_at(self._file.fileno(), content, self._end) == len(content):
-                self._far[number] = (self._end, len(content))
-                self._end += len(content)
-        except OSError as error:
-            logger.warning(
-                "%s takes no more (%s): what is missing is made again.", self._folder, error.strerror
-            )
-            self._folder = None
-
-    def get(self, number: int) -> bytearray | None:
-        """A copy of the bytes kept under a number; `None` if none were."""
-        if number in self._near:
-            return bytearray(self._near[number])
-        if number not in self._far:
-            return None
-        start, length = self._far[number]
-        content = bytearray(system.read_at(self._file.fileno(), length, start))
-        return content if len(content) == length else None
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self._near, self._far, self.bytes_in_memory = {}, {}, 0
-        if self._file is not None:
-            self._file.close()
-        self._file, self._end = None, 0
 
 
 def temporary(path: Path) -> Path:

@@ -20,6 +20,7 @@ from promptccd.discovery import (
     discover,
 )
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
+from promptccd.discovery.embedding import Embedder
 from promptccd.discovery.project import corrections
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
@@ -183,11 +184,11 @@ def test_a_failure_after_the_training_leaves_the_session_as_it_was(session, albu
     grouped(session, albums[0], num_categories=5)
     before = session.model, session.current.features, session.current.space
 
-    def unreadable(model: CategoryDiscoveryModel, *arguments: object, **options: object) -> None:
-        assert model is not before[0]
+    def unreadable(embedder: Embedder, *arguments: object) -> None:
+        assert embedder.model is not before[0]
         raise DiskError("cannot be read")
 
-    monkeypatch.setattr("promptccd.discovery.session.embed_images", unreadable)
+    monkeypatch.setattr(Embedder, "features_of", unreadable)
     with pytest.raises(DiskError, match="cannot be read"):
         adapt(session, QUICK)
     after = session.model, session.current.features, session.current.space

@@ -15,13 +15,12 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.discovery import embedding
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import (
+    Embedder,
     can_use_bf16,
-    embed_images,
     feature_space,
     load_embedder,
     model_fingerprint,
     resolve_precision,
-    seconds_per_image,
     view_fingerprint,
 )
 from promptccd.discovery.intake.reading import read_intake
@@ -41,6 +40,11 @@ def folder(tmp_path_factory):
     (path / "3 again.png").write_bytes((path / "3.png").read_bytes())
     (path / "broken.png").write_bytes((path / "3.png").read_bytes()[:60])
     return path
+
+
+def embed_images(model, view, intake, workers=2, progress=None, **options):
+    """All features of an intake, of which none was computed while it was read."""
+    return Embedder(model, view, **options).features_of(intake, workers, progress)
 
 
 @pytest.fixture
@@ -81,10 +85,28 @@ def test_features_are_those_of_the_model_in_order(model, view, intake):
     assert torch.equal(found, embed_images(model, view, intake, batch_size=4, precision="fp32"))
 
 
-def test_views_that_were_kept_give_the_same(model, view, folder, intake):
-    with read_intake(folder, view=view) as keeping:
-        found = embed_images(model, view, keeping, batch_size=4)
-    assert torch.equal(found, embed_images(model, view, intake, batch_size=4))
+def test_features_are_computed_while_images_are_read(model, counted, view, folder, tmp_path):
+    with read_intake(folder, view=view) as intake:
+        expected = embed_images(model, view, intake, batch_size=4)
+    counted.images = 0
+    embedder = Embedder(model, view, batch_size=4, cache=FeatureCache(tmp_path))
+    with read_intake(folder, view=view, use=embedder.add) as intake:
+        assert counted.images == 8
+    found = embedder.features_of(intake, progress=lambda batches, total, label: iter([*batches][total:]))
+    assert counted.images == 10
+    assert torch.equal(found, expected)
+    again = Embedder(model, view, batch_size=4, cache=FeatureCache(tmp_path))
+    with read_intake(folder, view=view, use=again.add) as intake:
+        assert torch.equal(again.features_of(intake), expected)
+    assert counted.images == 10
+
+
+def test_what_was_computed_before_reading_ended_is_kept(model, view, folder, tmp_path):
+    embedder = Embedder(model, view, batch_size=4, cache=FeatureCache(tmp_path))
+    with read_intake(folder, view=view, use=embedder.add) as intake:
+        embedder.keep()
+    found = [file.key for file in intake.used if FeatureCache(tmp_path).holds(embedder.space, file.key)]
+    assert found == [file.key for file in intake.used][:8]
 
 
 def test_cached_features_are_not_computed_again(model, counted, view, intake, tmp_path):
@@ -244,15 +266,6 @@ def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
     assert max(most) == 1
 
 
-def test_a_gpu_fetches_views_by_itself(view, folder, intake, monkeypatch):
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda pixels: pinned.append(pixels) or pixels)
-    batches = [pixels for _, pixels in embedding._made_ahead(intake, view, intake.used, 4, 2, pinned=True)]
-    assert all(one is other for one, other in zip(batches, pinned, strict=True))
-    assert [len(pixels) for pixels in batches] == [4, 4, 2]
-    assert len(list(embedding._made_ahead(intake, view, intake.used, 4, 2, pinned=False))) == len(pinned) == 3
-
-
 def test_a_device_is_given_more_before_features_are_fetched(
     model, counted, view, intake, tmp_path, monkeypatch
 ):
@@ -276,13 +289,6 @@ def test_a_device_is_given_more_before_features_are_fetched(
     space = feature_space(model, view, resolve_precision("auto", CPU))
     hashes = [file.key for file in intake.used]
     assert set(FeatureCache(tmp_path).load(space, hashes)) == set(hashes[:8])
-
-
-def test_time_is_tried_on_a_few_blank_images(model, counted, view):
-    assert 0 < seconds_per_image(model, view, 32, "auto") < 10
-    assert counted.images == 16
-    seconds_per_image(model, view, 1, "fp32")
-    assert counted.images == 18
 
 
 def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path):

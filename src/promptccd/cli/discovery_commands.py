@@ -105,6 +105,8 @@ def discover_command(options: argparse.Namespace) -> None:
         bit_depth=options.bit_depth,
         image_roots=options.image_roots,
         workers=options.workers,
+        precision=options.precision,
+        batch_size=options.batch_size,
         device=options.device,
         max_model_bytes=options.max_model_bytes,
     )
@@ -116,8 +118,6 @@ def discover_command(options: argparse.Namespace) -> None:
             num_categories=num_categories,
             adaptation=adaptation,
             exports=options.export,
-            precision=options.precision,
-            batch_size=options.batch_size,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))

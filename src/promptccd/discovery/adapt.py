@@ -28,7 +28,7 @@ from promptccd.discovery.checkpoint import (
 )
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.intake.intake import IntakeFile
-from promptccd.discovery.options import AdaptationOptions, Precision
+from promptccd.discovery.options import AdaptationOptions
 from promptccd.discovery.project.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
@@ -71,7 +71,6 @@ def _learnt(session: DiscoverySession) -> list[IntakeFile]:
 def adapt(
     session: DiscoverySession,
     options: AdaptationOptions,
-    precision: Precision = "auto",
     stop: StopRequest | None = None,
 ) -> None:
     """Train a copy of the session's model on its newest images, without labels, and embed them anew with it.
@@ -83,7 +82,6 @@ def adapt(
     Args:
         session: its images are embedded and grouped; the number of categories is that of the grouping.
         options: of the training.
-        precision: of the features afterwards.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -110,7 +108,7 @@ def adapt(
         session.model = student.eval()
         # Training changed how known categories spread, and their images are not here to measure it.
         session.model.set_spread(None)
-        features = session.embed(None if stop is None else stop.progress, precision)
+        features = session.embed(None if stop is None else stop.progress)
     except BaseException:
         session.model, session.current.features = before
         raise
@@ -201,7 +199,6 @@ def command_of(
     out: Path,
     options: AdaptationOptions,
     num_categories: int | None,
-    precision: Precision,
 ) -> dict[str, Any]:
     """The input of an adaptation that a fresh session is about to run, as plain values; equal ones give the same bytes.
 
@@ -213,7 +210,7 @@ def command_of(
         "came_with": session.registry.state_hash(),
         "seed": session.seed,
         "num_categories": num_categories,
-        "precision": precision,
+        "precision": session.precision,
         **asdict(options),
     }
     return {"asked": asked, "begun_with": (categories_in(out) or session.registry).state_hash()}

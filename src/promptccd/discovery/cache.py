@@ -59,6 +59,9 @@ class Packs:
         for number in sorted({numbers[each] for each in wanted if each in numbers}):
             yield from self._rows(number, wanted).items()
 
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._index()
+
     def row(self, digest: str) -> bytes | None:
         """One row, unchecked and without reading the rest of its file: for pictures, which nothing is computed from."""
         # A page that is open does not follow what a discovery adds: reading the index anew takes longer than a picture.
@@ -215,6 +218,10 @@ class FeatureCache:
 
     def _of(self, space: str) -> Packs:
         return self._packs.setdefault(space, Packs(self.folder, space))
+
+    def holds(self, space: str, key: str) -> bool:
+        """Whether a feature of this picture is stored."""
+        return key in self._of(space)
 
     def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
         """Features ``(D,)`` float32 by key of the picture, of those that have one stored.

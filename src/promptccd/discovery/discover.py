@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from promptccd import __version__
 from promptccd.clustering import CountEstimate
 from promptccd.data.loaders import Progress
@@ -27,13 +25,12 @@ from promptccd.discovery.adapt import (
 )
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
-from promptccd.discovery.embedding import seconds_per_image
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.publish import PARQUET, PUBLISH
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.exports.ways import EXPORTS
-from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
-from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions, Precision
+from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import (
     COLUMNS,
@@ -120,8 +117,6 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
-    precision: Precision = "auto",
-    batch_size: int | None = None,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write the results to a folder.
@@ -138,8 +133,6 @@ def discover(
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
-        precision: of the model's forward.
-        batch_size: images per forward, see `embed_images`.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -150,9 +143,7 @@ def discover(
         require_head(session)
     with _nothing_left_of_an_error(Path(os.path.expanduser(out))):
         target = _target(source, out)
-        return _Discovery(
-            session, source, target, num_categories, adaptation, exports, precision, batch_size, stop
-        ).run()
+        return _Discovery(session, source, target, num_categories, adaptation, exports, stop).run()
 
 
 @dataclass
@@ -172,8 +163,6 @@ class _Discovery:
     num_categories: int | None
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
-    precision: Precision
-    batch_size: int | None
     stop: StopRequest | None
     came_with: str = ""
     command: dict[str, Any] | None = None
@@ -194,12 +183,12 @@ class _Discovery:
             with self._timed(seconds, "reading"):
                 self._read()
             with self._timed(seconds, "features"):
-                session.embed(self._progress, self.precision, self.batch_size)
+                session.embed(self._progress)
             with self._timed(seconds, "grouping"):
                 self._group()
             if self.adaptation is not None and self.trained is None:
                 with self._timed(seconds, "training"):
-                    adapt(session, self.adaptation, self.precision, self.stop)
+                    adapt(session, self.adaptation, self.stop)
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
@@ -223,7 +212,7 @@ class _Discovery:
         session, out = self.session, self.out
         self.came_with = session.registry.state_hash()
         if self.adaptation is not None:
-            self.command = command_of(session, out, self.adaptation, self.num_categories, self.precision)
+            self.command = command_of(session, out, self.adaptation, self.num_categories)
             self.trained = AdaptedStage.left_by(self.command, out)
         if self.command is not None and self.trained is not None:
             self.earlier = self.trained.take_up(session, out, self.command)
@@ -269,15 +258,12 @@ class _Discovery:
         """Log what many images will cost."""
         if count < MANY:
             return
-        session = self.session
-        features = seconds_per_image(session.model, session.view, self.batch_size, self.precision)
-        memory, meanwhile, kept = _bytes_of(count, session)
+        memory, kept = _bytes_of(count, self.session)
         logger.info(
-            "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
-            "besides the model; of disk in %s %s%s that stay and save it the next time.",
-            count, readable_time(count * seconds_each), session.workers, readable_time(count * features),
-            session.model.device, readable_size(memory), self.out,
-            f"up to {readable_size(meanwhile)} until the end, and " if meanwhile else "", readable_size(kept),
+            "%d files: about %s to read them, %d at once, and to compute their features on %s. Up to %s of memory "
+            "besides the model; of disk in %s %s that stay and save it the next time.",
+            count, readable_time(count * seconds_each), self.session.workers, self.session.model.device,
+            readable_size(memory), self.out, readable_size(kept),
         )  # fmt: skip
 
     def _require_space(self) -> None:
@@ -384,13 +370,10 @@ def _remove_idle(project: Path, made: Sequence[Path]) -> None:
                 each.rmdir()
 
 
-def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int, int]:
-    """Bytes of so many images: in memory, on disk until they are grouped, and on disk for good."""
-    views = count * session.view(Image.new("RGB", (64, 64))).nbytes
-    in_memory = min(views, VIEW_BYTES)
+def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
+    """Bytes of so many images: in memory, and on disk for good."""
     feature = 4 * session.model.config.vision_config.hidden_size
-    kept = count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
-    return in_memory + count * (_FILE_BYTES + 2 * feature), views - in_memory, kept
+    return count * (_FILE_BYTES + 2 * feature), count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
 
 
 def _target(source: str | Path, out: str | Path) -> Path:

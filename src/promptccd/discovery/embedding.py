@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from promptccd.data.loaders import Progress
@@ -30,7 +28,7 @@ from promptccd.models.untrusted import one_line
 from promptccd.runs.models import published_processor, rim_not_seen
 from promptccd.runs.prediction import load_model, require_finite
 from promptccd.runs.stage_checkpoint import load_view, require_whole
-from promptccd.training.devices import in_smaller_batches
+from promptccd.training.devices import in_smaller_batches, sent
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +78,6 @@ def _json(values: Any) -> bytes:
 
 _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
 _KEEP_EVERY = 16  # batches; a run that is killed loses no more
-_TRIED = 8  # blank images on a CPU, to measure the time of one
 
 
 def load_embedder(
@@ -142,75 +139,136 @@ def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp
     return precision
 
 
-@torch.no_grad()
-def embed_images(
-    model: CategoryDiscoveryModel,
-    view: EvaluationView,
-    intake: Intake,
-    *,
-    batch_size: int | None = None,
-    precision: Precision = "auto",
-    workers: int = 2,
-    cache: FeatureCache | None = None,
-    progress: Progress | None = None,
-) -> Tensor:
-    """L2-normalised features of the used images of an intake.
+class Embedder:
+    """Features of pictures, a batch at a time: of views as they come, while others are made, and then of the rest.
 
     Args:
         model: on its device.
-        view: the view the model was made for; the object that the intake was made with saves decoding.
-        intake: the images, still open.
-        batch_size: images per forward; `images_per_forward` of the device unless given.
+        view: the view the model was made for.
+        batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
-        workers: images that are decoded at once, of those whose views were not kept.
         cache: of features, read and written; `None` for neither.
-        progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and the
-            features computed by then are kept.
 
-    Returns:
-        ``(N, D)`` float32 on the CPU, in the order of ``intake.used``.
-
-    Raises:
-        DivergedError: a feature holds NaN or infinity; the image is named.
-        DataError: a file has changed since the intake was made.
+    Attributes:
+        space: name of what features are computed with, see `feature_space`.
     """
-    batch_size = batch_size or images_per_forward(model.device)
-    resolved = resolve_precision(precision, model.device)
-    space = "" if cache is None else feature_space(model, view, resolved)
-    known = {} if cache is None else cache.load(space, [file.key for file in intake.used])
-    width = model.config.vision_config.hidden_size
-    known = {key: row for key, row in known.items() if len(row) == width and row.isfinite().all()}
-    missing = [file for file in intake.used if file.key not in known]
-    if cache is not None:
-        logger.info("%d of %d features were cached.", len(intake.used) - len(missing), len(intake.used))
-    fresh: list[tuple[str, Tensor]] = []
-    on_device: list[tuple[Sequence[IntakeFile], Tensor]] = []
-    batches = _made_ahead(intake, view, missing, batch_size, workers, pinned=model.device.type == "cuda")
-    total = -(-len(missing) // batch_size)
-    was_training = model.training
-    model.eval()
-    try:
-        for files, pixels in batches if progress is None else progress(batches, total, "computing features"):
-            features = in_smaller_batches(partial(_forward, model, view, precision=resolved), pixels)
-            on_device.append((files, features))
-            if len(on_device) >= _most_on_device(model.device):
-                fresh += _fetched(on_device)
-            if len(fresh) >= _KEEP_EVERY * batch_size:
-                _keep(cache, space, fresh, known)
-        fresh += _fetched(on_device)
-    finally:
-        with contextlib.suppress(DivergedError):  # another error is on its way already
-            fresh += _fetched(on_device)
-        _keep(cache, space, fresh, known)
-        batches.close()
-        model.train(was_training)
-    if not intake.used:
-        return torch.zeros(0, width)
-    return torch.stack([known[file.key] for file in intake.used])
+
+    def __init__(
+        self,
+        model: CategoryDiscoveryModel,
+        view: EvaluationView,
+        *,
+        batch_size: int | None = None,
+        precision: Precision = "auto",
+        cache: FeatureCache | None = None,
+    ):
+        self.model, self.view, self.cache = model, view, cache
+        self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
+        self.precision = resolve_precision(precision, model.device)
+        self.space = feature_space(model, view, self.precision)
+        self._known = dict[str, Tensor]()
+        self._waiting = list[tuple[IntakeFile, Tensor]]()
+        self._on_device = list[tuple[Sequence[IntakeFile], Tensor]]()
+        self._fresh = list[tuple[str, Tensor]]()
+
+    def add(self, file: IntakeFile, pixels: Tensor) -> None:
+        """Take the view ``(3, S, S)`` of a picture whose feature may be missing.
+
+        Raises:
+            DivergedError: a feature holds NaN or infinity; the image is named.
+        """
+        if self.cache is None or not self.cache.holds(self.space, file.key):
+            self._waiting.append((file, pixels))
+        if len(self._waiting) == self.batch_size:
+            self._compute_waiting()
+
+    def features_of(self, intake: Intake, workers: int = 2, progress: Progress | None = None) -> Tensor:
+        """L2-normalised features of the used images of an intake, of which those that are missing are computed.
+
+        Args:
+            intake: the images, still open.
+            workers: images that are decoded at once.
+            progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and the
+                features computed by then are kept.
+
+        Returns:
+            ``(N, D)`` float32 on the CPU, in the order of ``intake.used``.
+
+        Raises:
+            DivergedError: a feature holds NaN or infinity; the image is named.
+            DataError: a file has changed since the intake was made.
+        """
+        if self._waiting:
+            self._compute_waiting()
+        self.keep()
+        made, width = len(self._known), self.model.config.vision_config.hidden_size
+        if self.cache is not None:
+            others = [file.key for file in intake.used if file.key not in self._known]
+            for key, row in self.cache.each(self.space, others):
+                if len(row) == width and row.isfinite().all():
+                    self._known[key] = row
+        missing = [file for file in intake.used if file.key not in self._known]
+        if self.cache is not None:
+            cached = len(intake.used) - len(missing) - made
+            logger.info("%d of %d features were cached.", cached, len(intake.used))
+        batches = _made_ahead(intake, self.view, missing, self.batch_size, workers)
+        total = -(-len(missing) // self.batch_size)
+        try:
+            for files, pixels in (
+                batches if progress is None else progress(batches, total, "computing features")
+            ):
+                self._compute(files, pixels)
+        finally:
+            batches.close()
+            self.keep()
+        if not intake.used:
+            return torch.zeros(0, width)
+        return torch.stack([self._known[file.key] for file in intake.used])
+
+    def keep(self) -> None:
+        """Store what was computed; views that wait for others are let go."""
+        self._waiting.clear()
+        with contextlib.suppress(DivergedError):  # an error that was, or will be, raised where it is computed
+            self._fetch()
+        self._store()
+
+    def _compute_waiting(self) -> None:
+        files, views = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        self._compute(files, torch.stack(views))
+
+    @torch.no_grad()
+    def _compute(self, files: Sequence[IntakeFile], pixels: Tensor) -> None:
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            forward = partial(_forward, self.model, self.view, precision=self.precision)
+            self._on_device.append((files, in_smaller_batches(forward, pixels)))
+        finally:
+            self.model.train(was_training)
+        if len(self._on_device) >= _most_on_device(self.model.device):
+            self._fetch()
+        if len(self._fresh) >= _KEEP_EVERY * self.batch_size:
+            self._store()
+
+    def _fetch(self) -> None:
+        """Features that lie on the device, to the CPU."""
+        while self._on_device:
+            files, features = self._on_device.pop(0)
+            rows = features.cpu()
+            require_finite(rows, [file.name for file in files])
+            self._fresh += zip([file.key for file in files], rows, strict=True)
+
+    def _store(self) -> None:
+        self._known.update(self._fresh)
+        if self.cache is not None and self._fresh:
+            keys, rows = zip(*self._fresh, strict=True)
+            self.cache.store(self.space, keys, torch.stack(rows))
+        self._fresh.clear()
 
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
-    values = normalise(pixels.to(model.device, non_blocking=model.device.type == "cuda"), view.mean, view.std)
+    values = normalise(sent(pixels, model.device), view.mean, view.std)
     lowered = (
         torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     )
@@ -224,49 +282,14 @@ def _most_on_device(device: torch.device) -> int:
     return 1 if device.type == "cpu" else _KEEP_EVERY
 
 
-def _fetched(
-    on_device: list[tuple[Sequence[IntakeFile], Tensor]],
-) -> Generator[tuple[str, Tensor], None, None]:
-    """Keys of pictures and features, on the CPU, of batches, which are taken off the list."""
-    while on_device:
-        files, features = on_device.pop(0)
-        rows = features.cpu()
-        require_finite(rows, [file.name for file in files])
-        yield from zip([file.key for file in files], rows, strict=True)
-
-
-def images_per_forward(device: torch.device) -> int:
-    """How many images a forward takes unless somebody says it."""
-    return BATCH_SIZE if device.type == "cpu" else GPU_BATCH_SIZE
-
-
-def seconds_per_image(
-    model: CategoryDiscoveryModel, view: EvaluationView, batch_size: int | None, precision: Precision
-) -> float:
-    """Seconds that the features of one image take, measured on blank images, a whole batch where that is quick."""
-    count = batch_size or images_per_forward(model.device)
-    count = min(count, _TRIED) if model.device.type == "cpu" else count
-    pixels = view(Image.new("RGB", (view.enough, view.enough))).repeat(count, 1, 1, 1)
-    resolved = resolve_precision(precision, model.device)
-    for _ in range(2):  # the first forward is slower
-        started = time.perf_counter()
-        in_smaller_batches(partial(_forward, model, view, precision=resolved), pixels).cpu()
-    return (time.perf_counter() - started) / len(pixels)
-
-
 def _made_ahead(
     intake: Intake,
     view: EvaluationView,
     files: Sequence[IntakeFile],
     batch_size: int,
     workers: int,
-    *,
-    pinned: bool,
 ) -> Generator[tuple[Sequence[IntakeFile], Tensor], None, None]:
-    """Batches of views ``(B, 3, S, S)``; threads make the next one while the caller works on the last.
-
-    Pinned batches lie in memory from which a GPU copies while it computes.
-    """
+    """Batches of views ``(B, 3, S, S)``; threads make the next one while the caller works on the last."""
     batches = [files[start : start + batch_size] for start in range(0, len(files), batch_size)]
     ahead: deque[list[Future[Tensor]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
@@ -274,20 +297,9 @@ def _made_ahead(
             for position, batch in enumerate(batches):
                 for following in batches[position + len(ahead) : position + 2]:
                     ahead.append([pool.submit(intake.view_of, file, view) for file in following])
-                pixels = torch.stack([each.result() for each in ahead.popleft()])
-                yield batch, pixels.pin_memory() if pinned else pixels
+                yield batch, torch.stack([each.result() for each in ahead.popleft()])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _keep(
-    cache: FeatureCache | None, space: str, fresh: list[tuple[str, Tensor]], known: dict[str, Tensor]
-) -> None:
-    """Move fresh features to the known ones and into the cache."""
-    known.update(fresh)
-    if cache is not None and fresh:
-        cache.store(space, [digest for digest, _ in fresh], torch.stack([feature for _, feature in fresh]))
-    fresh.clear()
 
 
 def _backbone_view(model: CategoryDiscoveryModel) -> EvaluationView:

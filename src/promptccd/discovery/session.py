@@ -17,7 +17,7 @@ from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.categories import assignment_in, registry_of
-from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
+from promptccd.discovery.embedding import Embedder, load_embedder
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
@@ -80,6 +80,8 @@ class DiscoverySession:
         workers: images that are decoded at once; by default one for each core of this process.
         bit_depth: as `read_intake` takes it.
         image_roots: the same.
+        precision: of the features, as `Embedder` takes it.
+        batch_size: images per forward, likewise.
 
     Attributes:
         stages: the stages that were read, oldest first.
@@ -97,7 +99,11 @@ class DiscoverySession:
         workers: int | None = None,
         bit_depth: int | None = None,
         image_roots: Sequence[str | Path] = (),
+        precision: Precision = "auto",
+        batch_size: int | None = None,
     ):
+        self.precision, self.batch_size = precision, batch_size
+        self._embedder: Embedder | None = None  # at work since the images were read
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
@@ -116,6 +122,8 @@ class DiscoverySession:
         workers: int | None = None,
         bit_depth: int | None = None,
         image_roots: Sequence[str | Path] = (),
+        precision: Precision = "auto",
+        batch_size: int | None = None,
         device: str | None = None,
         max_model_bytes: int | None = None,
     ) -> "DiscoverySession":
@@ -129,6 +137,8 @@ class DiscoverySession:
             workers: images that are decoded at once.
             bit_depth: as `read_intake` takes it.
             image_roots: the same.
+            precision: of the features, as `Embedder` takes it.
+            batch_size: images per forward, likewise.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
 
@@ -142,7 +152,7 @@ class DiscoverySession:
         model = placed(model, view, chosen).eval()
         return cls(
             model, view, registry_of(model, place), seed=seed, limits=limits, cache=cache, workers=workers,
-            bit_depth=bit_depth, image_roots=image_roots,
+            bit_depth=bit_depth, image_roots=image_roots, precision=precision, batch_size=batch_size,
         )  # fmt: skip
 
     # Images in
@@ -165,31 +175,36 @@ class DiscoverySession:
         project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
-        """Read every file of a source and judge it; nothing is embedded yet.
+        """Read every file of a source and judge it; features are computed meanwhile, and `embed` gives them.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files.
             progress: as `read_intake` takes it.
-            project: a folder that remembers files, so that unchanged ones are not opened again. It also holds views
-                that memory has no room for, for as long as the session lasts.
+            project: a folder that remembers files, so that unchanged ones are not opened again.
             announce: as `read_intake` takes it.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
+            DivergedError: a feature holds NaN or infinity; the image is named.
         """
+        self._embedder = self._new_embedder()
         made_with = {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
-        intake = read_intake(
-            source,
-            limits=self.limits,
-            bit_depth=self.bit_depth,
-            image_roots=self.image_roots,
-            progress=progress,
-            view=self.view,
-            workers=self.workers,
-            overflow=project,
-            seen=None if project is None else SeenFiles(project, made_with),
-            announce=announce,
-        )
+        try:
+            intake = read_intake(
+                source,
+                limits=self.limits,
+                bit_depth=self.bit_depth,
+                image_roots=self.image_roots,
+                progress=progress,
+                view=self.view,
+                workers=self.workers,
+                use=self._embedder.add,
+                seen=None if project is None else SeenFiles(project, made_with),
+                announce=announce,
+            )
+        except BaseException:
+            self._embedder.keep()
+            raise
         try:
             intake.require_images()
         except DataError:
@@ -204,29 +219,23 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
-    def embed(
-        self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int | None = None
-    ) -> Tensor:
+    def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
-        stage = self.current
-        resolved = resolve_precision(precision, self.model.device)
-        stage.features = embed_images(
-            self.model,
-            self.view,
-            stage.intake,
-            batch_size=batch_size,
-            precision=resolved,
-            workers=self.workers,
-            cache=self.cache,
-            progress=progress,
-        )
-        stage.space = feature_space(self.model, self.view, resolved)
+        stage, embedder = self.current, self._embedder or self._new_embedder()
+        self._embedder = None
+        stage.features = embedder.features_of(stage.intake, self.workers, progress)
+        stage.space = embedder.space
         stage.moments = self._moments_of(stage, stage.features)
         if self.cache is not None:
             followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments))).tolist()
             firsts = stage.moments.tolist()
             self.cache.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
         return stage.features
+
+    def _new_embedder(self) -> Embedder:
+        return Embedder(
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=self.cache
+        )
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
         """Found, or known from when the same pictures were looked at before."""

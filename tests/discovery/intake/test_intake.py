@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
@@ -388,7 +389,6 @@ def left_behind(intake):
         intake.files,
         intake.miniatures.tobytes(),
         [intake.thumbnails([file])[file.key] for file in intake.used],
-        [intake.view_of(file, VIEW).numpy().tobytes() for file in intake.used],
     )
 
 
@@ -405,15 +405,12 @@ def decoded(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("room", ["memory", "disk"])
-def test_every_image_is_decoded_once(photos, tmp_path, decoded, monkeypatch, room):
-    if room == "disk":
-        monkeypatch.setattr(intake_module, "THUMBNAIL_BYTES", 0)
-        monkeypatch.setattr(intake_module, "VIEW_BYTES", 2000)  # two views
-    with read_intake(photos, view=VIEW, workers=4, overflow=tmp_path) as intake:
+def test_every_image_is_decoded_once_and_its_view_used_in_the_order_of_the_files(photos, decoded):
+    used = []
+    with read_intake(photos, view=VIEW, workers=4, use=lambda *each: used.append(each)) as intake:
         once = left_behind(intake)
         assert left_behind(intake) == once
-        assert [path.name for path in tmp_path.iterdir()] == ["photos"]  # the file on disk has no name
+    assert [file.key for file, _ in used] == [file.key for file in intake.used]
     assert len(decoded) == 13
     assert set(decoded.values()) == {1}
 
@@ -438,16 +435,18 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch, workers)
     monkeypatch.setattr(reading, "WAITING_BYTES", 40_000)
     with read_intake(photos, view=VIEW, workers=workers) as intake:
         assert left_behind(intake) == expected
-    monkeypatch.setattr(intake_module, "VIEW_BYTES", 0)
-    with read_intake(photos, view=VIEW, workers=workers) as intake:  # no room for any, in memory or on disk
+    monkeypatch.setattr(intake_module, "THUMBNAIL_BYTES", 0)
+    with read_intake(photos, view=VIEW, workers=workers) as intake:  # no room for any
         assert left_behind(intake) == expected
 
 
-def test_another_view_is_made_anew(photos, decoded):
+def test_a_view_is_made_anew_of_any_size(photos, decoded):
+    used = {}
     larger = EvaluationView(build_image_processor(ViewOptions(image_size=20, resize_size=22)))
-    with read_intake(photos, view=VIEW) as intake:
+    with read_intake(photos, view=VIEW, use=lambda file, view: used.setdefault(file.key, view)) as intake:
         assert intake.view_of(intake.used[0], larger).shape == (3, 20, 20)
-        assert max(decoded.values()) == 2
+        assert all(torch.equal(intake.view_of(file, VIEW), used[file.key]) for file in intake.used)
+    assert sum(decoded.values()) == 13 + 1 + len(used)
 
 
 def test_files_wait_for_decoding_within_bounds(tmp_path, monkeypatch):

@@ -6,11 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from promptccd.data.capture_dates import seconds_of
@@ -21,10 +19,8 @@ from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
-from promptccd.storage import Overflow
 
-THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others go to disk, or are made again
-VIEW_BYTES = 256 * 2**20  # the same for views; 1,780 of 224 pixels
+THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others are made again
 
 
 @dataclass(frozen=True)
@@ -89,44 +85,39 @@ class IntakeReport:
 class Kept:
     """What remains of the decoded images, by index of the file.
 
-    Thumbnails and views that memory has no room for go into `folder`; without one they are made again on demand. `seen`
-    keeps thumbnails for good.
+    `seen` keeps thumbnails and miniatures for good. Without it, thumbnails that memory has no room for are made again
+    on demand.
     """
 
-    def __init__(self, folder: Path | None, seen: SeenFiles | None):
+    def __init__(self, seen: SeenFiles | None):
         self.seen = seen
         self._miniatures: dict[int, np.ndarray] = {}
+        self._thumbnails: dict[int, bytes] = {}
+        self._room = THUMBNAIL_BYTES
         self.changed = 0  # files that show what they showed, see `IntakeReport`
-        self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
-        self._shape: tuple[int, ...] = ()
 
-    def add(self, index: int, seen: SeenImage) -> None:
-        """Keep the miniature, and thumbnail and view while there is room."""
-        if self.seen is None:
-            self._miniatures[index] = seen.miniature
-            self.thumbnails.add(index, seen.thumbnail)
-        if seen.view is not None:
-            self._shape = tuple(seen.view.shape)
-            self.views.add(index, seen.view.numpy().tobytes())
+    def add(self, index: int, image: SeenImage) -> None:
+        """Keep the miniature, and the thumbnail while there is room."""
+        if self.seen is not None:
+            return
+        self._miniatures[index] = image.miniature
+        self._room += len(self._thumbnails.pop(index, b""))
+        if len(image.thumbnail) <= self._room:
+            self._thumbnails[index] = image.thumbnail
+            self._room -= len(image.thumbnail)
 
     def thumbnails_of(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """The thumbnails that were kept, by key of the picture."""
         if self.seen is not None:
             found = self.seen.thumbnails([file.content_hash for file in files])
             return {file.key: found[file.content_hash] for file in files if file.content_hash in found}
-        kept = {file.key: self.thumbnails.get(file.index) for file in files}
-        return {key: bytes(content) for key, content in kept.items() if content is not None}
+        return {file.key: self._thumbnails[file.index] for file in files if file.index in self._thumbnails}
 
     def miniatures_of(self, files: Sequence[IntakeFile]) -> dict[str, np.ndarray]:
         """The miniatures that were kept, by content."""
         if self.seen is not None:
             return self.seen.miniatures([file.content_hash for file in files])
         return {file.content_hash: self._miniatures[file.index] for file in files}
-
-    def view(self, index: int) -> Tensor | None:
-        """The view of a file, if it was kept."""
-        content = self.views.get(index)
-        return None if content is None else torch.frombuffer(content, dtype=torch.uint8).view(self._shape)
 
 
 class Intake:
@@ -153,7 +144,7 @@ class Intake:
     ):
         self.decoding = decoding
         self._source, self._limits, self._entries = source, limits, entries
-        self._kept, self._view = kept, view  # the one that made the kept views
+        self._kept, self._view = kept, view
         self._reading = threading.Lock()  # a source gives one file at a time
         self.name = source.name
         self.files = tuple(files)
@@ -218,10 +209,8 @@ class Intake:
         return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
 
     def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
-        """The view of an image: the kept one if the intake was made with this very view, or else a new one."""
-        made = self._kept.view(self.original(file).index) if view is self._view else None
-        if made is None:
-            made = view_of(self.read_bytes(file), self.decoding, view)
+        """The view ``(3, S, S)`` of an image, made anew."""
+        made = view_of(self.read_bytes(file), self.decoding, view)
         if made is None:
             raise _undecodable(file)
         return made

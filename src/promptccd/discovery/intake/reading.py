@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import Depths
@@ -35,6 +36,9 @@ from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
 from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ def read_intake(
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
-    overflow: Path | None = None,
+    use: Callable[[IntakeFile, "Tensor"], None] | None = None,
     seen: SeenFiles | None = None,
     announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
@@ -103,10 +107,10 @@ def read_intake(
             `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
-        view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
-            not decode again.
+        view: the view that images are for: a JPEG is decoded no larger than it needs.
         workers: images that are decoded at once; the result is the same for any number.
-        overflow: folder for thumbnails and views that memory has no room for, in files that vanish with the intake.
+        use: gets every new picture and its view, in the order of the files, while others are decoded; `Intake.view_of`
+            makes the others: of files that `seen` knows, and of more than 8 bits, whose depth is known at the end.
         seen: remembers files; those it knows are neither opened nor decoded again, the others are added.
         announce: called with the number of files to read and the seconds that each of the first `TRIED` took.
 
@@ -117,7 +121,7 @@ def read_intake(
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
         entries = _without_leftovers(opened.entries(limits))
-        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(overflow, seen))
+        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(seen), use)
         stamped = [(entry, reader.stamp(entry)) for entry in entries]
         unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
         started = time.monotonic()
@@ -156,11 +160,12 @@ class _Reader:
         view: EvaluationView | None,
         workers: int,
         kept: Kept,
+        use: Callable[[IntakeFile, "Tensor"], None] | None,
     ):
         seen = [] if kept.seen is None else kept.seen.depths
         self.decoding = limits.decoding(Depths.holding(seen, depths.fixed))
         self._entries: list[Entry] = []
-        self._source, self._limits, self._view, self.kept = source, limits, view, kept
+        self._source, self._limits, self._view, self.kept, self._use = source, limits, view, kept, use
         self._budget = ByteBudget(limits, source.name)
         self._files: list[IntakeFile] = []
         self._first: dict[str, int] = {}  # index of the first file by picture
@@ -296,6 +301,8 @@ class _Reader:
                 duplicate_of=None if first == index else first,
                 taken=image.taken,
             )
+            if self._use is not None and first == index and image.view is not None and image.depth is None:
+                self._use(file, image.view)
         # A copy of the file needs neither of them.
         light = verdict, image and replace(image, thumbnail=b"", view=None)
         self._looks[digest] = Future()

@@ -153,7 +153,9 @@ class Grouping:
         tensors = [*shared.model.parameters(), *shared.model.buffers()]
         model = copy.deepcopy(shared.model, {id(tensor): tensor for tensor in tensors})
         registry = shared.registry.copy()
-        return DiscoverySession(model, shared.view, registry, limits=self.limits, workers=_WORKERS)
+        return DiscoverySession(
+            model, shared.view, registry, limits=self.limits, workers=_WORKERS, batch_size=_BATCH
+        )
 
     def _load(self) -> DiscoverySession:
         try:
@@ -177,7 +179,7 @@ def _on_gpu(work: Work) -> Work:
 
 @_on_gpu
 def _discover(visit: Visit, session: DiscoverySession, stop: Watched, count: int | None) -> DiscoveryResult:
-    return discover(session, visit.photos, visit.groups, num_categories=count, batch_size=_BATCH, stop=stop)
+    return discover(session, visit.photos, visit.groups, num_categories=count, stop=stop)
 
 
 def _file_name(name: str) -> str:
