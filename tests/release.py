@@ -6,6 +6,7 @@ Every step is tried, so that one walk says all that is missing. What is built ta
 import argparse
 import os
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -65,7 +66,7 @@ def address() -> None:
 
 def notes() -> None:
     """The changelog has a section of this version."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    version = runpy.run_path(str(ROOT / "src/promptccd/version.py"))["__version__"]
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     require(
         f"\n## [{version}]" in changelog,

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from promptccd.on_demand import after_import, give_names_on_demand
+from promptccd.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from promptccd.models import GCDConfig as GCDConfig
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from promptccd.trainer import CategoryDiscoveryTrainer as CategoryDiscoveryTrainer
     from promptccd.training.arguments import TrainingArguments as TrainingArguments
     from promptccd.training.callbacks import CategoryDiscoveryCallback as CategoryDiscoveryCallback
-
-__version__ = "0.1.0"
 
 give_names_on_demand(__name__)
 # Whoever has an auto class has this module; importing the pipeline registers it and every model.

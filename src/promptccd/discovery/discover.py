@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from promptccd import __version__
 from promptccd.clustering import CountEstimate
 from promptccd.data.loaders import Progress
 from promptccd.discovery.adapt import (
@@ -61,6 +60,7 @@ from promptccd.storage import (
     write_file,
 )
 from promptccd.training.progress import StopRequest, progress_bar, readable_time
+from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from promptccd import __version__, system
+from promptccd import system
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.limits import IntakeLimits
 from promptccd.data.loaders import Progress
@@ -29,6 +29,7 @@ from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, StageChange
 from promptccd.training.gpus import device_named, placed
+from promptccd.version import __version__
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 from huggingface_hub import HfApi
 
-from promptccd import __version__
+from promptccd.version import __version__
 
 
 def client() -> HfApi:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from promptccd import __version__
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
@@ -39,6 +38,7 @@ from promptccd.training.history import HISTORY
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe, laid_over
 from promptccd.training.trainer import TrainingState
+from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
 
