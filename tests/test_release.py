@@ -39,7 +39,8 @@ def test_links_are_whole_once_there_is_an_address() -> None:
 def test_what_is_missing_is_said(tmp_path, monkeypatch, capsys, step, file, text, said) -> None:
     monkeypatch.setattr(release, "ROOT", tmp_path)
     monkeypatch.setattr(release, "HASHES", tmp_path / "constraints.hashes.txt")
-    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.7"')
+    (tmp_path / "src/promptccd").mkdir(parents=True)
+    (tmp_path / "src/promptccd/version.py").write_text('__version__ = "0.7"')
     (tmp_path / "constraints.txt").write_text("a==2\nb==1\n")
     (tmp_path / file).write_text(text)
     assert release.main(["--steps", step]) == (said is not None)
