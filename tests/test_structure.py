@@ -9,8 +9,8 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``experiments`` and ``hub`` do not know each other.
 ORDER = [
-    ["on_demand", "version"], ["errors"], ["system", "processes"], ["storage"], ["locks"], ["columns"], ["models"], ["data"],
-    ["pipeline"],
+    ["on_demand", "version"], ["errors"], ["system", "processes"], ["storage"], ["locks"], ["columns"], ["models"],
+    ["data"], ["pipeline"],
     ["clustering"], ["training"], ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"],
     ["discovery"], ["cli"],
 ]  # fmt: skip
