@@ -23,6 +23,7 @@ else:
 CTRL_C: int = signal.SIGINT
 TERMINATE: int = signal.SIGTERM
 IGNORED = signal.SIG_IGN
+LINGERS_S = 30.0  # a loader process that is asked to end, where its parent does not end it before
 BROKEN_PIPE = 128 + 13  # what a shell reports of a program whose reader went away; Windows has no SIGPIPE
 _ENDING = [CTRL_C, TERMINATE]
 if sys.platform == "win32":  # whose Ctrl+Break, and closed windows and sessions, are a signal of their own
@@ -137,11 +138,20 @@ class ProcessApart:
 
 
 def end_with_parent(number: int) -> None:
-    """Let a loader process end once the one that started it is gone, whatever ended that: a `worker_init_fn`.
+    """Let a loader process end with the one that started it: neither long after it, nor before. A `worker_init_fn`.
 
     Torch's loaders watch the number of their parent from their first batch on: one whose parent was killed while it
-    imported, which takes seconds where it is not forked, would watch the number of who took it over, for ever.
+    imported, which takes seconds where it is not forked, would watch the number of who took it over, for ever. And
+    schedulers ask all processes of a job to end, as a sweep asks a whole cell: the one that trains needs its loaders
+    for the step that it saves after.
     """
+
+    def linger(*_: object) -> None:  # in a thread: one that hangs in a read hears nothing
+        ending = threading.Timer(LINGERS_S, os._exit, (1,))
+        ending.daemon = True
+        ending.start()
+
+    signal.signal(signal.SIGTERM, linger)
     if parent := multiprocessing.parent_process():
 
         def watch() -> None:

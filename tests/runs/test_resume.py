@@ -125,23 +125,31 @@ def test_another_seed_changes_the_bytes(recipe_values: Values, tmp_path: Path, r
 
 @pytest.mark.slow
 @pytest.mark.fault(51, 52)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    ("number", "loaders"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGTERM, 2), (signal.SIGINT, 2)],
+    ids=["ctrl-c", "sigterm", "sigterm to a whole job", "ctrl-c to a whole job"],
+)
 def test_a_signal_saves_and_the_same_command_goes_on(
-    recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals
+    recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals, loaders: int
 ) -> None:
+    """A scheduler that wants a job to end signals its loader processes as well, and who started it passes it on."""
     values = {
         **recipe_values,
         "training": {**recipe_values["training"], "output_dir": str(tmp_path / "stopped")},
     }
-    values["training"]["save_minutes"] = 1000.0
+    values["training"] |= {"save_minutes": 1000.0, "num_workers": loaders}
     recipe = tmp_path / "stopped.json"
     recipe.write_text(json.dumps(values))
     command = [sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stderr is not None
     for line in process.stderr:
         if "stage 0: epoch 3/3" in line:
-            process.send_signal(number)
+            if loaders:
+                os.killpg(process.pid, number)
+            if not loaders or number == signal.SIGTERM:
+                process.send_signal(number)
             break
     errors = process.stderr.read()
     assert process.wait() == 128 + number

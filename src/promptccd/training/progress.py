@@ -21,6 +21,7 @@ from promptccd.training.devices import PATIENCE
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
+_ECHOES_S = 5.0  # in which a request to end that comes again is the same one
 # None shows bars on terminals alone. The Hub's own bars vanish when transformers' are switched off; these must stay.
 NO_BARS = True if HF_HUB_DISABLE_PROGRESS_BARS else None
 
@@ -112,7 +113,7 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.received, self.asked = 0, False
+        self.received, self.asked, self._since = 0, False, 0.0
         self._previous: dict[int, Any] = {}
         self._process = os.getpid()
         self._group: dist.ProcessGroup | None = None
@@ -129,11 +130,14 @@ class StopRequest:
         # A loader process, which a terminal's Ctrl-C reaches too: its parent ends it.
         if os.getpid() != self._process:
             return
-        if (
-            self.received
-        ):  # the second signal: the last saved state is whole, so leaving at once loses only steps
+        now = time.monotonic()
+        if self.received:
+            # A scheduler asks all processes of a job, and those that started others pass it on: one request.
+            if number == processes.TERMINATE and now - self._since < _ECHOES_S:
+                return
+            # The second signal: the last saved state is whole, so leaving at once loses only steps.
             raise self.error("left at once")
-        self.received = number
+        self.received, self._since = number, now
 
     def agreed(self, accelerator: Accelerator) -> bool:
         """Whether any process was asked to stop; all processes get the same answer."""
