@@ -20,11 +20,11 @@ class EpochRecord:
     Attributes:
         stage: index of the stage.
         epoch: index of the epoch.
-        steps: steps that the means are over; fewer than the epoch has where a run was resumed halfway.
+        steps: steps that the means are over.
         losses: mean of ``"loss"`` and of every part of it, by name.
         learning_rate: of the epoch.
-        seconds: of those steps, with the fit of the mixture where one was due.
-        images: of those steps; 0 in records of older versions.
+        seconds: since the epoch was begun or taken up, with the fit of the mixture where one was due.
+        images: of the steps in these seconds; 0 in records of older versions.
         rates: learning rates of parts that have their own, by role, such as ``prompt``.
     """
 

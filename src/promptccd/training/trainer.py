@@ -41,7 +41,8 @@ class TrainingState:
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
-        tensors: by name: trained parameters under ``model.``, optimiser state under ``momentum.`` or its own name.
+        tensors: by name: trained parameters under ``model.``, optimiser state under ``momentum.`` or its own name, and
+            the losses of the epoch's steps so far, summed, under ``sum.``, with their number as ``sum.steps``.
         batch_size: images of a step; `None` if it never changes.
     """
 
@@ -145,7 +146,8 @@ class StageTrainer:
                 forward = self._compiled(wrapped) if self.arguments.compile else wrapped
                 for epoch in range(first_epoch, self.epochs):
                     step = first_step if epoch == first_epoch else 0
-                    self._run_epoch(forward, optimizer, batches, epoch, step, bars)
+                    sums = sums_of(resumed, self.accelerator.device) if resumed and step else {}
+                    self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
             self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
             if (
                 adapters is not None
@@ -211,6 +213,7 @@ class StageTrainer:
         batches: Iterator[Tensor],
         epoch: int,
         first_step: int,
+        sums: dict[str, Tensor],
         bars: EpochProgress,
     ) -> None:
         started = time.monotonic()
@@ -223,7 +226,8 @@ class StageTrainer:
         planned = self.plan.batches(epoch)
         bars.begin_epoch(first_step)
         # They stay on the device, so that no step waits for it.
-        totals = {"loss": torch.zeros((), device=self.accelerator.device)}
+        before = int(sums.pop("steps", 0))
+        totals = {"loss": torch.zeros((), device=self.accelerator.device), **sums}
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
             self._next = (epoch, step)
@@ -242,15 +246,16 @@ class StageTrainer:
             self.stepped(epoch, step + 1)
             # Before the state after this epoch is saved, so that no record is missed.
             if step + 1 == self.steps:
-                steps = self.steps - first_step
+                steps = before + self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
                 sizes = list(map(len, planned[first_step:]))
                 self._warn_if_collapsed(means, epoch, sizes)
                 rates = {role: first * share for role, first in self._rates.items()}
                 self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds, sum(sizes), rates))
-            self._save_where_due(optimizer, epoch, step, totals["loss"])
-        mean = self._finite(totals["loss"], epoch) / max(1, self.steps - first_step)
+            done = before + step + 1 - first_step
+            self._save_where_due(optimizer, epoch, step, {**totals, "steps": torch.tensor(float(done))})
+        mean = self._finite(totals["loss"], epoch) / max(1, before + self.steps - first_step)
         bars.end_epoch(epoch, mean)
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
@@ -275,7 +280,9 @@ class StageTrainer:
         for (epoch, indices), each in zip(batches, pixels, strict=True):
             yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
 
-    def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
+    def _save_where_due(
+        self, optimizer: torch.optim.Optimizer, epoch: int, step: int, sums: dict[str, Tensor]
+    ) -> None:
         """Save every `save_minutes`, and when asked to stop; what a stage ends with is only held.
 
         The main process alone keeps time: it writes, and the others wait for it in the next step.
@@ -285,9 +292,11 @@ class StageTrainer:
         since = time.monotonic() - self._saved
         is_due = since >= 60 * self.arguments.save_minutes and self.accelerator.is_main_process
         if stopping or is_due or next_epoch == self.epochs:
-            self._finite(total, epoch)
+            self._finite(sums["loss"], epoch)
             tensors = snapshot(self.model, optimizer)
             self._finite(sum(value.sum() for value in tensors.values()), epoch)
+            if next_step:
+                tensors |= {f"sum.{name}": value.detach().cpu() for name, value in sums.items()}
             state = TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size)
             if stopping or is_due:
                 self.save(state)
@@ -362,6 +371,12 @@ def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) ->
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
 
+def sums_of(state: TrainingState, device: torch.device) -> dict[str, Tensor]:
+    """Losses of the steps of an epoch before a state, summed, by name, and their number; empty where it has none."""
+    named = {name: value for name, value in state.tensors.items() if name.startswith("sum.")}
+    return {name.removeprefix("sum."): value.to(device) for name, value in named.items()}
+
+
 def restore(
     model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
@@ -376,7 +391,7 @@ def restore(
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         kind, _, name = key.partition(".")
-        if kind != "model":
+        if kind not in ("model", "sum"):
             kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
             own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
             optimizer.state[parameters[name]][kept] = own.clone()
