@@ -204,7 +204,7 @@ class CategoryRegistry:
         # mutant: float32 is stored in that order of bytes on all we test on
         vectors = np.ascontiguousarray(self._prototypes[rows], dtype="<f4")
         state = {
-            **{name: getattr(tables, name) for name in TABLE_NAMES if name != "looks" or tables.looks},
+            **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
             "stage": self.stage,
             "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
