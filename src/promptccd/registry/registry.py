@@ -334,8 +334,7 @@ class CategoryRegistry:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
         with self._draft() as draft:
-            for identity, vector in sorted(vectors.items()):
-                draft.set_prototype(identity, vector)
+            draft.set_prototypes(vectors)
             patch = draft.finish()
         what = {"stage": self.stage, "prototypes": len(vectors)}
         self._commit(draft, patch, GROUPING, what, settles=True)
