@@ -16,7 +16,7 @@ import pytest
 from promptccd import locks, system
 from promptccd.cli.main import main
 from promptccd.experiments import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from promptccd.experiments.engines.carrying import JobOfACell
+from promptccd.experiments.engines.carrying import Engine, JobOfACell
 from promptccd.locks import lock_folder
 from promptccd.training.recipe import Recipe
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
@@ -146,11 +146,8 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
         assert result.unfinished == {}
 
 
-class Refuses:
+class Refuses(Engine):
     """Cells that fail as soon as they begin: like a training, they take the folder first."""
-
-    def devices(self) -> list[str]:
-        return []
 
     def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
         class Failed(JobOfACell):

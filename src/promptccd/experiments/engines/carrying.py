@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,12 +57,14 @@ class CarriedCell(Protocol):
         """Why it failed, once it has ended; `None` if it did not."""
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Starts cells."""
 
     def devices(self) -> Sequence[str]:
-        """The GPUs that it gives to cells, one to each; none if something else decides."""
+        """The GPUs that it gives to cells, one to each; none if whatever carries them decides."""
+        return ()
 
+    @abstractmethod
     def start(self, recipe: Recipe, work: Work, device: str) -> CarriedCell:
         """Call `work`, a function of a module, with a cell's recipe."""
 
