@@ -21,7 +21,7 @@ from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError, nothing_at
-from promptccd.locks import lock_folder
+from promptccd.locks import FolderLock
 from promptccd.registry import (
     LONGEST_JOURNAL,
     Answer,
@@ -418,17 +418,13 @@ class Project:
     @contextmanager
     def _writing(self, longest: int | None = None) -> Iterator[None]:
         """Nobody else writes, and this project is up to date; a journal that is too long goes into the registry."""
-        with self.still:
-            lock = lock_folder(self._store.folder, wait_s=OTHERS_TAKE_S)
-            try:
-                if self._command is not None:
-                    remove_leftovers(self._store.folder)
-                self._took(self._store.refresh())
-                if isinstance(self._store, Journal) and self._store.is_long(longest or self._longest):
-                    self._store.write_whole()
-                yield
-            finally:
-                lock.close()
+        with self.still, FolderLock(self._store.folder, wait_s=OTHERS_TAKE_S):
+            if self._command is not None:
+                remove_leftovers(self._store.folder)
+            self._took(self._store.refresh())
+            if isinstance(self._store, Journal) and self._store.is_long(longest or self._longest):
+                self._store.write_whole()
+            yield
 
     @staticmethod
     def _latest(entries: Sequence[LogEntry], number: int | None) -> bool:
