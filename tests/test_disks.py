@@ -23,7 +23,7 @@ from promptccd.data.loaders import loader_options, workers_for
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.workbench.serving import ADDRESS, address_of
 from promptccd.errors import DeviceError, RunError
-from promptccd.locks import lock_folder
+from promptccd.locks import FolderLock
 from promptccd.processes import end_with_parent
 from promptccd.storage import write_directory
 from tests.discovery.conftest import write_pictures
@@ -90,7 +90,7 @@ def test_training_works_on_any_disk(refusal, tmp_path):
 
 def test_a_page_on_another_computer_is_not_taken_for_one_here(tmp_path):
     folder = tmp_path / PROJECT / PAGE
-    held = lock_folder(folder)
+    held = FolderLock(folder)
     url = "http://127.0.0.1:7860/?token=x"
     (folder / ADDRESS).write_text(json.dumps({"url": url, "host": "other-computer"}))
     with pytest.raises(RunError, match="is open on the computer 'other-computer'.*Close it there first"):

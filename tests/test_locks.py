@@ -17,7 +17,7 @@ import pytest
 
 from promptccd import locks, storage, system
 from promptccd.errors import RunError
-from promptccd.locks import Owner, lock_folder, owner_of, owners_of
+from promptccd.locks import FolderLock, Owner, owner_of, owners_of
 from promptccd.storage import remove_leftovers, temporary, write_directory
 
 
@@ -60,11 +60,11 @@ def other_computer(place: Path, number: int = 1, beat: str = "1") -> None:
 def test_a_lock_says_who_has_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "38_2")
     assert owner_of(tmp_path / "missing") is owner_of(tmp_path) is None
-    held = lock_folder(tmp_path)
+    held = FolderLock(tmp_path)
     with pytest.raises(
         RunError, match=rf"Process {os.getpid()} \(job 38_2\) is writing to .*Wait for it, stop it"
     ):
-        lock_folder(tmp_path)
+        FolderLock(tmp_path)
     assert owner_of(tmp_path) == Owner(str(os.getpid()), socket.gethostname(), "38_2")
     assert str(owner_of(tmp_path)) == f"{os.getpid()} on {socket.gethostname()}, job 38_2"
     held.close()
@@ -74,12 +74,12 @@ def test_a_lock_says_who_has_it(tmp_path, monkeypatch):
 
 
 def test_a_second_computer_learns_which_one_writes(tmp_path):
-    held = lock_folder(tmp_path)
+    held = FolderLock(tmp_path)
     (tmp_path / ".lock").write_text("4711 on other-computer, job 5\n")
     with pytest.raises(
         RunError, match=r"Process 4711 on the computer 'other-computer' \(job 5\) is writing to"
     ):
-        lock_folder(tmp_path)
+        FolderLock(tmp_path)
     assert owner_of(tmp_path) == Owner("4711", "other-computer", "5")
     held.close()
 
@@ -91,28 +91,28 @@ def test_whoever_asks_who_writes_stands_in_nobodys_way(tmp_path):
         while not ended.is_set():
             owner_of(tmp_path)
 
-    lock_folder(tmp_path).close()
+    FolderLock(tmp_path).close()
     asking = threading.Thread(target=ask)
     asking.start()
     for _ in range(200):
-        lock_folder(tmp_path).close()
+        FolderLock(tmp_path).close()
     ended.set()
     asking.join()
 
 
 def test_without_locks_processes_of_one_machine_still_wait_for_each_other(without_locks, caplog):
-    held = lock_folder(without_locks)
+    held = FolderLock(without_locks)
     assert f"The disk of {without_locks} ({system.file_system_of(without_locks)}) has no locks" in caplog.text
     assert (
         "says every 10 s that this process writes, and others take over when it has not said so for 120 s"
         in (caplog.text)
     )
     with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
-        lock_folder(without_locks)
+        FolderLock(without_locks)
     assert owner_of(without_locks) == Owner.this()
     held.close()
     assert owner_of(without_locks) is None
-    lock_folder(without_locks, wait_s=1).close()
+    FolderLock(without_locks, wait_s=1).close()
 
 
 @pytest.mark.usefixtures("quick")
@@ -121,7 +121,7 @@ def test_a_lease_that_nobody_renews_is_over(without_locks, caplog):
     other_computer(without_locks)
     assert owner_of(without_locks) == Owner("4711", "node7", "38")  # as far as one sees at once
     assert owners_of([without_locks]) == {}
-    lock_folder(without_locks).close()
+    FolderLock(without_locks).close()
     assert "4711 on node7, job 38 wrote there; looking for at most 0 s whether it still does" in caplog.text
     assert (without_locks / ".lock-2").read_bytes() == b"over"
     assert not (without_locks / ".lock-1").exists()
@@ -142,7 +142,7 @@ def test_a_lease_that_is_renewed_keeps_others_away(without_locks, monkeypatch):
     elsewhere.start()
     try:
         with pytest.raises(RunError, match=r"Process 4711 on the computer 'node7' \(job 38\) is writing"):
-            lock_folder(without_locks)
+            FolderLock(without_locks)
         monkeypatch.setattr(locks, "BEAT_S", 1.0)  # it looks for long
         assert owners_of([without_locks]) == {without_locks: Owner("4711", "node7", "38")}
     finally:
@@ -152,7 +152,7 @@ def test_a_lease_that_is_renewed_keeps_others_away(without_locks, monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_a_lease_is_renewed_until_it_is_closed(without_locks):
-    held = lock_folder(without_locks)
+    held = FolderLock(without_locks)
     path = without_locks / ".lock-1"
     seen = {path.read_bytes()}
     while len(seen) < 3:
@@ -163,7 +163,7 @@ def test_a_lease_is_renewed_until_it_is_closed(without_locks):
 
 @pytest.mark.usefixtures("quick")
 def test_whoever_was_away_for_long_learns_who_took_over(without_locks, caplog):
-    held = lock_folder(without_locks)
+    held = FolderLock(without_locks)
     other_computer(without_locks, number=2)
     while (
         "has not said for long that it writes there, and 4711 on node7, job 38 took over" not in caplog.text
@@ -179,7 +179,7 @@ def test_whoever_looked_too_early_does_not_take_a_number_that_was_there_before(w
     newest, looks = locks._newest, iter([(0, b"over")])
     monkeypatch.setattr(locks, "_newest", lambda folder: next(looks, None) or newest(folder))
     other_computer(without_locks, number=2)
-    held = lock_folder(without_locks)
+    held = FolderLock(without_locks)
     assert sorted(path.name for path in without_locks.iterdir()) == [".lock", ".lock-3"]
     held.close()
 
@@ -194,7 +194,7 @@ def test_of_many_who_see_that_a_lease_is_over_one_gets_it(without_locks, monkeyp
 
     def take() -> None:
         try:
-            got.append(lock_folder(without_locks))
+            got.append(FolderLock(without_locks))
         except RunError as error:
             refused.append(error)
 
@@ -212,8 +212,8 @@ import sys, time
 from pathlib import Path
 from promptccd import system
 system.locks_reach = lambda folder: False
-from promptccd.locks import lock_folder
-held = lock_folder(Path(sys.argv[1]))
+from promptccd.locks import FolderLock
+held = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
 """
@@ -227,13 +227,13 @@ def test_a_killed_process_is_noticed_at_once_on_its_own_computer(tmp_path, monke
         assert str(owner_of(tmp_path)).startswith(f"{owner.pid} on ")
         owner.kill()
     assert owner_of(tmp_path) is None
-    lock_folder(tmp_path).close()
+    FolderLock(tmp_path).close()
     assert (tmp_path / ".lock-2").read_bytes() == b"over"
 
 
 def test_a_computer_of_the_same_name_is_another(without_locks, monkeypatch):
     """Many are called localhost, and a network drive has one number for all of them."""
-    held = lock_folder(without_locks)
+    held = FolderLock(without_locks)
     left = (without_locks / ".lock-1").read_bytes()
     held.close()
     (without_locks / ".lock-1").write_bytes(left)
@@ -258,12 +258,12 @@ def test_a_lease_that_another_computer_removes_meanwhile_is_none(without_locks, 
 
 def test_whoever_waits_for_long_says_for_whom(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    held = lock_folder(tmp_path)
+    held = FolderLock(tmp_path)
     with pytest.raises(RunError):
-        lock_folder(tmp_path)
+        FolderLock(tmp_path)
     assert not caplog.text
     with pytest.raises(RunError):
-        lock_folder(tmp_path, wait_s=0.8)
+        FolderLock(tmp_path, wait_s=0.8)
     assert caplog.text.count(f"{tmp_path}: waiting for {Owner.this().place}.") == 1
     held.close()
 
@@ -291,7 +291,7 @@ def test_it_is_known_which_locks_reach_other_computers(tmp_path, monkeypatch, ki
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     assert system.locks_reach(tmp_path / "run") is reach
     assert system.file_system_of(tmp_path) == kind
-    lock_folder(tmp_path / "run").close()
+    FolderLock(tmp_path / "run").close()
     assert (tmp_path / "run" / ".lock-1").exists() is not reach
 
 

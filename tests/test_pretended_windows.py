@@ -113,12 +113,12 @@ assert trusted(here / "stage0")
 
 @pytest.mark.slow
 def test_a_lock_names_its_owner_and_ends_with_it(windows):
-    hold = "lock_folder(here); print(os.getpid(), flush=True); time.sleep(60)"
+    hold = "FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)"
     words = [sys.executable, windows.script(hold), windows.disk]
     with subprocess.Popen(words, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         number = owner.stdout.readline().strip()
-        told = windows.run("print(refusal(lambda: lock_folder(here), RunError))")
+        told = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
         owner.kill()
     assert told.startswith(f"Process {number} is writing to")
     windows.run(  # versions of the package exclude each other by the byte
@@ -126,7 +126,7 @@ def test_a_lock_names_its_owner_and_ends_with_it(windows):
 at = []
 locking = system.msvcrt.locking
 system.msvcrt.locking = lambda descriptor, mode, count: at.append((os.lseek(descriptor, 0, 1), count))
-lock_folder(here)
+FolderLock(here)
 assert at == [(2**30, 1)], at
 def refuse(*given):
     raise OSError(errno.EBADF, "Bad file descriptor")
@@ -136,10 +136,10 @@ refusal(lambda: system.has_locked(0))
     )
     windows.run(
         """
-held = lock_folder(here, wait_s=5)
-assert str(os.getpid()) in str(refusal(lambda: lock_folder(here), RunError))  # twice in a process, too
+held = FolderLock(here, wait_s=5)
+assert str(os.getpid()) in str(refusal(lambda: FolderLock(here), RunError))  # twice in a process, too
 held.close()
-lock_folder(here).close()
+FolderLock(here).close()
 """
     )
 

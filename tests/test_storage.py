@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
 from promptccd.errors import DiskError, RunError
-from promptccd.locks import LOCK, lock_folder
+from promptccd.locks import LOCK, FolderLock
 from promptccd.storage import (
     REPLACED,
     make_folder,
@@ -390,14 +390,14 @@ def test_sums_that_are_none_are_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
-    held = lock_folder(tmp_path)
+    held = FolderLock(tmp_path)
     with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
-        lock_folder(tmp_path)
+        FolderLock(tmp_path)
     os.truncate(tmp_path / LOCK, 0)  # it has the lock, and has not yet said so
     with pytest.raises(RunError, match="Process unknown is writing to"):
-        lock_folder(tmp_path)
+        FolderLock(tmp_path)
     held.close()
-    lock_folder(tmp_path).close()
+    FolderLock(tmp_path).close()
 
 
 def test_a_link_to_an_empty_folder_is_named(tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ class Owner:
         )
 
 
-class FolderLock:
-    """Keeps every other process from writing to a folder until this one ends, or closes it.
+class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
+    """Keeps every other process from writing to a folder until this one ends, or closes it, as a ``with`` block does.
 
     Args:
         folder: made if it does not exist.
@@ -129,6 +129,9 @@ class FolderLock:
             return self._open[1]
         return None
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let others write again; a second call does nothing."""
         if self._lease is not None:
@@ -136,11 +139,6 @@ class FolderLock:
             self._lease = None
         while self._open:
             os.close(self._open.pop())
-
-
-def lock_folder(folder: Path, wait_s: float = 0) -> FolderLock:
-    """A `FolderLock`, for its owner to close."""
-    return FolderLock(folder, wait_s)
 
 
 def owner_of(folder: Path) -> Owner | None:

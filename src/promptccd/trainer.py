@@ -18,6 +18,7 @@ from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
 from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
+from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
@@ -225,8 +226,7 @@ class CategoryDiscoveryTrainer:
         """Write the backbone of the given model into the run, or make sure that it is the one stored there."""
         model, place = self._given, self.run.backbone
         if self.accelerator.is_main_process:
-            self.run.lock()
-            try:
+            with FolderLock(self.run.path):
                 if not trusted(place):
                     write_directory(
                         place,
@@ -238,8 +238,6 @@ class CategoryDiscoveryTrainer:
                         f"The run in {self.run.path} was begun with another backbone than this model has: load the "
                         f"model from {place}, or give another output_dir."
                     )
-            finally:
-                self.run.unlock()
         self.accelerator.wait_for_everyone()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import Command
 from promptccd.discovery.project.features import Features, Means
-from promptccd.registry import CategoryRegistry
+from promptccd.registry import CategoryRegistry, Move
 
 
 def correct(
@@ -33,6 +33,11 @@ def means_of(session: DiscoverySession) -> Means:
     """Means of the features of a session that nobody has written down yet."""
     pairs = (pair for stage in session.stages for pair in zip(stage.keys, stage.features, strict=True))
     return Means(Features(sorted(session.registry.images), pairs), session.registry)
+
+
+def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> Move:
+    """The correction that puts images of such a session into a category."""
+    return Move(images, to, means_of(session).after(images, to))
 
 
 def drawn_together(project: Path) -> tuple[int, int]:

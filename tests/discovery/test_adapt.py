@@ -21,7 +21,6 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
-from promptccd.discovery.project import corrections
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
@@ -33,7 +32,7 @@ from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures
-from tests.discovery.corrected import correct, means_of, registry_in
+from tests.discovery.corrected import correct, moved_to, registry_in
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
 REGISTRY = f"{PROJECT}/registry.json"
@@ -166,11 +165,9 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     new = [each.id for each in session.registry.active if not each.known and each.size > 2]
     session.registry.edit(Rename(new[0], "heron"))
     moved = session.registry.members_of(new[0])[:2]
-    session.registry.edit(corrections.move(means_of(session), moved, 0))
+    session.registry.edit(moved_to(session, moved, 0))
     out = session.registry.members_of(new[1])[:1]
-    session.registry.edit(
-        corrections.move(means_of(session), out, None)
-    )  # an image in no category does not shift the others
+    session.registry.edit(moved_to(session, out, None))  # an image in no category does not shift the others
     features = session.features.clone()
     adapt(session, QUICK)
     assert not torch.equal(session.features, features)

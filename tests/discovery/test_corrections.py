@@ -18,6 +18,7 @@ from promptccd.discovery.adapt import carry_prototypes
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
+from promptccd.locks import FolderLock
 from promptccd.registry import (
     LONGEST_JOURNAL,
     REGISTRY,
@@ -28,7 +29,7 @@ from promptccd.registry import (
     has_registry,
     save_registry,
 )
-from promptccd.runs import RunDirectory, load_model
+from promptccd.runs import load_model
 from promptccd.storage import REPLACED, problems_of, remove_leftovers, write_file
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped
@@ -91,13 +92,8 @@ def test_what_is_not_possible_changes_nothing(run):
 
 @pytest.mark.slow
 def test_a_run_that_is_being_written_is_left_alone(run):
-    folder = RunDirectory(run)
-    folder.lock()
-    try:
-        with pytest.raises(RunError, match="is writing to"):
-            correct(run / "stage3", lambda each: each.edit(Rename(0, "x")))
-    finally:
-        folder.unlock()
+    with FolderLock(run), pytest.raises(RunError, match="is writing to"):
+        correct(run / "stage3", lambda each: each.edit(Rename(0, "x")))
 
 
 def test_a_process_killed_between_two_renames_loses_nothing(run):

@@ -22,8 +22,8 @@ from promptccd.discovery import discover
 from promptccd.discovery.intake import reading
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, RunError
+from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs import RunDirectory
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
@@ -214,13 +214,9 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
 
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, tmp_path):
-    folder = RunDirectory(tmp_path / "out" / PROJECT)
-    folder.lock()
-    try:
-        with pytest.raises(RunError, match=rf"Process {os.getpid()} is writing"):
-            discover(session, albums[0], tmp_path / "out")
-    finally:
-        folder.unlock()
+    writing = pytest.raises(RunError, match=rf"Process {os.getpid()} is writing")
+    with FolderLock(tmp_path / "out" / PROJECT), writing:
+        discover(session, albums[0], tmp_path / "out")
     assert discover(session, albums[0], tmp_path / "out").report.used == 32
 
 
@@ -402,10 +398,8 @@ def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
 
 def test_another_process_at_work_keeps_its_folder(tmp_path):
     project = tmp_path / "out" / PROJECT
-    other = RunDirectory(project)
-    other.lock()
-    discover_module._remove_idle(project, [project, tmp_path / "out"])
-    assert project.is_dir()
-    other.unlock()
+    with FolderLock(project):
+        discover_module._remove_idle(project, [project, tmp_path / "out"])
+        assert project.is_dir()
     discover_module._remove_idle(project, [project, tmp_path / "out"])
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registr
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
-from tests.discovery.corrected import means_of
+from tests.discovery.corrected import means_of, moved_to
 
 
 def largest_new(session: DiscoverySession) -> list[int]:
@@ -172,9 +172,9 @@ def test_corrections_move_the_images_they_name(session, albums):
     grouped(session, albums[0], num_categories=5)
     new, other, *_ = largest_new(session)
     keys = session.registry.members_of(new)
-    session.registry.edit(corrections.move(means_of(session), keys[:2], other))
+    session.registry.edit(moved_to(session, keys[:2], other))
     assert [session.registry.members[key] for key in keys[:2]] == [other, other]
-    session.registry.edit(corrections.move(means_of(session), keys[2:3], None))
+    session.registry.edit(moved_to(session, keys[2:3], None))
     assert keys[2] not in session.registry.members
     assert keys[2] not in session.assignment().keys
     row = next(row for row in assignment_rows(session) if row.picture == keys[2])
@@ -198,7 +198,7 @@ def test_settled_prototypes_do_not_follow_a_move(session, albums):
     grouped(session, albums[0])
     keys = session.registry.members_of(largest_new(session)[0])[:3]
     known = session.registry.prototypes[session.registry.category(0).prototype_row].copy()
-    session.registry.edit(corrections.move(means_of(session), keys, 0))
+    session.registry.edit(moved_to(session, keys, 0))
     assert np.array_equal(session.registry.prototypes[session.registry.category(0).prototype_row], known)
 
 

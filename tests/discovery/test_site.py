@@ -15,7 +15,9 @@ from promptccd.discovery.site import Guard, Message, Receive, Send, Site
 Found = TypeVar("Found")
 HOME = Site.of_machine()
 NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])
-SPACE = Site.of_space("user-space.hf.space, groups.example.org", "other.example.org")
+SPACE = Site.of_environment(
+    {"SPACE_HOST": "user-space.hf.space, groups.example.org", "PROMPTCCD_HOSTS": "other.example.org"}
+)
 
 
 @pytest.mark.parametrize(

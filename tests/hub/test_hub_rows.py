@@ -181,7 +181,7 @@ def test_what_is_there_is_read_where_nothing_may_be_written(hub: Hub, tables, mo
     def refuse(folder: Path, wait_s: float) -> None:
         raise DiskError(f"{folder} is read-only")
 
-    monkeypatch.setattr(hub_rows, "lock_folder", refuse)
+    monkeypatch.setattr(hub_rows, "FolderLock", refuse)
     assert StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint == first
     with pytest.raises(DiskError, match="is read-only"):
         StageStream.from_dataset(NAME, **{**OPTIONS, "images_per_class": 4})

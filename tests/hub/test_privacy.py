@@ -20,6 +20,7 @@ from promptccd.data import StageStream
 from promptccd.data.published import SPLIT_FILE
 from promptccd.errors import HubError, RunError
 from promptccd.hub import publish_stages, push_stage
+from promptccd.hub.commits import Repository
 from promptccd.runs import RunDirectory
 from tests.conftest import quick_recipe
 from tests.hub.contents import Blob
@@ -186,7 +187,9 @@ def test_what_everybody_sees_is_no_place_for_private_things(
         assert "can be seen by everybody" in capsys.readouterr().err
     else:
         with pytest.raises(HubError, match="can be seen by everybody"):
-            push_stage(RunDirectory(trained_run).stage(0), "user/known", api=HfApi(), private=True)
+            push_stage(
+                RunDirectory(trained_run).stage(0), Repository("user/known", "model", True), api=HfApi()
+            )
     assert hub.repo("user/known", kind).at("main").sha == before
     assert not hub.requests("POST")
     assert not hub.requests("PUT")
@@ -219,7 +222,7 @@ def test_a_link_in_a_stage_is_not_followed_to_the_hub(trained_run: Path, hub: Hu
     (stage / "README.md").rename(tmp_path / "elsewhere.md")
     (stage / "README.md").symlink_to(tmp_path / "elsewhere.md")
     with pytest.raises(RunError, match="README.md leads elsewhere"):
-        push_stage(stage, "user/linked", api=HfApi())
+        push_stage(stage, Repository("user/linked", "model", False), api=HfApi())
     assert told_on_hub(hub) == []
 
 

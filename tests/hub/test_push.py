@@ -20,6 +20,7 @@ from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import commits, push_run, push_stage, pusher
+from promptccd.hub.commits import Repository
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.storage import write_json
 from promptccd.trainer import train_recipe
@@ -162,18 +163,18 @@ def test_every_request_fails_once_in_every_way(
     """Whole or absent whatever request it is; the push mends itself or says how to do it later."""
     folder = run.stage(0)
     api = HfApi()
-    push_stage(folder, "user/count", api=api)
+    push_stage(folder, Repository("user/count", "model", False), api=api)
     requests = len(hub.log)
     for number in range(1, requests + 1):
         repo_id = f"user/fault{number}"
         hub.plan(number, FAULTS[fault])
         try:
-            push_stage(folder, repo_id, api=api, later="Later: this.")
+            push_stage(folder, Repository(repo_id, "model", False), api=api, later="Later: this.")
         except HubError as error:
             assert "Later: this." in str(error)
             assert is_absent(hub, repo_id) or is_whole(hub, repo_id, folder), (number, fault)
         hub.clear_plans()
-        push_stage(folder, repo_id, api=api)
+        push_stage(folder, Repository(repo_id, "model", False), api=api)
         assert is_whole(hub, repo_id, folder), (number, fault)
         assert len(hub.repo(repo_id).history()) == 2, (number, fault)
 
@@ -186,7 +187,7 @@ def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, w
         Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also mine"})),
         times=1,
     )
-    push_stage(run.stage(0), "user/race", api=HfApi())
+    push_stage(run.stage(0), Repository("user/race", "model", False), api=HfApi())
     files = hub.repo("user/race").at("main").files
     assert files["notes.md"].data == b"mine"
     assert files["more.md"].data == b"also mine"
@@ -230,7 +231,7 @@ def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits
     monkeypatch.setattr("promptccd.hub.commits.PATIENCE_OF_A_COMMIT", 0.4)
     monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 1.5)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
-    push_stage(run.stage(0), "user/slow", api=HfApi())
+    push_stage(run.stage(0), Repository("user/slow", "model", False), api=HfApi())
     assert is_whole(hub, "user/slow", run.stage(0))
     assert len(hub.repo("user/slow").history()) == 2
 
@@ -266,7 +267,7 @@ def test_whose_images_are_trained_on_again_is_told_before_it_is_sent(run: RunDir
 
 
 def test_what_is_not_said_to_be_private_is_public(run: RunDirectory, hub: Hub) -> None:
-    push_stage(run.stage(0), "user/stage", api=HfApi())
+    push_stage(run.stage(0), Repository("user/stage", "model", False), api=HfApi())
     assert not hub.repo("user/stage").private
     push_run(run, stages=[1])
     assert not hub.repo("user/run-stage1").private
@@ -315,7 +316,7 @@ def test_a_damaged_stage_is_not_pushed(run: RunDirectory, hub: Hub) -> None:
     weights = run.stage(0) / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
     with pytest.raises(HubError, match="is damaged and is not pushed"):
-        push_stage(run.stage(0), "user/damaged", api=HfApi())
+        push_stage(run.stage(0), Repository("user/damaged", "model", False), api=HfApi())
     assert is_absent(hub, "user/damaged")
 
 

@@ -9,6 +9,7 @@ from huggingface_hub import HfApi
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
+from promptccd.hub.commits import Repository
 from promptccd.hub.push import push_run, push_stage
 from promptccd.hub.verify import download_stage, fetch_stages
 from promptccd.runs import RunDirectory
@@ -33,8 +34,12 @@ def test_what_is_shared_is_sent_once(trained_run: Path, hub: Hub) -> None:
 
 
 def test_a_stage_on_the_hub_loads_by_revision_and_offline(trained_run: Path, hub: Hub, monkeypatch) -> None:
-    commit = push_stage(trained_run / "stage1", "user/run-stage1", api=HfApi()).commit
-    push_stage(trained_run / "stage2", "user/run-stage1", api=HfApi())  # the newest is another
+    commit = push_stage(
+        trained_run / "stage1", Repository("user/run-stage1", "model", False), api=HfApi()
+    ).commit
+    push_stage(
+        trained_run / "stage2", Repository("user/run-stage1", "model", False), api=HfApi()
+    )  # the newest is another
     wanted = PromptCCDModel.from_pretrained(trained_run / "stage1").state_dict()
     for name, options in (("user/run-stage1", {"revision": commit}), (f"user/run-stage1@{commit}", {})):
         found = PromptCCDModel.from_pretrained(name, **options).state_dict()

@@ -17,7 +17,7 @@ import torch
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
 from promptccd.experiments import RayEngine, SlurmEngine, run_sweep
-from promptccd.experiments.engines.carrying import JobOfACell
+from promptccd.experiments.engines.carrying import Engine, JobOfACell
 from promptccd.training.recipe import Recipe
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
@@ -79,14 +79,11 @@ def test_a_cell_elsewhere_tells_why_it_failed(recipes: Path, tmp_path: Path) -> 
     assert ended.problem() == "DivergedError: x"
 
 
-class Carries:
+class Carries(Engine):
     """Has each cell wait for a word, which comes when all have begun."""
 
     def __init__(self, count: int):
         self.count, self.begun, self.word = count, 0, threading.Event()
-
-    def devices(self) -> list[str]:
-        return []
 
     def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
         carries = self

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from promptccd.data.views import normalise
 from promptccd.errors import DivergedError, InterruptedRunError, RunError, SplitMismatchError
+from promptccd.locks import FolderLock
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
 from promptccd.runs.models import evaluation_view
@@ -209,11 +210,9 @@ def test_another_split_or_setting_is_refused(quick_values: Values, tmp_path: Pat
 
 @pytest.mark.fault(8)
 def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.lock()
-    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing"):
+    run, writing = tmp_path / "run", pytest.raises(RunError, match=f"Process {os.getpid()} is writing")
+    with FolderLock(run), writing:
         train_run(Recipe.from_dict(recipe_values))
-    run.unlock()
 
 
 @pytest.mark.fault(31)

@@ -16,8 +16,8 @@ import pytest
 from promptccd import locks, system
 from promptccd.cli.main import main
 from promptccd.experiments import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from promptccd.experiments.engines.carrying import JobOfACell
-from promptccd.locks import lock_folder
+from promptccd.experiments.engines.carrying import Engine, JobOfACell
+from promptccd.locks import FolderLock
 from promptccd.training.recipe import Recipe
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
@@ -34,7 +34,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     caplog.set_level("INFO")
     monkeypatch.setenv("SLURM_JOB_ID", "38_2")
     out = tmp_path / "it's here"
-    held = lock_folder(out / "tiny-seed1")
+    held = FolderLock(out / "tiny-seed1")
     assert main(command(recipes, out, "--commands")) == 0
     (line,) = capsys.readouterr().out.splitlines()
     recipe = out / ".cells" / "tiny-seed2.yaml"
@@ -53,7 +53,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
 
 
 def test_nothing_is_collected_where_nothing_is_finished(recipes: Path, tmp_path: Path, capsys) -> None:
-    held = lock_folder(tmp_path / "tiny-seed1")
+    held = FolderLock(tmp_path / "tiny-seed1")
     assert main(command(recipes, tmp_path, "--collect")) == 0
     printed = capsys.readouterr().out
     held.close()
@@ -99,7 +99,7 @@ def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
     recipes: Path, undisturbed: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
-    held = lock_folder(tmp_path / "tiny-seed1")
+    held = FolderLock(tmp_path / "tiny-seed1")
     assert main(command(recipes, tmp_path)) == 0
     printed = capsys.readouterr().out
     assert f"not finished: tiny-seed1: running on {socket.gethostname()}" in printed
@@ -123,7 +123,7 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
     monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
     (cell,) = plan(recipes, tmp_path, seeds=(1,))
     place = tmp_path / "tiny-seed1"
-    lock_folder(place).close()
+    FolderLock(place).close()
     ended = threading.Event()
 
     def renew() -> None:
@@ -146,16 +146,13 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
         assert result.unfinished == {}
 
 
-class Refuses:
+class Refuses(Engine):
     """Cells that fail as soon as they begin: like a training, they take the folder first."""
-
-    def devices(self) -> list[str]:
-        return []
 
     def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
         class Failed(JobOfACell):
             def _result(self) -> int:
-                lock_folder(Path(recipe.training.output_dir)).close()
+                FolderLock(Path(recipe.training.output_dir)).close()
                 return 3
 
         return Failed(recipe)
@@ -167,7 +164,7 @@ def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path,
 
     class Holds(Refuses):
         def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
-            self.held = lock_folder(tmp_path)
+            self.held = FolderLock(tmp_path)
             return super().start(recipe, work, device)
 
     engine = Holds()

@@ -25,7 +25,7 @@ FOREIGN_ORIGINS = ("http://evil.example", "https://huggingface.co", "http://loca
 @pytest.fixture(scope="module")
 def space(server: Server) -> RequestGuard:
     """The same page as a Space answers, without its proxies."""
-    return RequestGuard(server.app, Site.of_space(SPACE), LIMITS)
+    return RequestGuard(server.app, Site.of_environment({"SPACE_HOST": SPACE}), LIMITS)
 
 
 @pytest.fixture(scope="module")

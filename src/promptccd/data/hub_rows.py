@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from huggingface_hub import HfFileSystem
 from promptccd.data.depths import DEPTH_BYTES, may_be_deep
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.locks import lock_folder
+from promptccd.locks import FolderLock
 from promptccd.storage import remove_leftovers, write_directory, write_file
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class HubRows:
             return cls(name, _record(place), whole) if place.exists() else None
         if _record(place).get("files") == files:  # nothing is written, so that others' folders may be read
             return cls(name, _record(place), whole)
-        with _alone(place.parent):
+        with FolderLock(place.parent, _WAIT_S):
             if _record(place).get("files") != files:
                 try:
                     found = _in_threads(_schema_and_count, files, f"{name}: looking at its tables")
@@ -126,7 +126,7 @@ class HubRows:
         ended = threading.Event()
         is_whole = all(part.is_dir() for part in parts)
         try:
-            with nullcontext() if is_whole else _alone(folder):
+            with nullcontext() if is_whole else FolderLock(folder, _WAIT_S):
                 missing = [number for number, part in enumerate(parts) if not part.is_dir()]
                 if missing:
                     remove_leftovers(folder)
@@ -227,16 +227,6 @@ def _in_threads(
             if ended is not None:
                 ended.set()
             raise
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While no other process works in a folder; another one is waited for, however long it fetches."""
-    lock = lock_folder(folder, _WAIT_S)
-    try:
-        yield
-    finally:
-        lock.close()
 
 
 def _line(error: BaseException) -> str:

@@ -44,7 +44,7 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
-from promptccd.locks import LOCK
+from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
 from promptccd.runs.models import checkpoint_bytes
@@ -173,9 +173,7 @@ class _Discovery:
         session, seconds = self.session, dict[str, float]()
         refuse_links(self.out, _WRITTEN)
         project = open_project(self.out)
-        folder = RunDirectory(project)
-        folder.lock()
-        try:
+        with FolderLock(project):
             remove_leftovers(self.out)
             clear_leftovers(project)
             session.cache = FeatureCache(project / FEATURES)
@@ -192,8 +190,6 @@ class _Discovery:
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
-        finally:
-            folder.unlock()
         report = session.current.intake.report()
         return DiscoveryResult(
             report,
@@ -360,10 +356,8 @@ def _remove_idle(project: Path, made: Sequence[Path]) -> None:
     """Remove folders without anything of use, inner ones first; not while another process writes there."""
     with contextlib.suppress(OSError, RunError):
         if project in made and project.exists():
-            folder = RunDirectory(project)
-            folder.lock()
-            shutil.rmtree(project, ignore_errors=True)
-            folder.unlock()
+            with FolderLock(project):
+                shutil.rmtree(project, ignore_errors=True)
             shutil.rmtree(project, ignore_errors=True)  # Windows keeps a file that is open
         for each in made:
             if each.exists():

@@ -71,22 +71,14 @@ class Site:
         return cls(frozenset(name.lower() for name in own), any_address=everywhere)
 
     @classmethod
-    def of_space(cls, hosts: str, more: str = "") -> "Site":
-        """A public Space, behind the proxies of the Hub, whose health checks ask by address.
-
-        Both arguments are names, separated by commas; `hosts` is ``SPACE_HOST``.
-        """
-        names = frozenset(name.strip().lower() for name in f"localhost,{hosts},{more}".split(",")) - {""}
-        return cls(names, any_address=True, behind_proxy=True, frames=SPACE_FRAMES)
-
-    @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Site":
         """The Space that this process runs in, or else this machine; ``PROMPTCCD_HOSTS`` adds names."""
-        more = environment.get("PROMPTCCD_HOSTS", "")
-        if environment.get("SPACE_HOST"):
-            return cls.of_space(environment["SPACE_HOST"], more)
-        listen = environment.get("GRADIO_SERVER_NAME", "127.0.0.1")
-        return cls.of_machine(listen, filter(None, (name.strip() for name in more.split(","))))
+        space, more = (environment.get(name, "") for name in ("SPACE_HOST", "PROMPTCCD_HOSTS"))
+        names = {name.strip().lower() for name in f"{space},{more}".split(",")} - {""}
+        if space:  # behind the proxies of the Hub, whose health checks ask by address
+            own = frozenset({"localhost", *names})
+            return cls(own, any_address=True, behind_proxy=True, frames=SPACE_FRAMES)
+        return cls.of_machine(environment.get("GRADIO_SERVER_NAME", "127.0.0.1"), names)
 
     def require_own(self, scope: Message, *, from_elsewhere: bool, advice: str = "") -> None:
         """Turn away who calls this page by another name, or asks from another page.

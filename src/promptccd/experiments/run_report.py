@@ -46,7 +46,6 @@ class ReportOptions:
         map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
         max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
-        routing: compute part routing for variants with parts.
         dataset: where the data lies now, if not where the runs recorded it.
         num_workers: loader processes; by default as the machine allows.
         image_cache: where copies of images are kept, if not where the runs recorded it.
@@ -58,7 +57,6 @@ class ReportOptions:
     map_method: str | None = "tsne"
     max_points: int = 1500
     samples: int = 8
-    routing: bool = True
     dataset: str | None = None
     num_workers: int | None = None
     image_cache: str | None = None
@@ -106,7 +104,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         evaluation = _evaluation(path, options)
         if not evaluation.stages.is_scored:
             return write_stream_report(evaluation, out, options.samples, others=len(paths) - 1)
-        runs.append(measure_run(evaluation, routing=options.routing))
+        runs.append(measure_run(evaluation))
         _require_alike(runs)
         if len(runs) == 1:
             pictures = _pictures(evaluation, runs[0], options)

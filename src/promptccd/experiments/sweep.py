@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -27,7 +27,7 @@ from promptccd.experiments.sweep_cells import (
     shared_recipe,
     states_of,
 )
-from promptccd.locks import lock_folder, owner_of, owners_of
+from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
@@ -134,7 +134,7 @@ def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> Swe
 @contextmanager
 def tables_held(out: Path) -> Iterator[None]:
     """Context in which no other sweep writes notes, tables and recipes into the same folder."""
-    with closing(lock_folder(out, SECONDS_TO_WAIT_FOR_LOCK)):
+    with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
         remove_leftovers(out)
         yield
 

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.experiments.engines.local import least_used
-from promptccd.locks import lock_folder, owners_of
+from promptccd.locks import FolderLock, owners_of
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options, require_whole_patches
 from promptccd.runs.run_directory import RunDirectory
@@ -117,7 +117,7 @@ class SweepCell:
     def conclude(self) -> None:
         """Delete what is left of a training, or a scoring, that was killed after the last stage."""
         run = RunDirectory(self.path)
-        with suppress(RunError), closing(lock_folder(run.path)):  # who writes there does so as well
+        with suppress(RunError), FolderLock(run.path):  # who writes there does so as well
             remove_leftovers(run.path)
             for stage in range(run.num_stages):
                 run.forget_states(stage)
@@ -227,7 +227,7 @@ BASELINES = "baselines.json"
 def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
     evaluation = _evaluation_of(recipe)
-    with closing(lock_folder(evaluation.run.path)):
+    with FolderLock(evaluation.run.path):
         scores = {
             f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
             PIXELS: evaluation.raw_pixels(),
@@ -256,7 +256,7 @@ class ProtocolScoring:
     def __call__(self, recipe: Recipe) -> None:
         """Score and write."""
         evaluation = _evaluation_of(recipe)
-        with closing(lock_folder(evaluation.run.path)):
+        with FolderLock(evaluation.run.path):
             evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:

@@ -110,15 +110,12 @@ def _push(run: RunDirectory, stage: int, target: _Target, later: str) -> PushedR
     name, fetched = _repository_of(run, stage, target.namespace), run.fetched
     pushed = push_stage(
         run.stage(stage),
-        name,
+        Repository(name, "model", target.private, revision=target.revision, pull_request=target.pull_request),
         api=target.api,
-        private=target.private,
         dry_run=target.dry_run,
         later=later,
         related=partial(_related, run, stage, target),
         source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
-        revision=target.revision,
-        pull_request=target.pull_request,
     )
     if not target.dry_run:
         logger.info("%s %s.", "Pushed" if pushed.sent else "There already:", name)
@@ -190,30 +187,24 @@ def pusher(
 
 def push_stage(
     folder: Path,
-    repo_id: str,
+    repository: Repository,
     *,
     api: HfApi,
-    private: bool = False,
     dry_run: bool = False,
     later: str = "",
     related: Callable[[], Sequence[str]] = tuple,
     source: Source | None = None,
-    revision: str | None = None,
-    pull_request: bool = False,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
     Args:
         folder: a finished stage.
-        repo_id: the repository.
+        repository: where it goes.
         api: the client.
-        private: whether the repository has to be private.
         dry_run: only say what would be sent.
         later: the command that does it later, for messages.
         related: makes the links that its card has for what stands beside it.
         source: whose stage this is a copy of, if it was not trained here.
-        revision: branch to push to, made if it is not there.
-        pull_request: open one instead of a commit.
 
     Raises:
         RunError: it holds links, and what they lead to is not published.
@@ -233,10 +224,10 @@ def push_stage(
         raise HubError(f"{folder / CARD} is not UTF-8, as the Hub wants it: save it anew as that.") from error
     return retried(
         lambda: bring(
-            Repository(repo_id, "model", private, revision=revision, pull_request=pull_request),
+            repository,
             {
                 **files,
-                **({CARD: placed(card, repo_id, related(), source).encode()} if card else {}),
+                **({CARD: placed(card, repository.name, related(), source).encode()} if card else {}),
             },
             api=api,
             message=f"Stage checkpoint {folder.name}",

@@ -97,10 +97,6 @@ class Merge(Edit):
     categories: Sequence[int]
     name: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """See `Edit.to_dict`; older versions wrote no name, and neither is `None` written."""
-        return {name: value for name, value in super().to_dict().items() if value is not None}
-
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
@@ -217,8 +213,7 @@ def _gather(draft: Draft, what: Gather) -> None:
     keys = draft.check_images(what.images)
     identity = draft.new_category(born=min(draft.tables.images[key] for key in keys))
     draft.set_prototype(identity, what.prototype)
-    for each, vector in what.prototypes.items():
-        draft.set_prototype(each, vector)
+    draft.set_prototypes(what.prototypes)
     if what.name is not None:
         Rename(identity, what.name).apply(draft)
     for key in keys:
@@ -304,8 +299,7 @@ class Move(Edit):
             draft.place(key, to, pin=to is not None)
             if to is None and left is not None:
                 draft.forbid(key, left)
-        for identity, vector in self.prototypes.items():
-            draft.set_prototype(identity, vector)
+        draft.set_prototypes(self.prototypes)
         draft.settle_links(keys)
 
 
@@ -331,8 +325,7 @@ class Sort(Edit):
         for target in dict.fromkeys(self.to):
             mine = [key for key, each in zip(self.images, self.to, strict=True) if each == target]
             Move(mine, target).apply(draft)
-        for identity, vector in self.prototypes.items():
-            draft.set_prototype(identity, vector)
+        draft.set_prototypes(self.prototypes)
 
 
 ASIDE = "set aside"  # name of the category of single images
@@ -394,8 +387,7 @@ class SetImagesAside(Edit):
             draft.set_prototype(place, self.prototype)
             name = free_name(ASIDE, {each.name for each in tables.not_retired()})
             draft.change(place, name=name, state=CategoryState.ASIDE)
-        for identity, vector in self.prototypes.items():
-            draft.set_prototype(identity, vector)
+        draft.set_prototypes(self.prototypes)
         draft.look(keys)
         for key in keys:
             home = tables.members.get(key)
@@ -459,10 +451,6 @@ class Confirm(Edit):
     kind: ClassVar[str] = "confirm"
     images: Sequence[str]
     seen: Sequence[str] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """See `Edit.to_dict`."""
-        return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""

@@ -435,13 +435,11 @@ def _write_tables(tables: Tables) -> dict[str, Any]:
         if name != "categories"
         else [codec.write(tables.categories[key]) for key in sorted(tables.categories)]
         for name, codec in _CODECS.items()
-        if name in _LISTED and (name != "looks" or tables.looks)
+        if name in _LISTED
     }
 
 
 def _read_tables(values: Any) -> Tables:
-    if type(values) is dict:
-        values.setdefault("looks", [])  # written once somebody has looked
     _read_object(values, "the state", _LISTED)
     tables = Tables()
     for row in _read_list(values["categories"], "categories", MOST_CATEGORIES):

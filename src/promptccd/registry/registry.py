@@ -204,7 +204,7 @@ class CategoryRegistry:
         # mutant: float32 is stored in that order of bytes on all we test on
         vectors = np.ascontiguousarray(self._prototypes[rows], dtype="<f4")
         state = {
-            **{name: getattr(tables, name) for name in TABLE_NAMES if name != "looks" or tables.looks},
+            **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
             "stage": self.stage,
             "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
@@ -334,8 +334,7 @@ class CategoryRegistry:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
         with self._draft() as draft:
-            for identity, vector in sorted(vectors.items()):
-                draft.set_prototype(identity, vector)
+            draft.set_prototypes(vectors)
             patch = draft.finish()
         what = {"stage": self.stage, "prototypes": len(vectors)}
         self._commit(draft, patch, GROUPING, what, settles=True)

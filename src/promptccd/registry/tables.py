@@ -420,6 +420,11 @@ class Draft:
         category = self.tables.category(identity)
         self.change(category.id, prototype_row=self.append_prototype(vector))
 
+    def set_prototypes(self, vectors: Mapping[int, ArrayLike]) -> None:
+        """Give categories other prototypes, by id; errors are those of `set_prototype`."""
+        for identity, vector in sorted(vectors.items()):
+            self.set_prototype(identity, vector)
+
     def append_prototype(self, vector: ArrayLike) -> int:
         """Append a prototype, and return its row.
 

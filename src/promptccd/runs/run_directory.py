@@ -20,7 +20,6 @@ from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
 from promptccd.errors import MOST_LISTED, ConfigurationError, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.locks import FolderLock, lock_folder
 from promptccd.storage import (
     make_inside,
     newer_format,
@@ -92,7 +91,6 @@ class RunDirectory:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._lock: FolderLock | None = None
 
     def stage(self, index: int) -> Path:
         """Folder of a stage's checkpoint."""
@@ -219,16 +217,6 @@ class RunDirectory:
         """Refuse, with a `RunError`, a recipe that a begun run cannot be continued with; data are not compared."""
         if self.begun:
             _require_same(self.manifest["recipe"], _portable(recipe, self.path), self.path)
-
-    def lock(self, wait_s: float = 0) -> None:
-        """Keep every other process from writing here until this one ends or calls `unlock`; see `lock_folder`."""
-        self._lock = lock_folder(self.path, wait_s)
-
-    def unlock(self) -> None:
-        """Let others write again."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def prepare(self, recipe: Recipe, stages: StageStream) -> None:
         """Record what the run is made with, or check that a run to be continued was made with the same.

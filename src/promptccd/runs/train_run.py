@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from promptccd.evaluation import (
     labelled_categories,
 )
 from promptccd.evaluation.category_counts import COUNTS
+from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.beside import AfterStages, Beside
@@ -302,10 +303,10 @@ def train_run(
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)
-    with StopRequest() as stop:
+    with StopRequest() as stop, ExitStack() as held:
         try:
             if accelerator.is_main_process:
-                run.lock()
+                held.enter_context(FolderLock(run.path))
                 run.prepare(recipe, stages)
                 require_space(run.path, space.left(run, len(stages)), "what is left of the training")
             accelerator.wait_for_everyone()
@@ -323,8 +324,6 @@ def train_run(
             raise DeviceError(
                 f"{problem}. What was saved in {run.path} is whole: run the same command again to go on from there."
             ) from error
-        finally:
-            run.unlock()
 
 
 def _beside(

@@ -29,7 +29,7 @@ from promptccd.discovery.workbench import OpenPage, address_of
 from promptccd.discovery.workbench.routes import WAITS_S
 from promptccd.discovery.workbench.serving import ADDRESS
 from promptccd.errors import RegistryError, RunError
-from promptccd.locks import lock_folder
+from promptccd.locks import FolderLock
 from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
@@ -90,14 +90,14 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
 def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
     window: Window, project: Path
 ) -> None:
-    lock = lock_folder(project / ".promptccd")
+    lock = FolderLock(project / ".promptccd")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(window.do, do="rename", group=0, name="heron")
         time.sleep(0.3)
         assert not waiting.done()
         lock.close()
         assert waiting.result(10)[0] == 200
-        lock = lock_folder(project / ".promptccd")
+        lock = FolderLock(project / ".promptccd")
         status, told = window.do(do="rename", group=0, name="egret")
         lock.close()
     assert (status, "is writing to" in told["error"]) == (409, True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from promptccd import system
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError, DiskError, RunError
-from promptccd.locks import LOCK, lock_folder
+from promptccd.locks import LOCK, FolderLock
 from promptccd.storage import (
     EXPORTED,
     TEMPORARY,
@@ -181,27 +181,26 @@ class KeptFolder:
                 f"{path} is there and was made by something else, so nothing is exported into it: give another folder, "
                 "or move it away."
             )
-        lock = lock_folder(make_folder(path))
-        try:
-            refuse_links(path, [EXPORTED])
-            if not (path / EXPORTED).exists():
-                write_file(path / EXPORTED, _header(project))
-            remove_leftovers(path)
-            folder = cls(path, originals)
-            if folder.project != project:
-                raise RunError(
-                    f"{path} was exported from another project, or before the project was moved: give another folder, "
-                    "or move it away."
-                )
-            yield folder
-        except OSError as error:
-            raise DiskError(
-                f"Could not write {error.filename or path}: {error.strerror}. What was exported before is as it was: "
-                "free some space or make it writable, and run the same command again."
-            ) from error
-        finally:
-            remove_leftovers(path)
-            lock.close()
+        with FolderLock(make_folder(path)):
+            try:
+                refuse_links(path, [EXPORTED])
+                if not (path / EXPORTED).exists():
+                    write_file(path / EXPORTED, _header(project))
+                remove_leftovers(path)
+                folder = cls(path, originals)
+                if folder.project != project:
+                    raise RunError(
+                        f"{path} was exported from another project, or before the project was moved: give another "
+                        "folder, or move it away."
+                    )
+                yield folder
+            except OSError as error:
+                raise DiskError(
+                    f"Could not write {error.filename or path}: {error.strerror}. What was exported before is as it "
+                    "was: free some space or make it writable, and run the same command again."
+                ) from error
+            finally:
+                remove_leftovers(path)
 
     def held(self) -> dict[str, str]:
         """What files that are there were made of, by place."""

@@ -1,7 +1,7 @@
-"""What a person corrects about images and categories, as edits of the registry; everybody's corrections are made here.
+"""Corrections of a `Project` that take more than a line: a category cut in two, or said to be none; other groups.
 
-Each function says what to write down; `Project` writes it. Means of features become the prototypes of categories whose
-images change, except of settled ones: the images of a later stage leave a category as it was found.
+Means of features become the prototypes of categories whose images change, except of settled ones: the images of a later
+stage leave a category as it was found.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,53 +16,10 @@ from promptccd.discovery.project.folder import FEATURES, PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError, RegistryError
 from promptccd.models.assignment import squared_distances
-from promptccd.registry import (
-    Answer,
-    CategoryRegistry,
-    Confirm,
-    Edit,
-    Gather,
-    Move,
-    NotACategory,
-    SetImagesAside,
-    Sort,
-    Split,
-)
+from promptccd.registry import CategoryRegistry, Edit, NotACategory, Split
 
 if TYPE_CHECKING:
     from promptccd.discovery.stage_grouping import FoundGroups
-
-
-def move(means: Means, images: Sequence[str], to: int | None) -> Edit:
-    """Put images into a category, or with `None` into none.
-
-    Raises:
-        RegistryError: there is no such category.
-    """
-    return Move(images, to, means.after(images, to))
-
-
-def sort(means: Means, images: Sequence[str], to: Sequence[int | None]) -> Edit:
-    """Put each of some images into a category of its own, or into none, in one step.
-
-    Raises:
-        RegistryError: there is no such category.
-    """
-    return Sort(images, to, means.after_each(dict(zip(images, to, strict=False))))
-
-
-def gather(means: Means, images: Sequence[str], name: str | None = None) -> Edit:
-    """Make images of any categories a category of their own.
-
-    Raises:
-        RegistryError: none of them has features, which the category's prototype is made of.
-    """
-    mean = means.features.mean(images)
-    if mean is None:
-        raise RegistryError(
-            "None of these photographs has features here: run promptccd discover on them again."
-        )
-    return Gather(images, mean, means.after(images, None), name)
 
 
 def split(
@@ -198,26 +155,6 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
             "All photographs are in groups that you named or set aside: there is nothing to group."
         )
     return found
-
-
-def set_images_aside(means: Means, images: Sequence[str]) -> Edit:
-    """Say that images are nothing to find, whatever category they are in."""
-    _, features = means.features.of(images)
-    return SetImagesAside(images, features[0].numpy() if len(features) else None, means.after(images, None))
-
-
-def answer(registry: CategoryRegistry, means: Means, first: str, second: str, *, same: bool) -> Edit:
-    """Put the first image into the category of the second, or keep it out of there.
-
-    Raises:
-        RegistryError: the second is in no category any more.
-    """
-    home, other = (registry.members.get(each) for each in (first, second))
-    if other is None:
-        raise RegistryError("The photograph it is compared with is in no group any more: skip this one.")
-    if same:
-        return Confirm([first]) if home == other else move(means, [first], other)
-    return move(means, [first], None) if home == other else Answer(first, second, same=False)
 
 
 def _known(mean: np.ndarray | None) -> np.ndarray:

@@ -21,18 +21,23 @@ from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError, nothing_at
-from promptccd.locks import lock_folder
+from promptccd.locks import FolderLock
 from promptccd.registry import (
     LONGEST_JOURNAL,
+    Answer,
     CategoryRegistry,
     Confirm,
     Edit,
     Forget,
+    Gather,
     Journal,
     LogEntry,
     Merge,
+    Move,
     Rename,
     SetAside,
+    SetImagesAside,
+    Sort,
     StageChange,
     TakeBack,
     has_registry,
@@ -136,21 +141,30 @@ class Project:
 
     def move(self, images: Sequence[str], to: int | None) -> LogEntry:
         """Put images into a category, or with `None` into none."""
-        from promptccd.discovery.project import corrections
-
-        return self.edit(lambda: corrections.move(self.means(), images, to))
+        return self.edit(lambda: self._move(images, to))
 
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
         """Put each image into the category that stands at its place in `to`, all in one step."""
-        from promptccd.discovery.project import corrections
-
-        return self.edit(lambda: corrections.sort(self.means(), images, to))
+        return self.edit(
+            lambda: Sort(images, to, self.means().after_each(dict(zip(images, to, strict=False))))
+        )
 
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
-        """Make images of any categories a category of their own."""
-        from promptccd.discovery.project import corrections
+        """Make images of any categories a category of their own.
 
-        return self.edit(lambda: corrections.gather(self.means(), images, name))
+        Raises:
+            RegistryError: none of them has features, which the category's prototype is made of.
+        """
+
+        def make() -> Edit:
+            means = self.means()
+            if (mean := means.features.mean(images)) is None:
+                raise RegistryError(
+                    "None of these photographs has features here: run promptccd discover on them again."
+                )
+            return Gather(images, mean, means.after(images, None), name)
+
+        return self.edit(make)
 
     def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
         """Make images of a category one of their own; without any, where the features suggest it.
@@ -229,9 +243,14 @@ class Project:
 
     def set_images_aside(self, images: Sequence[str]) -> LogEntry:
         """Say the same of single images; what is like them does not follow."""
-        from promptccd.discovery.project import corrections
 
-        return self.edit(lambda: corrections.set_images_aside(self.means(), images))
+        def make() -> Edit:
+            means = self.means()
+            _, features = means.features.of(images)
+            prototype = features[0].numpy() if len(features) else None
+            return SetImagesAside(images, prototype, means.after(images, None))
+
+        return self.edit(make)
 
     def take_back(self, category: int) -> LogEntry:
         """Say that a category that was set aside is one after all."""
@@ -247,10 +266,23 @@ class Project:
         return self.edit(lambda: Confirm(images, seen))
 
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
-        """Say whether an image is of the category of another."""
-        from promptccd.discovery.project import corrections
+        """Say whether an image is of the category of another: it is put there, or kept out of there.
 
-        return self.edit(lambda: corrections.answer(self.registry, self.means(), first, second, same=same))
+        Raises:
+            RegistryError: the second is in no category any more.
+        """
+
+        def make() -> Edit:
+            home, other = (self.registry.members.get(each) for each in (first, second))
+            if other is None:
+                raise RegistryError(
+                    "The photograph it is compared with is in no group any more: skip this one."
+                )
+            if same:
+                return Confirm([first]) if home == other else self._move([first], other)
+            return self._move([first], None) if home == other else Answer(first, second, same=False)
+
+        return self.edit(make)
 
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
         """Forget images with all that was said of them; by default those that are not where they were.
@@ -324,6 +356,9 @@ class Project:
         """Do again what was undone last; arguments and errors are those of `undo`."""
         return self.correct(lambda: self._latest(self.registry.redo_stack, number) and self.registry.redo())
 
+    def _move(self, images: Sequence[str], to: int | None) -> Move:
+        return Move(images, to, self.means().after(images, to))
+
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
         """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
 
@@ -383,17 +418,13 @@ class Project:
     @contextmanager
     def _writing(self, longest: int | None = None) -> Iterator[None]:
         """Nobody else writes, and this project is up to date; a journal that is too long goes into the registry."""
-        with self.still:
-            lock = lock_folder(self._store.folder, wait_s=OTHERS_TAKE_S)
-            try:
-                if self._command is not None:
-                    remove_leftovers(self._store.folder)
-                self._took(self._store.refresh())
-                if isinstance(self._store, Journal) and self._store.is_long(longest or self._longest):
-                    self._store.write_whole()
-                yield
-            finally:
-                lock.close()
+        with self.still, FolderLock(self._store.folder, wait_s=OTHERS_TAKE_S):
+            if self._command is not None:
+                remove_leftovers(self._store.folder)
+            self._took(self._store.refresh())
+            if isinstance(self._store, Journal) and self._store.is_long(longest or self._longest):
+                self._store.write_whole()
+            yield
 
     @staticmethod
     def _latest(entries: Sequence[LogEntry], number: int | None) -> bool:

@@ -14,7 +14,7 @@ from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.routes import build_routes
 from promptccd.errors import DiskError, PromptCCDError, RunError
-from promptccd.locks import FolderLock, lock_folder
+from promptccd.locks import FolderLock
 from promptccd.storage import make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
@@ -41,7 +41,7 @@ class OpenPage(ServingThread):
         self._lock: FolderLock | None = None
         address = out / PROJECT / PAGE / ADDRESS
         try:
-            self._lock = lock_folder(make_inside(out / PROJECT, PAGE))
+            self._lock = FolderLock(make_inside(out / PROJECT, PAGE))
         except DiskError as error:
             self.bench.locked = (
                 f"This project can only be looked at, and nothing was changed. {error} To sort it, copy {out} to where "
@@ -86,7 +86,7 @@ def address_of(out: Path) -> str | None:
     if not (folder / ADDRESS).exists():
         return None
     try:
-        probe = lock_folder(folder)
+        probe = FolderLock(folder)
     except RunError:
         found = json.loads(read_file(folder / ADDRESS, 1000))
         if found.get("host") != socket.gethostname():

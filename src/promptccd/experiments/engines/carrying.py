@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from transformers.utils import logging as transformers_logging
 
 from promptccd.errors import PromptCCDError
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.locks import FolderLock
 from promptccd.storage import make_inside, open_to_change
 from promptccd.training.recipe import Recipe
 
@@ -57,12 +57,14 @@ class CarriedCell(Protocol):
         """Why it failed, once it has ended; `None` if it did not."""
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Starts cells."""
 
     def devices(self) -> Sequence[str]:
-        """The GPUs that it gives to cells, one to each; none if something else decides."""
+        """The GPUs that it gives to cells, one to each; none if whatever carries them decides."""
+        return ()
 
+    @abstractmethod
     def start(self, recipe: Recipe, work: Work, device: str) -> CarriedCell:
         """Call `work`, a function of a module, with a cell's recipe."""
 
@@ -129,9 +131,7 @@ def work_into_log(values: dict[str, Any], work: Work, log: Path, folder: Path) -
     transformers_logging.disable_progress_bar()
     recipe = Recipe.from_dict(values)
     try:
-        run = RunDirectory(recipe.training.output_dir)
-        run.lock(SECONDS_TO_WAIT_FOR_LOCK)
-        run.unlock()
+        FolderLock(Path(recipe.training.output_dir), SECONDS_TO_WAIT_FOR_LOCK).close()
         work(recipe)
     except PromptCCDError as error:
         logger.error("%s: %s", type(error).__name__, error)

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from promptccd.experiments.engines.carrying import Work, last_words, log_of, work_into_log
+from promptccd.experiments.engines.carrying import Engine, Work, last_words, log_of, work_into_log
 from promptccd.processes import ProcessApart
 from promptccd.training.recipe import Recipe
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Starts cells in processes of this machine."""
 
     def devices(self) -> Sequence[str]:

@@ -1,19 +1,18 @@
 """Cells as tasks of a Ray cluster, which is joined and never started: a lost worker or node costs some steps."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.carrying import JobOfACell, Work, log_of, work_into_log
+from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work, log_of, work_into_log
 from promptccd.training.recipe import Recipe
 
 ADDRESS = "RAY_ADDRESS"
 _RETRIES = 3
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Gives cells to a cluster.
 
     Args:
@@ -47,10 +46,6 @@ class RayEngine:
             said = str(error).strip().splitlines()[-1]
             raise ConfigurationError(f"The Ray cluster at {address} cannot be joined: {said}") from error
         self._ray, self._gpus, self._cpus = ray, gpus, cpus or int(os.environ.get("OMP_NUM_THREADS", 1))
-
-    def devices(self) -> Sequence[str]:
-        """None: Ray gives them."""
-        return []
 
     def start(self, recipe: Recipe, work: Work, device: str) -> "RayTask":
         """Give a cell to the cluster."""

@@ -2,19 +2,19 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.carrying import JobOfACell, Work, log_of, work_into_log
+from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work, log_of, work_into_log
 from promptccd.storage import make_folder, make_inside
 from promptccd.training.recipe import Recipe
 
 _MINUTES = 24 * 60  # unless `time` is given: submitit asks for five
 
 
-class SlurmEngine:
+class SlurmEngine(Engine):
     """Submits cells; what submitit writes is in ``.jobs`` of the sweep's folder.
 
     Args:
@@ -43,10 +43,6 @@ class SlurmEngine:
             timeout_min=_MINUTES,
             **({"slurm_additional_parameters": dict(options)} if cluster == "slurm" else {}),
         )
-
-    def devices(self) -> Sequence[str]:
-        """None: Slurm gives them."""
-        return []
 
     def start(self, recipe: Recipe, work: Work, device: str) -> "SlurmJob":
         """Submit a cell."""
