@@ -659,10 +659,14 @@ def part_shown(decoded, size=(103, 77)):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize(("enough", "scale"), [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)])
-def test_reduced_decode_shows_the_same_picture(orientation, enough, scale):
+def test_reduced_decode_shows_the_same_picture(orientation):
     content = oriented("JPEG", orientation, photograph())
-    whole, reduced = decode_image(content), decode_image(content, enough=enough)
+    whole = decode_image(content)
+    for enough, scale in [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)]:
+        shows_the_same(whole, decode_image(content, enough=enough), orientation, scale)
+
+
+def shows_the_same(whole, reduced, orientation, scale):
     upright = (1030, 773) if orientation < 5 else (773, 1030)
     assert reduced.verdict == whole.verdict
     assert reduced.size == whole.size == upright
