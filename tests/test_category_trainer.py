@@ -26,7 +26,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.runs.test_variants import RATE
@@ -54,7 +54,7 @@ def trainer_in(
 
 @pytest.fixture
 def bare(tiny_backbone: Path) -> PromptCCDModel:
-    return PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+    return fresh(PromptCCDModel, tiny_backbone, **TINY_HEAD)
 
 
 def files_of(run: Path) -> dict[str, bytes]:

@@ -511,6 +511,8 @@ def write_reports(here: Path) -> Written:
 WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs": write_reports}
 
 
+@pytest.mark.slow
+@pytest.mark.whole_life
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
     found = {each: settled(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}

@@ -1,6 +1,7 @@
 """Data flows one way, between folders and between files, and what travels to the Hub travels alone."""
 
 import ast
+import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -23,14 +24,18 @@ def module_of(path: Path) -> str:
 
 
 MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+
+
+@functools.cache  # whoever only collects these tests parses packages alone
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
 def imported(name: str) -> set[tuple[str, str]]:
     """Module and name of everything a module imports of the package, type checking and functions included."""
     found = set()
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.ImportFrom):
             parent = name if name in PACKAGES else name.rpartition(".")[0]
             base = node.module or "" if node.level == 0 else f"{parent}.{node.module}"
@@ -59,7 +64,10 @@ def named_in(base: str, name: str) -> str:
     return f"{base}.{name}" if is_module else base
 
 
-DEPENDS = {name: {named_in(*each) for each in imported(name)} - {name} for name in MODULES}
+@functools.cache
+def depends() -> dict[str, set[str]]:
+    """The modules that every module imports."""
+    return {name: {named_in(*each) for each in imported(name)} - {name} for name in MODULES}
 
 
 def part_of(module: str) -> str:
@@ -94,11 +102,11 @@ def circle_in(graph: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def test_imports_point_left() -> None:
-    assert wrong_arrows(DEPENDS, RANK) == []
+    assert wrong_arrows(depends(), RANK) == []
 
 
 def test_no_circle_between_files_and_packages() -> None:
-    assert circle_in(DEPENDS) == []
+    assert circle_in(depends()) == []
 
 
 def test_what_would_be_wrong_is_found() -> None:
@@ -121,20 +129,20 @@ def test_what_would_be_wrong_is_found() -> None:
 
 def test_imports_are_read_as_they_run() -> None:
     """By packages, by siblings, in functions and for type checkers."""
-    assert "promptccd.training.objectives" in DEPENDS["promptccd.training.recipe"]  # in a function
+    assert "promptccd.training.objectives" in depends()["promptccd.training.recipe"]  # in a function
     assert (
-        "promptccd.models.prompt_pools" in DEPENDS["promptccd.models.modeling_promptccd"]
+        "promptccd.models.prompt_pools" in depends()["promptccd.models.modeling_promptccd"]
     )  # ``from .prompt_pools``
-    assert "promptccd.trainer" in DEPENDS["promptccd"]  # for type checkers
-    assert sum(map(len, DEPENDS.values())) > 3 * len(DEPENDS) > 300
+    assert "promptccd.trainer" in depends()["promptccd"]  # for type checkers
+    assert sum(map(len, depends().values())) > 3 * len(MODULES) > 300
 
 
 def test_models_import_siblings_and_third_parties_only() -> None:
     """transformers carries a model's code to the Hub by following ``from .sibling import name`` alone."""
     files = [name for name in MODULES if name.startswith("promptccd.models.") and "._" not in name]
     for name in files:
-        assert {part_of(other) for other in DEPENDS[name]} <= {"models"}, name
-        for node in ast.walk(TREES[name]):
+        assert {part_of(other) for other in depends()[name]} <= {"models"}, name
+        for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.level == 1, f"{name}: only flat siblings travel"
                 assert node.module, f"{name}: `from . import x` is not followed"
@@ -179,7 +187,7 @@ def platform_names(tree: ast.Module) -> set[str]:
 
 
 def test_two_modules_know_the_platform() -> None:
-    said = {name: names for name, tree in TREES.items() if (names := platform_names(tree))}
+    said = {name: names for name in MODULES if (names := platform_names(tree_of(name)))}
     assert set(said) == {"promptccd.system", "promptccd.processes"}, said
     assert {"fcntl", "os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.system"]
     assert {"signal", "os.killpg", "multiprocessing.get_context"} <= said["promptccd.processes"]

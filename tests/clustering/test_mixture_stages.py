@@ -8,7 +8,8 @@ from benchmarks.bench_mixture_stages import stages
 
 
 @pytest.mark.parametrize(
-    ("width", "drift"), [(96, 0.2), pytest.param(768, 0.0, marks=pytest.mark.slow), (768, 0.2)]
+    ("width", "drift"),
+    [(96, 0.2), *(pytest.param(768, drift, marks=pytest.mark.slow) for drift in (0.0, 0.2))],
 )
 def test_the_mixture_survives_its_own_replay(width: int, drift: float) -> None:
     outcomes = stages(width, power=0.8, within=0.7, known=12, new=3, seed=1, drift=drift)

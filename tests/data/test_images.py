@@ -1,3 +1,4 @@
+import functools
 import io
 import os
 import struct
@@ -62,8 +63,12 @@ def png(width, height, *extra, rows=b""):
 
 
 def zeros_compressed(size):
-    packer = zlib.compressobj()
-    return b"".join([packer.compress(bytes(2**20)) for _ in range(size // 2**20 + 1)]) + packer.flush()
+    """A zlib stream of so many zeros, and of up to a MiB more: one packed block again and again."""
+    count = size // 2**20 + 1
+    packer = zlib.compressobj(wbits=-15)
+    block = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    checksum = count * 2**20 % 65521 << 16 | 1
+    return b"\x78\x9c" + block * count + b"\x03\0" + struct.pack(">I", checksum)
 
 
 def gif(frame_sizes):
@@ -637,6 +642,7 @@ def test_lack_of_memory_is_said(monkeypatch):
     )
 
 
+@functools.cache
 def photograph(width=1030, height=773):
     """A picture with edges and a fine grain, of no even size."""
     rng = np.random.default_rng(0)
@@ -653,10 +659,14 @@ def part_shown(decoded, size=(103, 77)):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize(("enough", "scale"), [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)])
-def test_reduced_decode_shows_the_same_picture(orientation, enough, scale):
+def test_reduced_decode_shows_the_same_picture(orientation):
     content = oriented("JPEG", orientation, photograph())
-    whole, reduced = decode_image(content), decode_image(content, enough=enough)
+    whole = decode_image(content)
+    for enough, scale in [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)]:
+        shows_the_same(whole, decode_image(content, enough=enough), orientation, scale)
+
+
+def shows_the_same(whole, reduced, orientation, scale):
     upright = (1030, 773) if orientation < 5 else (773, 1030)
     assert reduced.verdict == whole.verdict
     assert reduced.size == whole.size == upright

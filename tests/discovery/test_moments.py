@@ -49,7 +49,7 @@ def moments_of(images, features=None, taken=None, looked_at=None):
     looks = []
     for image in images:
         buffer = io.BytesIO()
-        image.save(buffer, "PNG")
+        image.save(buffer, "PNG", compress_level=1)
         looks.append(look_at(buffer.getvalue(), Decoding(10**6), None)[1])
     features = torch.ones(len(images), 4) / 2 if features is None else features
     miniatures = np.stack([look.miniature for look in looks])
@@ -136,6 +136,7 @@ def test_what_fits_and_differs_everywhere_is_told_by_miniatures():
     assert set(seen) == {0, 1}
 
 
+@pytest.mark.slow
 def test_digits_are_no_copies_of_each_other():
     pixels = load_digits().images[:300]
     images = [Image.fromarray((15 * each).astype(np.uint8)).convert("RGB") for each in pixels]

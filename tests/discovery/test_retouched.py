@@ -70,7 +70,7 @@ def album(tmp_path: Path) -> Path:
     return folder
 
 
-QUICK = ("a caption", "the turn flag", "a turn of the pixels", "its name")
+QUICK = ("a caption", "a turn of the pixels")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_another_picture_under_the_same_size_and_time_is_read(backbone_folder, a
     assert len(registry_in(out).images) == 14  # the one that was there before is not forgotten
 
 
-@pytest.mark.parametrize("way", ["folders", "publish-parquet"])
+@pytest.mark.parametrize("way", ["folders", pytest.param("publish-parquet", marks=pytest.mark.slow)])
 def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
     backbone_folder, album, tmp_path, monkeypatch, capsys, way
 ):

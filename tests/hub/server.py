@@ -190,6 +190,8 @@ class Hub:
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "NO_PROXY": "127.0.0.1",
+            "SSL_CERT_FILE": "",  # a new client reads no authorities of the web for a Hub that speaks plainly
+            "SSL_CERT_DIR": str(cache),
             "OMP_NUM_THREADS": "1",
         }
         return kept | ours | ({"HF_TOKEN": token} if token else {})

@@ -25,7 +25,7 @@ def recipe(recipe_values: dict, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ids_only", [False, True])
+@pytest.mark.parametrize("ids_only", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_stages_come_back_with_their_fingerprint(
     recipe: Path, image_folder: Path, hub: Hub, capsys, ids_only: bool
 ) -> None:
@@ -44,7 +44,7 @@ def test_stages_come_back_with_their_fingerprint(
         assert one.num_categories == other.num_categories
 
 
-@pytest.mark.parametrize("ids_only", [False, True])
+@pytest.mark.parametrize("ids_only", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sessions_come_back_with_their_fingerprint(
     recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys, ids_only: bool
 ) -> None:

@@ -444,13 +444,8 @@ def test_images_are_mapped_one_by_one(stage_of, method: str, pixels: Tensor) -> 
         torch.testing.assert_close(torch.func.vmap(feature)(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        name if name == "promptccd-b-dualprompt" else pytest.param(name, marks=pytest.mark.slow)
-        for name in FAST
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", FAST)
 def test_an_exported_model_takes_any_number_of_images(stage_of, method: str, pixels: Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     options = {"prompted": True, "return_dict": False}

@@ -12,7 +12,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import METHODS, StageContext
 from promptccd.training.step import Batch, training_loss
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.order_one import LIVELY_BACKBONE, fill
 
 PIXELS = (3, 3, 16, 16)
@@ -20,9 +20,8 @@ PIXELS = (3, 3, 16, 16)
 
 @pytest.fixture(params=["l2p", "dualprompt"])
 def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> PromptCCDBModel:
-    model = PromptCCDBModel.from_pretrained(
-        backbone_folder, pool=request.param, prompts_per_image=2, pool_size=6, prompt_length=3, **TINY_HEAD
-    )
+    sizes = {"prompts_per_image": 2, "pool_size": 6, "prompt_length": 3}
+    model = fresh(PromptCCDBModel, backbone_folder, pool=request.param, **sizes, **TINY_HEAD)
     model.head.reset_parameters(torch_generator("test"))
     model.reset_prompts(torch_generator("test prompts"))
     return model

@@ -12,7 +12,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import blocks_of, class_attention, embed, run_prefix
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput
 from promptccd.models.part_prompts import PartPools, PartRouter, log_shares, modulate
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import parts_config
 from tests.order_one import fill
 
@@ -21,7 +21,7 @@ SIZES = {"num_parts": 3, "pool_size": 5, "prompt_length": 2, "prompts_per_patch"
 
 
 def build(folder: Path, **options: object) -> PromptCCDPlusPlusModel:
-    model = PromptCCDPlusPlusModel.from_pretrained(folder, **{**SIZES, **TINY_HEAD, **options})
+    model = fresh(PromptCCDPlusPlusModel, folder, **{**SIZES, **TINY_HEAD, **options})
     model.head.reset_parameters(torch_generator("test"))
     model.reset_prompts(torch_generator("test prompts"))
     with torch.no_grad():  # far enough from nothing to be seen

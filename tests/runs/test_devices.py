@@ -102,8 +102,9 @@ def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same
     assert not (tmp_path / "run" / "out_of_memory.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("batch_size", [16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch_size", [16, 64])
 def test_another_batch_size_is_refused_unless_memory_was_too_little(values: Values, batch_size: int) -> None:
     with failing(LOST, at_forward=9), pytest.raises(DeviceError):
         train_run(changed(values, save_minutes=0.0))  # a run without any state binds nothing
@@ -362,6 +363,7 @@ def test_a_device_on_which_not_one_image_fits_is_one_line(
     assert captured.out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 def test_an_adaptation_that_does_not_fit_names_the_batch_size_to_try(
     trained_run: Path, pictures: Path, tmp_path: Path, capsys

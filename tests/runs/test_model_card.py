@@ -262,6 +262,7 @@ def check_cards(path: Path) -> None:
         assert ("Average in the paper" in card) == (published is not None and stage == 3)
 
 
+@pytest.mark.slow
 def test_cards_of_every_method_and_every_data_set() -> None:
     """The diagonal of their table."""
     methods, data = (sorted((HUB_CONFIGS / kind).glob("*.yaml")) for kind in ("methods", "data"))

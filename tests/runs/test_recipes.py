@@ -101,6 +101,7 @@ def test_every_method_has_a_recipe_for_every_data_set() -> None:
     assert stems >= {f"{method}-{data}" for method in METHODS for data in BENCHMARKS if data not in BUILT_IN}
 
 
+@pytest.mark.slow
 def test_a_recipe_is_what_its_name_says() -> None:
     for path in recipe_files():
         recipe = Recipe.from_yaml(path)

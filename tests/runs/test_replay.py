@@ -158,6 +158,7 @@ def test_an_exemplar_that_is_not_there_is_left_out_with_a_word(
     assert f"2 of {len(values['stages'])} exemplars are not among the readable images" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, tmp_path: Path) -> None:
     recipe = begun_again(run, tmp_path / "again", 3)
     path = tmp_path / "again" / "stage2" / EXEMPLARS

@@ -194,6 +194,7 @@ def changed(values: Values, section: str, **fields) -> Recipe:
     return Recipe.from_dict({**values, section: {**values.get(section, {}), **fields}})
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7)
 def test_another_split_or_setting_is_refused(quick_values: Values, tmp_path: Path) -> None:
     train_run(Recipe.from_dict(quick_values))
@@ -506,6 +507,7 @@ def test_states_of_finished_stages_are_not_left_behind(recipe_values: Values, tm
     assert [path.name for path in resume.iterdir()] == ["stage3-epoch000000-step00000001"]
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
     quick_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

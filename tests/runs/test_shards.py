@@ -69,6 +69,7 @@ def test_who_reads_a_stage_notices_nothing(trained_run: Path, tmp_path: Path, mo
     assert all(torch.equal(value, auto.state_dict()[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_runs_of_a_backbone_share_too(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
     for name, variant in (("one", "promptccd"), ("two", "promptccd-gcd")):
         values = quick_recipe(image_folder, backbone_folder, tmp_path / name, variant=variant)

@@ -198,6 +198,7 @@ def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> 
     assert not [check for check in verify(str(run)) if check.problem]
 
 
+@pytest.mark.slow
 def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_path: Path) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
     new = max(

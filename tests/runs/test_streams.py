@@ -194,6 +194,7 @@ def begun(all_at_once: Path, tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_labels_that_come_later_count_in_the_next_stage(
     collection: Path, tiny_backbone: Path, begun: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -334,6 +335,7 @@ def test_a_picture_that_came_twice_is_read_as_the_training_read_it(
     assert row["used"] == len(given) == row["images"] - 1
 
 
+@pytest.mark.slow
 def test_a_stream_that_moved_is_named(collection: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     shutil.copytree(collection / WEEKS[0], tmp_path / "week01")
     values = values_of(collection, tiny_backbone, tmp_path / "run")
@@ -355,6 +357,7 @@ def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) ->
     assert recipe.data.dataset == str(collection / "labelled")
 
 
+@pytest.mark.slow
 def test_numbers_of_stages_that_were_trained_stay(
     collection: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -35,9 +35,8 @@ from tests.training.test_compiling import Graphs, stage_bytes, trained
 from tests.training.test_pretend_gpu import MODEL, TRAINING
 
 Values = dict[str, dict[str, Any]]
-FAST = ("promptccd", "grow-merge")
 every_method = pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+    "name", [name if name == "promptccd" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 )
 
 
@@ -165,10 +164,8 @@ class Interrupting(CategoryDiscoveryCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["promptccd-gcd", *(pytest.param(each, marks=pytest.mark.slow) for each in ("metagcd", "grow-merge"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["promptccd-gcd", "metagcd", "grow-merge"])
 def test_an_interrupted_run_ends_in_the_same_bytes(
     adapters, name: str, values: Values, tmp_path: Path
 ) -> None:
@@ -221,6 +218,7 @@ def test_steps_with_adapters_are_compiled_whole(
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_a_frozen_precision_is_for_blocks_that_do_not_learn(
     adapters, values: Values, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
     assert graphs.rows == [6]
 
 
+@pytest.mark.slow
 def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel) -> None:
     graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
     forward, plain = WholeBatches(model, model, rows=2, backend=graphs), model(pixels).features

@@ -34,7 +34,7 @@ from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, quick_recipe
+from tests.conftest import TINY_HEAD, fresh, quick_recipe
 from tests.tensor_memory import TensorMemory
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def images(stages: StageStream) -> StageImages:
 def with_prompts(
     kind: type[CategoryDiscoveryModel], backbone: Path, **sizes: object
 ) -> CategoryDiscoveryModel:
-    model = kind.from_pretrained(backbone, **TINY_HEAD, **sizes)
+    model = fresh(kind, backbone, **TINY_HEAD, **sizes)
     model.reset_prompts(torch_generator("prompts", SEED))
     generator = torch_generator("mixture")
     if isinstance(model, PromptCCDModel):

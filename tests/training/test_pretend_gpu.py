@@ -123,10 +123,8 @@ def test_what_cannot_be_compiled_trains_as_it_is(
     assert caplog.text.count("A step cannot be compiled here, and this stage is trained without: ") == 4
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=[] if each == "promptccd" else pytest.mark.slow) for each in METHODS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
 def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_found(
     name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,7 +235,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "pa-cgcd, two humps": ProxyReference,
     "metagcd": MetaReference,
 }
-QUICK = ("gcd", "mixture", "parts")
+QUICK = ("mixture",)
 # One new category, or two old ones, hide terms of these; and features that are nearly alike, those of the first three.
 APART = ("orca", "rankstats", "frost", "grow-merge")
 WITH_MORE_CATEGORIES = (*APART, "pa-cgcd", "pa-cgcd, two humps", "metagcd")

@@ -19,7 +19,7 @@ from promptccd.training.devices import gather_rows, shard_bounds
 from promptccd.training.objectives import LOSSES, ContrastiveObjective, Rows, StageContext
 from promptccd.training.objectives.grow_merge import METHOD, GrowMergeObjective
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.training.test_distributed import on_two_processes
 
 RECIPES = Path(__file__).parents[3] / "hub_configs"
@@ -50,7 +50,7 @@ def begun(
 @pytest.fixture
 def grown(backbone_folder: Path) -> tuple[GrowMergeModel, GrowMergeObjective]:
     """A model whose second branch learns at stage 2, on six images of which the first, third and last look known."""
-    model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD, top_ranks=1)
+    model = fresh(GrowMergeModel, backbone_folder, **TINY_HEAD, top_ranks=1)
     model.head.reset_parameters(torch_generator("head"))
     model.remember(F.normalize(drawn(3, 32), dim=1))
     model.config.known_similarity = 0.9

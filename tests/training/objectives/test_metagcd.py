@@ -28,7 +28,7 @@ from promptccd.training.objectives.metagcd import (
     soft_neighbour_loss,
 )
 from promptccd.training.trainer import StageTrainer, TrainingState
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 
 
 def rows_in_groups(noise: float = 0.25) -> torch.Tensor:
@@ -83,7 +83,7 @@ def objective_of(model: MetaGCDModel) -> MetaGCDObjective:
 
 @pytest.fixture
 def meta_model(backbone_folder: Path) -> MetaGCDModel:
-    model = MetaGCDModel.from_pretrained(backbone_folder, meta_episodes=2, meta_epochs=1, **TINY_HEAD)
+    model = fresh(MetaGCDModel, backbone_folder, meta_episodes=2, meta_epochs=1, **TINY_HEAD)
     model.head.reset_parameters(torch_generator("test"), std=0.3)
     return model
 

@@ -26,7 +26,7 @@ from promptccd.training.objectives.orca import (
 )
 from promptccd.training.step import Batch, training_loss
 from promptccd.training.trainer import restore, snapshot
-from tests.conftest import TINY_BACKBONE
+from tests.conftest import TINY_BACKBONE, fresh
 from tests.order_one import fill
 from tests.training.test_distributed import on_two_processes
 
@@ -36,7 +36,7 @@ LABELS = torch.tensor([2, 0, 2, 1, 0, 2])
 @pytest.fixture
 def trained(backbone_folder: Path) -> ORCAModel:
     """A model with a classifier of three classes."""
-    model = ORCAModel.from_pretrained(backbone_folder)
+    model = fresh(ORCAModel, backbone_folder)
     model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
     fill(model, only_learning=True)
     return model.train()

@@ -30,6 +30,7 @@ from promptccd.training.objectives.pa_cgcd import (
     split,
 )
 from promptccd.training.step import Batch, training_loss
+from tests.conftest import fresh
 from tests.order_one import fill
 from tests.runs.test_variants import Signals, in_a_fork, in_folder, listen, merged, stage_bytes
 from tests.training import reference_proxies
@@ -75,7 +76,7 @@ def test_the_loss_has_a_gradient_at_its_ends() -> None:
 @pytest.fixture
 def trained(backbone_folder: Path) -> PACGCDModel:
     """A model with proxies, as stage 0 may have left it."""
-    model = PACGCDModel.from_pretrained(backbone_folder)
+    model = fresh(PACGCDModel, backbone_folder)
     model.grow(2 * proxies())
     model.feature_deviations.copy_(torch.linspace(0.05, 0.2, WIDTH))
     return model.train()
@@ -345,7 +346,7 @@ def test_proxies_are_drawn_wide(trained: PACGCDModel) -> None:
 
 
 def test_stage_0_begins_with_a_proxy_for_every_category(backbone_folder: Path) -> None:
-    model = PACGCDModel.from_pretrained(backbone_folder)
+    model = fresh(PACGCDModel, backbone_folder)
     objective = objective_for(model, count=4, labels=torch.zeros(4))
     objective.begin_stage()
     assert model.config.num_classes == 4
