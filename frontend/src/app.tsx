@@ -162,8 +162,7 @@ function mergeChosen(desk: Desk): void {
 export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void {
   if (event.isComposing || !desk.summary) return;
   if (event.key === "F6" && !desk.top) return event.preventDefault(), goToArea(root, event.shiftKey ? -1 : 1);
-  const inField = root.activeElement instanceof HTMLInputElement && root.activeElement.type !== "radio";
-  if (inField || root.activeElement instanceof HTMLSelectElement) return;
+  if (isTyping(root)) return;
   const rows = desk.rows;
   const sheet = desk.top && desk.top.kind !== "large";
   const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
@@ -202,6 +201,18 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
   event.preventDefault();
   act();
 }
+
+/** Looks for the photograph of a file that is dropped, or of a path that is pasted; several are meant to be added, and that is said. */
+export function onGiven(desk: Desk, event: Event, given: DataTransfer, root: ShadowRoot): void {
+  if (event.type !== "paste") event.preventDefault(); // the browser would leave the page for a file
+  if (event.type === "dragover" || !desk.summary || desk.top || isTyping(root)) return;
+  const found = given.files.length ? [...given.files].map((file) => file.name) : given.getData("text/plain").trim().split("\n");
+  const name = found[0].trim().replace(/^"|"$/g, "").split(/[\\/]/).at(-1)!;
+  if (found.length > 1) desk.isInside || desk.say("addHow");
+  else if (name) desk.go("found", found[0].startsWith("file:") ? decodeURIComponent(name) : name);
+}
+
+const isTyping = ({ activeElement }: ShadowRoot) => activeElement instanceof HTMLSelectElement || (activeElement instanceof HTMLInputElement && activeElement.type !== "radio");
 
 /** Lets the group that is shown be named, or the card that has the focus, or the first without a name. */
 function nameOne(desk: Desk, root: ShadowRoot): void {

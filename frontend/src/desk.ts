@@ -144,6 +144,7 @@ export class Desk {
     } else this.columns = await getColumns();
     this.pictures ??= new Pictures(summary.generation, () => this.changed());
     this.tally();
+    for (const group of summary.groups) if (!group.named) group.name = t("unnamedGroup", { id: String(group.id) });
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
@@ -689,10 +690,12 @@ export class Desk {
     return later?.id ?? null;
   }
 
-  async merge(ids: number[], name: string): Promise<void> {
-    if (!(await this.edit({ do: "merge", groups: ids, name }, "merged", { n: ids.length, name }))) return;
+  /** Makes groups one; without a name it has none. */
+  async merge(ids: number[], name: string | null): Promise<void> {
+    if (!(await this.edit({ do: "merge", groups: ids, name }))) return;
     this.chosen.clear();
     const kept = ids.find((id) => this.byId.has(id));
+    this.say("merged", { n: ids.length, name: this.groupName(kept ?? null) });
     if (this.place === "group" && kept !== undefined && kept !== this.group) this.go("group", kept);
     this.changed();
   }

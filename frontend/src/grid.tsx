@@ -102,7 +102,7 @@ export function Grid({ desk }: { desk: Desk }) {
   }
   return (
     <div class="scroll" ref={box} onScroll={() => (setSharp(false), look())}>
-      {n === 0 && <p class="empty">{t("empty")}</p>}
+      {n === 0 && <p class="empty">{t("empty")} {desk.place === "found" && !desk.isInside && t("addHow")}</p>}
       <div
         class="cells"
         data-area="main"

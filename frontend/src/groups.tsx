@@ -65,7 +65,7 @@ export function Name({ desk, group, tabIndex }: { desk: Desk; group: Group; tabI
   if (desk.naming === group.id) return <NameField key={group.id} desk={desk} group={group} />;
   return (
     <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" tabIndex={tabIndex} onClick={() => ((desk.naming = group.id), desk.changed())}>
-      {group.name}
+      {group.name}{!group.named && ` · ${t("nameIt")}`}
     </button>
   );
 }

@@ -301,7 +301,7 @@ function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
   const size = groups.reduce((sum, group) => sum + group.size, 0);
   const merge = () => {
     desk.close();
-    void desk.merge(groups.map((group) => group.id), name);
+    void desk.merge(groups.map((group) => group.id), groups.some((group) => !group.named && group.name === name) ? null : name);
   };
   const listed = groups.some((group) => group.name === name);
   return (
@@ -312,7 +312,7 @@ function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
           <label key={group.id} class={`side${group.name === name ? " here" : ""}`}>
             <Cover desk={desk} group={group} />
             <span>
-              <input type="radio" name="survivor" checked={group.name === name} onChange={() => setName(group.name)} /> <b dir="auto">{group.name}</b>{" "}
+              <input type="radio" name="survivor" disabled={best.named && !group.named} checked={group.name === name} onChange={() => setName(group.name)} /> <b dir="auto">{group.name}</b>{" "}
               <small>{group.size}</small>
             </span>
           </label>
