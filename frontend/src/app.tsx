@@ -166,7 +166,8 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
   const rows = desk.rows;
   const sheet = desk.top && desk.top.kind !== "large";
   const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-  const key = plain ? event.key : `ctrl ${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`;
+  const pressed = event.key.length > 1 ? event.key : event.key.toLowerCase(); // Caps Lock changes no key
+  const key = `${plain ? "" : "ctrl "}${event.shiftKey && /^[lz]$/.test(pressed) ? "shift " : ""}${pressed}`;
   const always: Record<string, () => void> = {
     "ctrl z": () => void desk.back(),
     "ctrl shift z": () => void desk.back(true),
@@ -182,6 +183,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     w: () => showWhy(desk),
     i: () => showWhy(desk),
     l: () => desk.go("alike", rows.join()),
+    "shift l": () => desk.go("alike", rows.join(), desk.columns.group[rows[0]] < 0 ? {} : { in: String(desk.columns.group[rows[0]]) }),
     ".": () => void desk.again(),
     ...(desk.summary.can_write && { f: () => desk.open({ kind: "file", row: rows[0] }) }),
   };
@@ -212,7 +214,7 @@ export function onGiven(desk: Desk, event: Event, given: DataTransfer, root: Sha
   else if (name) desk.go("found", found[0].startsWith("file:") ? decodeURIComponent(name) : name);
 }
 
-const isTyping = ({ activeElement }: ShadowRoot) => activeElement instanceof HTMLSelectElement || (activeElement instanceof HTMLInputElement && activeElement.type !== "radio");
+const isTyping = ({ activeElement }: ShadowRoot) => activeElement instanceof HTMLSelectElement || (activeElement instanceof HTMLInputElement && ["text", "search"].includes(activeElement.type));
 
 /** Lets the group that is shown be named, or the card that has the focus, or the first without a name. */
 function nameOne(desk: Desk, root: ShadowRoot): void {

@@ -53,7 +53,7 @@ export function Quick({ desk }: { desk: Desk }) {
     const target = digit ? offered[Number(digit) - 1] : event.key === "Enter" ? offered[0] : undefined;
     if (target) return () => void desk.move([row], target.id);
     const keys: Record<string, () => void> = { n: gather, s: () => desk.skip() };
-    return digit === "0" ? takeOut : keys[event.key];
+    return digit === "0" ? takeOut : keys[event.key.toLowerCase()];
   };
   return (
     <Keyed desk={desk} act={act}>

@@ -69,7 +69,7 @@ export function Zoom({ desk, row, keys }: { desk: Desk; row: number; keys: { cur
     take: (key) => {
       const { w, h } = fits();
       const ways: Record<string, [number, number]> = { ArrowLeft: [w, 0], ArrowRight: [-w, 0], ArrowUp: [0, h], ArrowDown: [0, -h] };
-      if (key === "z") void toPixels();
+      if (key.toLowerCase() === "z") void toPixels();
       else if (key === "+" || key === "=") zoom(view.factor * STEP);
       else if (key === "-") zoom(Math.max(1, view.factor / STEP));
       else if (ways[key] && view.factor > 1) place(view.factor, view.x + ways[key][0] / 5, view.y + ways[key][1] / 5);
