@@ -122,13 +122,7 @@ export function Grid({ desk }: { desk: Desk }) {
   );
 }
 
-interface CellProps {
-  desk: Desk;
-  index: number;
-  left: number;
-  top: number;
-  cell: number;
-}
+interface CellProps { desk: Desk; index: number; left: number; top: number; cell: number }
 
 function Cell({ desk, index, left, top, cell }: CellProps) {
   const row = desk.shown[index];

@@ -1,6 +1,6 @@
 /** All photographs on a plane, like beside like; a line drawn around some selects them. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { getPlaces, NOWHERE } from "./api";
+import { getBytes, NOWHERE } from "./api";
 import { Desk } from "./desk";
 import { t } from "./texts";
 
@@ -12,11 +12,7 @@ const MARKS = 15_000;
 const DIM = 0.35; // of what is not selected
 const SIGN = 40; // side of the picture that stands for a group
 
-interface View {
-  x: number;
-  y: number;
-  scale: number;
-}
+interface View { x: number; y: number; scale: number }
 
 interface Mark {
   canvas: HTMLCanvasElement;
@@ -43,7 +39,7 @@ function mark(id: number): Mark {
 }
 
 /** Rows inside a line, given as x and y in turn. */
-export function inside(places: Float32Array, line: number[]): number[] {
+function inside(places: Float32Array, line: number[]): number[] {
   const found: number[] = [];
   const xs = line.filter((_, at) => at % 2 === 0);
   const [left, right] = [Math.min(...xs), Math.max(...xs)];
@@ -81,7 +77,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     setView({ x: (clientWidth - scale) / 2, y: (clientHeight - scale) / 2, scale });
   };
   useEffect(() => {
-    void getPlaces().then(setPlaces);
+    void getBytes("map").then((content) => setPlaces(new Float32Array(content)));
     let isPlaced = false; // a panel that opens beside the map leaves every photograph where it is
     const watcher = new ResizeObserver(() => {
       if (!canvas.current) return; // it has just left
@@ -246,7 +242,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
         <button aria-label={t("smaller")} onClick={() => middle(1 / 1.5)}>−</button>
         <button onClick={whole}>{t("mapAll")}</button>
         <button aria-pressed={hand} class={hand ? "here" : ""} onClick={() => setHand(!hand)}>{t("mapMove")}</button>
-        <small>{t("mapHow")}</small>
+        <small class="hint">{t("mapHow")}</small>
       </div>
       <div class="plane">
         <canvas ref={canvas} tabIndex={0} role="img" aria-label={t("mapHow")} class={hand ? "hand" : ""}
@@ -264,9 +260,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
       </div>
       {shown.length > 0 && (
         <aside class="chosen" aria-label={t("selected", { n: desk.selected.size })}>
-          {shown.map((row) => (
-            <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} title={desk.label(row)} decoding="async" loading="lazy" />
-          ))}
+          {shown.map((row) => <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} title={desk.label(row)} decoding="async" loading="lazy" />)}
         </aside>
       )}
     </section>
