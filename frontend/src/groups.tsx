@@ -162,7 +162,7 @@ export function Groups({ desk }: { desk: Desk }) {
         {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
         {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
         <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />
-        <Choice label={t("show")} value={desk.filter} values={FILTERS} take={(each) => ((desk.filter = each), desk.changed())} />
+        <Choice label={t("show")} value={desk.filter} values={desk.hasKnown ? FILTERS : FILTERS.slice(0, 2)} take={(each) => ((desk.filter = each), desk.changed())} />
       </div>
       {desk.words && (
         <button class="link" onClick={() => desk.go("found", desk.words)}>
