@@ -11,12 +11,7 @@ export interface Group {
   near: number[];
 }
 
-export interface Told {
-  number: number;
-  kind: string;
-  count: number;
-  name: string | null;
-}
+export interface Told { number: number; kind: string; count: number; name: string | null }
 
 export interface Summary {
   revision: string;
@@ -39,11 +34,7 @@ export interface Answer extends Summary {
 }
 
 /** Of every photograph: its group, -1 or -2, how sure in 0..255, and flags. */
-export interface Columns {
-  group: Int32Array;
-  sure: Uint8Array;
-  flags: Uint8Array;
-}
+export interface Columns { group: Int32Array; sure: Uint8Array; flags: Uint8Array }
 
 /** What is different since the last photographs came: ids of groups, with sizes before and after, and rows. */
 export interface Change {
@@ -94,20 +85,11 @@ export interface Why {
 }
 
 /** Files in a folder of the photographs. */
-export interface Folder {
-  name: string;
-  rows: number[];
-}
+export interface Folder { name: string; rows: number[] }
 
-export interface Facts {
-  path: string;
-  date: string;
-}
+export interface Facts { path: string; date: string }
 
-export interface Skipped {
-  note: string;
-  files: string[];
-}
+export interface Skipped { note: string; files: string[] }
 
 export const SET = 1;
 export const NEWEST = 2;
@@ -119,11 +101,7 @@ export const COMING = -3; // a group that the server has not named yet
 export type Edit = { do: string; rows?: number[]; group?: number | null } & Record<string, unknown>;
 
 /** Whether two photographs are of one group, that of the second. */
-export interface Question {
-  first: number;
-  second: number;
-  group: number;
-}
+export interface Question { first: number; second: number; group: number }
 
 /** What the server would not do, in its words. */
 export class Refused extends Error {}
@@ -144,13 +122,13 @@ async function asked(path: string, options?: RequestInit): Promise<Response> {
   throw new Refused(answer.status === 409 ? (JSON.parse(text) as { error: string }).error : text);
 }
 
-export const get = async <T>(path: string): Promise<T> => (await asked(path)).json() as Promise<T>;
-
-/** The best ones, without those that were asked: rows of both photographs, as in `3-17`. */
-export const getQuestions = (asked: string[]): Promise<Question[]> => get(`questions?skip=${asked.join()}`);
+export const get = async <T>(path: string, options?: RequestInit): Promise<T> => (await asked(path, options)).json() as Promise<T>;
+export const post = <T>(path: string, body: object): Promise<T> => get(path, { method: "POST", body: JSON.stringify(body) });
+/** Numbers of every photograph: `map`, x and y of each in 0..1, or `dates`, seconds by the clock of its camera; NaN where nobody knows. */
+export const getBytes = async (path: string): Promise<ArrayBuffer> => (await asked(path)).arrayBuffer();
 
 export async function getColumns(): Promise<Columns> {
-  const content = await (await asked("columns")).arrayBuffer();
+  const content = await getBytes("columns");
   const n = content.byteLength / 6;
   return {
     group: new Int32Array(content, 0, n),
@@ -158,26 +136,6 @@ export async function getColumns(): Promise<Columns> {
     flags: new Uint8Array(content, 5 * n, n),
   };
 }
-
-/** Where every photograph lies on the map: x and y of each in 0..1, or NaN. */
-export const getPlaces = async (): Promise<Float32Array> => new Float32Array(await (await asked("map")).arrayBuffer());
-
-/** When every photograph was taken, in seconds by the clock of its camera; not a number where nobody knows. */
-export const getDates = async (): Promise<Float64Array> => new Float64Array(await (await asked("dates")).arrayBuffer());
-
-export const shownInFolder = async (row: number, generation: string): Promise<unknown> =>
-  asked("show_in_folder", { method: "POST", body: JSON.stringify({ row, generation }) });
-
-export const post = async (edit: Edit): Promise<Answer> =>
-  (await asked("edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
-
-/** Makes so many groups of what nobody has named or corrected. */
-export const regrouped = async (count: number): Promise<Answer> =>
-  (await asked("regroup", { method: "POST", body: JSON.stringify({ count }) })).json() as Promise<Answer>;
-
-/** Begins an export, or without a kind cancels the one that is written. */
-export const exported = async (kind: string | null): Promise<Progress | null> =>
-  (await asked("export", { method: "POST", body: JSON.stringify({ kind }) })).json() as Promise<Progress | null>;
 
 /** Takes small pictures as they come, in the order of the rows; an empty one is of a photograph that has none. */
 export async function getPictures(

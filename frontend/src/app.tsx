@@ -8,7 +8,7 @@ import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
 import { Grow } from "./grow";
 import { Choice, GroupList, Groups, Name, Offer } from "./groups";
-import { Actions, showWhy, Top } from "./layers";
+import { ACTIONS, Actions, Top } from "./layers";
 import { PhotoMap } from "./map";
 import { Quick, Same } from "./quick";
 import { t, Words } from "./texts";
@@ -91,18 +91,21 @@ function Bar({ desk }: { desk: Desk }) {
 }
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "byDate"], ["late", "byDateLate"]]; // prettier-ignore
-const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", away: "awayPhotos", aside: "asidePhotos", rare: "rarePhotos", alike: "alike", moved: "movedPhotos", doubted: "doubted" }; // prettier-ignore
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {
   const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
-  const title = TITLES[desk.place];
   const of = new URLSearchParams(location.hash.slice(1)).get("of") ?? "";
   const isOpen = desk.shown.some((row) => desk.isOpen(row));
+  const title = group ? <Name desk={desk} group={group} />
+    : desk.place === "group" ? "" // it has just gone
+    : desk.place === "folder" ? of || t("topFolder")
+    : desk.place === "found" ? t("found", { words: of })
+    : t(`${desk.place}Photos` as Words); // prettier-ignore
   return (
     <div class="head">
       <div class="row" data-area="tools">
-        <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : desk.place === "folder" ? of || t("topFolder") : t("found", { words: of })}</h2>
+        <h2>{title}</h2>
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
@@ -162,12 +165,12 @@ function mergeChosen(desk: Desk): void {
 export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void {
   if (event.isComposing || !desk.summary) return;
   if (event.key === "F6" && !desk.top) return event.preventDefault(), goToArea(root, event.shiftKey ? -1 : 1);
-  const inField = root.activeElement instanceof HTMLInputElement && root.activeElement.type !== "radio";
-  if (inField || root.activeElement instanceof HTMLSelectElement) return;
+  if (isTyping(root)) return;
   const rows = desk.rows;
   const sheet = desk.top && desk.top.kind !== "large";
   const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-  const key = plain ? event.key : `ctrl ${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`;
+  const pressed = event.key.length > 1 ? event.key : event.key.toLowerCase(); // Caps Lock changes no key
+  const key = `${plain ? "" : "ctrl "}${event.shiftKey && /^[lz]$/.test(pressed) ? "shift " : ""}${pressed}`;
   const always: Record<string, () => void> = {
     "ctrl z": () => void desk.back(),
     "ctrl shift z": () => void desk.back(true),
@@ -175,14 +178,8 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
   };
   const onPhotos: Record<string, () => void> = {
     "ctrl a": () => desk.selectAll(),
-    m: () => desk.open({ kind: "move", rows }),
-    g: () => void desk.gather(rows),
-    b: () => void desk.confirm(rows),
-    Delete: () => void desk.move(rows, null),
-    x: () => void desk.setAside(rows),
-    w: () => showWhy(desk),
-    i: () => showWhy(desk),
-    l: () => desk.go("alike", rows.join()),
+    ...Object.fromEntries(ACTIONS.map(([each, , act]) => [each, () => void act(desk, rows)])),
+    "shift l": () => desk.go("alike", rows.join(), desk.columns.group[rows[0]] < 0 ? {} : { in: String(desk.columns.group[rows[0]]) }),
     ".": () => void desk.again(),
     ...(desk.summary.can_write && { f: () => desk.open({ kind: "file", row: rows[0] }) }),
   };
@@ -202,6 +199,18 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
   event.preventDefault();
   act();
 }
+
+/** Looks for the photograph of a file that is dropped, or of a path that is pasted; several are meant to be added, and that is said. */
+export function onGiven(desk: Desk, event: Event, given: DataTransfer, root: ShadowRoot): void {
+  if (event.type !== "paste") event.preventDefault(); // the browser would leave the page for a file
+  if (event.type === "dragover" || !desk.summary || desk.top || isTyping(root)) return;
+  const found = given.files.length ? [...given.files].map((file) => file.name) : given.getData("text/plain").trim().split("\n");
+  const name = found[0].trim().replace(/^"|"$/g, "").split(/[\\/]/).at(-1)!;
+  if (found.length > 1) desk.isInside || desk.say("addHow");
+  else if (name) desk.go("found", found[0].startsWith("file:") ? decodeURIComponent(name) : name);
+}
+
+const isTyping = ({ activeElement }: ShadowRoot) => activeElement instanceof HTMLSelectElement || (activeElement instanceof HTMLInputElement && ["text", "search"].includes(activeElement.type));
 
 /** Lets the group that is shown be named, or the card that has the focus, or the first without a name. */
 function nameOne(desk: Desk, root: ShadowRoot): void {

@@ -23,8 +23,8 @@ export function Changed({ desk }: { desk: Desk }) {
       <Groups desk={desk} heading="newGroups" sizes={change.new.map((id) => [id, 0, 0])} />
       <Groups desk={desk} heading="grown" sizes={change.grown} />
       <Groups desk={desk} heading="shrunk" sizes={change.shrunk} />
-      <Photographs desk={desk} place="moved" heading="movedPhotos" rows={change.moved} />
-      <Photographs desk={desk} place="doubted" heading="doubted" rows={change.doubted} />
+      <Photographs desk={desk} place="moved" rows={change.moved} />
+      <Photographs desk={desk} place="doubted" rows={change.doubted} />
     </div>
   );
 }
@@ -47,15 +47,13 @@ function Groups({ desk, heading, sizes }: { desk: Desk; heading: Words; sizes: [
   );
 }
 
-function Photographs({ desk, place, heading, rows }: { desk: Desk; place: "moved" | "doubted"; heading: Words; rows: number[] }) {
+function Photographs({ desk, place, rows }: { desk: Desk; place: "moved" | "doubted"; rows: number[] }) {
   if (!rows.length) return null;
   return (
     <section>
-      <h3>{t(heading)} <small>{rows.length}</small></h3>
+      <h3>{t(`${place}Photos`)} <small>{rows.length}</small></h3>
       <div class="row">
-        {rows.slice(0, IN_ROW).map((row) => (
-          <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} />
-        ))}
+        {rows.slice(0, IN_ROW).map((row) => <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} />)}
         <button onClick={() => desk.go(place)}>{t("lookAtAll", { n: rows.length })}</button>
       </div>
     </section>

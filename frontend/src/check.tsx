@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./api";
 import { Desk } from "./desk";
 import { Offer } from "./groups";
-import { Keyed } from "./quick";
+import { Act, Buttons, Keyed } from "./quick";
 import { RightLine } from "./right";
 import { numbers, t } from "./texts";
 
@@ -52,21 +52,17 @@ export function Approve({ desk }: { desk: Desk }) {
     setFound({ from, to: end, pages, isBad: true });
   };
   const stop = () => setFound({ from, to: from, pages, isBad });
-  const keys: Record<string, () => void> = { Enter: right, x: wrong, s: stop };
+  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), stop]];
   if (isDone) return <p class="empty">{t("loading")}</p>;
   return (
-    <Keyed desk={desk} act={(event) => keys[event.key.length > 1 ? event.key : event.key.toLowerCase()]}>
+    <Keyed desk={desk} acts={acts}>
       <div class="screen">
         <h2 dir="auto">{t("approveHow", { name: group.name })}</h2>
         <ul class="page" aria-label={t("photos", { n: page.length })}>
-          {page.map((row) => (
-            <li key={row}><img src={desk.picture(row, 320)} alt={desk.name(row)} title={desk.name(row)} data-row={row} /></li>
-          ))}
+          {page.map((row) => <li key={row}><img src={desk.picture(row, 320)} alt={desk.name(row)} title={desk.name(row)} data-row={row} /></li>)}
         </ul>
         <p class="row foot">
-          <button class="primary" onClick={right}><kbd>Enter</kbd> {t("allRight", { n: page.length })}</button>
-          <button onClick={wrong}><kbd>X</kbd> {t("someWrong")}</button>
-          <button onClick={stop}><kbd>S</kbd> {t("enough")}</button>
+          <Buttons acts={acts} />
           <small>{t("approvedSoFar", { n: from, of: rows.length })}</small>
         </p>
       </div>
@@ -134,23 +130,25 @@ export function Check({ desk }: { desk: Desk }) {
     skipped.current = [...skipped.current, ...rows].slice(-MOST_SKIPPED);
     ask();
   };
-  const gather = () => void desk.gather(about).then(() => setPicked([]));
   const columns = () => getComputedStyle(grid.current!).gridTemplateColumns.split(" ").length;
   const go = (step: number) => () => setAt(Math.min(rows.length - 1, Math.max(0, at + step)));
-  const act = (event: KeyboardEvent) => {
-    const digit = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1];
-    if (digit && digit !== "0") return offered[Number(digit) - 1] === undefined ? undefined : () => say(offered[Number(digit) - 1]);
-    const keys: Record<string, () => void> = {
-      "0": () => say(null), Enter: () => void take(), " ": () => row !== undefined && pick(row, event.shiftKey), s: skip, n: gather,
-      m: () => desk.open({ kind: "move", rows: about }),
-      ArrowLeft: go(-1), ArrowRight: go(1), ArrowUp: go(-1 * columns()), ArrowDown: go(columns()),
-    }; // prettier-ignore
-    return keys[digit ?? (event.key.length > 1 ? event.key : event.key.toLowerCase())];
+  const point = (key: string, event: KeyboardEvent) => {
+    const target = offered[Number(key) - 1];
+    if (target !== undefined) return () => say(target);
+    const keys: Record<string, () => void> = { " ": () => row !== undefined && pick(row, event.shiftKey), ArrowLeft: go(-1), ArrowRight: go(1), ArrowUp: go(-1 * columns()), ArrowDown: go(columns()) };
+    return keys[key];
   };
   const others = rows.filter((each) => said.has(each)).length;
+  const acts: Act[] = [
+    ["Enter", t(others ? "checkDoOthers" : "checkDo", { n: rows.length - others, name: group.name }), take],
+    ["n", t("newGroup"), () => desk.gather(about).then(() => setPicked([]))],
+    ["m", t("moveTo"), () => desk.open({ kind: "move", rows: about })],
+    ["0", t("noGroup"), () => say(null)],
+    ["s", t("skip"), skip],
+  ];
   const where = (each: number) => (said.has(each) ? `→ ${desk.groupName(said.get(each)!)}` : desk.groupName(desk.columns.group[each]));
   return (
-    <Keyed desk={desk} act={act}>
+    <Keyed desk={desk} acts={acts} more={point}>
       <div class="screen">
         <h2 dir="auto">{t(screen.approved ? "checkHow" : "checkFirst", { name: group.name, n: screen.approved })}</h2>
         <p><RightLine desk={desk} /></p>
@@ -163,18 +161,14 @@ export function Check({ desk }: { desk: Desk }) {
           ))}
         </ul>
         <p class="row foot">
-          <button class="primary" onClick={() => void take()}><kbd>Enter</kbd> {t(others ? "checkDoOthers" : "checkDo", { n: rows.length - others, name: group.name })}</button>
-          <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
-          <button onClick={() => desk.open({ kind: "move", rows: about })}><kbd>M</kbd> {t("moveTo")}</button>
-          <button onClick={() => say(null)}><kbd>0</kbd> {t("noGroup")}</button>
-          <button onClick={skip}><kbd>S</kbd> {t("skip")}</button>
+          <Buttons acts={acts} />
         </p>
         <p class="row offered">
           {offered.map((id, index) => desk.byId.get(id) && (
             <Offer key={id} desk={desk} group={desk.byId.get(id)!} number={index + 1} onClick={() => say(id)} />
           ))}
         </p>
-        <small>{t("checkKeys")}</small>
+        <small class="hint">{t("checkKeys")}</small>
       </div>
     </Keyed>
   );

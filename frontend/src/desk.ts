@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getColumns, getDates, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, regrouped, Right, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, Right, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -73,7 +73,7 @@ export class Desk {
   private names = new Map<number, string[]>();
   private settling = 0;
   private fading = 0;
-  private sorting: number | null = null;
+  sorting: number | null = null; // the photograph that is sorted now, until a person goes on; another window does not take it away
   private left: number[] = []; // photographs that a correction took away from here, the last one last
   private lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
@@ -144,6 +144,7 @@ export class Desk {
     } else this.columns = await getColumns();
     this.pictures ??= new Pictures(summary.generation, () => this.changed());
     this.tally();
+    for (const group of summary.groups) if (!group.named) group.name = t("unnamedGroup", { id: String(group.id) });
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
@@ -186,7 +187,7 @@ export class Desk {
 
   /** When photographs were taken, once somebody wants to know. */
   get dates(): Float64Array | null {
-    return this.ask("dates", getDates);
+    return this.ask("dates", async () => new Float64Array(await getBytes("dates")));
   }
 
   name(row: number): string {
@@ -277,20 +278,20 @@ export class Desk {
 
   private rowsOf(place: Place): number[] {
     if (this.isRanked || place === "folder") return [...this.found];
+    const all = Array.from(this.columns.group.keys());
+    return all.filter((row) => !this.isGone(row, place) || (place === "desk" && row === this.sorting));
+  }
+
+  /** Whether a place does not hold a photograph, or not any more. */
+  isGone(row: number, place = this.place): boolean {
     const { group, flags } = this.columns;
-    const all = Array.from(group.keys());
-    const kept: Partial<Record<Place, (row: number) => boolean>> = {
-      group: (row) => group[row] === this.group,
-      none: (row) => group[row] === NOWHERE && !this.isAway(row),
-      new: (row) => Boolean(flags[row] & NEWEST) && group[row] !== ASIDE && !this.isAway(row),
-      all: (row) => !this.isAway(row),
-      away: (row) => this.isAway(row),
-      aside: (row) => group[row] === ASIDE && !this.isAway(row),
-      unsure: (row) => this.isUnsure(row),
-      desk: (row) => this.isOpen(row) || row === this.sorting,
-    };
-    const keep = kept[place];
-    return keep ? all.filter(keep) : all;
+    if (place === "group") return group[row] !== this.group;
+    if (place === "unsure") return !this.isUnsure(row);
+    if (place === "desk") return !this.isOpen(row);
+    if (this.isAway(row) !== (place === "away")) return ["none", "new", "all", "aside", "away"].includes(place);
+    if (place === "none") return group[row] !== NOWHERE;
+    if (place === "aside") return group[row] !== ASIDE;
+    return place === "new" && (!(flags[row] & NEWEST) || group[row] === ASIDE);
   }
 
   // What is shown
@@ -411,15 +412,6 @@ export class Desk {
     this.settling = window.setTimeout(() => this.show(), STAYS_MS);
   }
 
-  isGone(row: number): boolean {
-    if (this.place === "group") return this.columns.group[row] !== this.group;
-    if (this.place === "none") return this.columns.group[row] !== NOWHERE;
-    if (this.place === "aside") return this.columns.group[row] !== ASIDE;
-    if (this.place === "new") return this.columns.group[row] === ASIDE;
-    if (this.place === "desk") return !this.isOpen(row);
-    return this.place === "unsure" && !this.isUnsure(row);
-  }
-
   resize(factor: number): void {
     this.side = Math.min(320, Math.max(SMALLEST, Math.round(this.side * factor)));
     this.changed();
@@ -461,11 +453,6 @@ export class Desk {
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
     return !["groups", "desk", "approve", "check", "same", "map", "changed", "folders", "skipped"].includes(this.place);
-  }
-
-  /** The photograph that is sorted now, until a person goes on; another window does not take it away. */
-  get next(): number | null {
-    return this.sorting;
   }
 
   private openAfter(index: number): number | null {
@@ -529,12 +516,12 @@ export class Desk {
   // Corrections
 
   say(text: Words, values: Record<string, string | number> = {}): void {
-    this.tell(t(text, values));
-    this.fading = window.setTimeout(() => this.tell(""), SAID_MS);
+    this.tell(t(text, values), SAID_MS);
   }
 
-  private tell(text: string): void {
+  private tell(text: string, lasts = REFUSED_MS): void {
     clearTimeout(this.fading);
+    if (text) this.fading = window.setTimeout(() => this.tell(""), lasts);
     this.status = text;
     this.told++;
     this.changed();
@@ -547,7 +534,6 @@ export class Desk {
   /** Says what could not be done. */
   fail(error: unknown): void {
     this.tell(error instanceof Refused ? error.message : this.lostText);
-    this.fading = window.setTimeout(() => this.tell(""), REFUSED_MS);
   }
 
   /** Makes a correction, shown at once, and says what it did; what is refused is taken back. One of photographs ends their selection. */
@@ -562,7 +548,7 @@ export class Desk {
     if (selected.size) this.selected = new Set();
     this.changed();
     const slow = setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post(isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
+    const taken = post<Answer>("edit", isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -689,10 +675,12 @@ export class Desk {
     return later?.id ?? null;
   }
 
-  async merge(ids: number[], name: string): Promise<void> {
-    if (!(await this.edit({ do: "merge", groups: ids, name }, "merged", { n: ids.length, name }))) return;
+  /** Makes groups one; without a name it has none. */
+  async merge(ids: number[], name: string | null): Promise<void> {
+    if (!(await this.edit({ do: "merge", groups: ids, name }))) return;
     this.chosen.clear();
     const kept = ids.find((id) => this.byId.has(id));
+    this.say("merged", { n: ids.length, name: this.groupName(kept ?? null) });
     if (this.place === "group" && kept !== undefined && kept !== this.group) this.go("group", kept);
     this.changed();
   }
@@ -707,7 +695,7 @@ export class Desk {
 
   /** Makes fewer or more groups; what was named or corrected stays. */
   async regroup(count: number): Promise<void> {
-    const taken = regrouped(count).then((answer) => this.take(answer));
+    const taken = post<Answer>("regroup", { count }).then((answer) => this.take(answer));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;

@@ -1,6 +1,6 @@
 /** Photographs as files: their dates, their folders, the files themselves, and what was left out. */
 import { useMemo } from "preact/hooks";
-import { address, Facts, Folder, shownInFolder, Skipped } from "./api";
+import { address, Facts, Folder, post, Skipped } from "./api";
 import { onArrow } from "./areas";
 import { Desk } from "./desk";
 import { Cover } from "./groups";
@@ -20,10 +20,9 @@ export function FileSheet({ desk, row }: { desk: Desk; row: number }) {
       <p dir="auto">{facts?.path}</p>
       <p>{facts && (facts.date ? t("taken", { date: facts.date.replace("T", " ") }) : t("noDate"))}</p>
       <a class="button" href={address(`original/${desk.summary!.generation}/${row}`)} target="_blank" rel="noopener" autofocus>{t("openOriginal")}</a>
-      <button onClick={() => void shownInFolder(row, desk.summary!.generation).then(() => desk.say("shownInFolder"), (error) => desk.fail(error))}>{t("showInFolder")}</button>
+      <button onClick={() => void post("show_in_folder", { row, generation: desk.summary!.generation }).then(() => desk.say("shownInFolder"), (error) => desk.fail(error))}>{t("showInFolder")}</button>
       <button disabled={!facts} onClick={() => void copy(facts!.path)}>{t("copyPath")}</button>
       <button onClick={() => void copy(name)}>{t("copyName")}</button>
-      <button onClick={() => desk.close()}>{t("close")}</button>
     </Sheet>
   );
 }

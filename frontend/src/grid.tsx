@@ -102,7 +102,7 @@ export function Grid({ desk }: { desk: Desk }) {
   }
   return (
     <div class="scroll" ref={box} onScroll={() => (setSharp(false), look())}>
-      {n === 0 && <p class="empty">{t("empty")}</p>}
+      {n === 0 && <p class="empty">{t("empty")} {desk.place === "found" && !desk.isInside && t("addHow")}</p>}
       <div
         class="cells"
         data-area="main"
@@ -122,13 +122,7 @@ export function Grid({ desk }: { desk: Desk }) {
   );
 }
 
-interface CellProps {
-  desk: Desk;
-  index: number;
-  left: number;
-  top: number;
-  cell: number;
-}
+interface CellProps { desk: Desk; index: number; left: number; top: number; cell: number }
 
 function Cell({ desk, index, left, top, cell }: CellProps) {
   const row = desk.shown[index];

@@ -32,9 +32,7 @@ export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Pick<Group
   const rows = group.cover.slice(0, most);
   return (
     <span class={`cover n${rows.length}`} aria-hidden="true">
-      {rows.map((row, place) => (
-        <img key={row} src={desk.picture(row, most > 1 && place === 0 ? 320 : 128)} alt="" loading="lazy" decoding="async" draggable={false} />
-      ))}
+      {rows.map((row, place) => <img key={row} src={desk.picture(row, most > 1 && place === 0 ? 320 : 128)} alt="" loading="lazy" decoding="async" draggable={false} />)}
     </span>
   );
 }
@@ -65,7 +63,7 @@ export function Name({ desk, group, tabIndex }: { desk: Desk; group: Group; tabI
   if (desk.naming === group.id) return <NameField key={group.id} desk={desk} group={group} />;
   return (
     <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" tabIndex={tabIndex} onClick={() => ((desk.naming = group.id), desk.changed())}>
-      {group.name}
+      {group.name}{!group.named && ` · ${t("nameIt")}`}
     </button>
   );
 }
@@ -107,9 +105,7 @@ function NameField({ desk, group }: { desk: Desk; group: Group }) {
       <input ref={field} value={typed} dir="auto" maxLength={100} placeholder={t("nameIt")} aria-label={t("nameOf")} onInput={(event) => setTyped(event.currentTarget.value)} onKeyDown={onKeyDown} onBlur={leave} />
       {offered.length > 0 && (
         <span class="offers">
-          {offered.map((each) => (
-            <Offer key={each.id} desk={desk} group={each} note={each.size} onMouseDown={(event) => (event.preventDefault(), void desk.rename(group.id, each.name))} />
-          ))}
+          {offered.map((each) => <Offer key={each.id} desk={desk} group={each} note={each.size} onMouseDown={(event) => (event.preventDefault(), void desk.rename(group.id, each.name))} />)}
         </span>
       )}
     </span>
@@ -135,11 +131,7 @@ export function Choice<T extends string>({ label, value, values, take }: { label
     <label class="choice">
       <span>{label}</span>
       <select aria-label={label} value={value} onChange={(event) => take(event.currentTarget.value as T)}>
-        {values.map(([each, words]) => (
-          <option key={each} value={each}>
-            {t(words)}
-          </option>
-        ))}
+        {values.map(([each, words]) => <option key={each} value={each}>{t(words)}</option>)}
       </select>
     </label>
   );
@@ -170,7 +162,7 @@ export function Groups({ desk }: { desk: Desk }) {
         {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
         {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
         <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />
-        <Choice label={t("show")} value={desk.filter} values={FILTERS} take={(each) => ((desk.filter = each), desk.changed())} />
+        <Choice label={t("show")} value={desk.filter} values={desk.hasKnown ? FILTERS : FILTERS.slice(0, 2)} take={(each) => ((desk.filter = each), desk.changed())} />
       </div>
       {desk.words && (
         <button class="link" onClick={() => desk.go("found", desk.words)}>
@@ -225,7 +217,7 @@ function Alike({ desk }: { desk: Desk }) {
   );
 }
 
-const PLACES: ["unsure" | "new" | "none" | "all" | "aside" | "away", Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"], ["aside", "asidePhotos"], ["away", "awayPhotos"]]; // prettier-ignore
+const COUNTED = ["unsure", "new", "none", "all", "aside", "away"] as const;
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {
@@ -233,18 +225,16 @@ function Places({ desk }: { desk: Desk }) {
   return (
     <>
       {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
-      {PLACES.map(([place, words]) => {
+      {COUNTED.map((place) => {
         const n = desk.counts[place];
         if (!n || (place === "new" && !desk.summary!.stage)) return null;
         return (
           <button key={place} class={`place${desk.place === place ? " here" : ""}`} onClick={() => desk.go(place)} {...(place === "none" ? dropsOn(desk, null) : {})}>
-            {t(words)} <small>{n}</small>
+            {t(`${place}Photos`)} <small>{n}</small>
           </button>
         );
       })}
-      <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>
-        {t("rarePhotos")}
-      </button>
+      <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>{t("rarePhotos")}</button>
       {desk.summary!.can_write && <button class="place" onClick={() => desk.go("folders")}>{t("folders")}</button>}
       {skipped > 0 && <button class="place" onClick={() => desk.go("skipped")}>{t("skipped")} <small>{skipped}</small></button>}
     </>
@@ -259,9 +249,7 @@ export function GroupList({ desk }: { desk: Desk }) {
   return (
     <nav class="list" aria-label={t("groups")} data-area="list">
       <div class="places">
-        <button class="place" onClick={() => desk.go("groups")}>
-          ‹ {t("groups")}
-        </button>
+        <button class="place" onClick={() => desk.go("groups")}>‹ {t("groups")}</button>
         <Places desk={desk} />
       </div>
       <ul onKeyDown={onArrow}>

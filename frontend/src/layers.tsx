@@ -1,7 +1,7 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
 import { ComponentChildren, CSSProperties } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { About, address, exported, get, Group, Progress, Why } from "./api";
+import { About, address, get, Group, post, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
 import { FileSheet } from "./file";
@@ -9,7 +9,8 @@ import { DissolveSheet, RegroupSheet } from "./sheets";
 import { percent, t, Words } from "./texts";
 import { Zoom, ZoomKeys } from "./zoom";
 
-export function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
+/** What lies above the page, with `act`, its main button, beside the one that closes it; one without a title brings its own. */
+export function Sheet({ desk, name, label, title = label, act, children }: { desk: Desk; name: string; label: string; title?: string; act?: ComponentChildren; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const before = useRef(desk.told).current;
   useLayoutEffect(() => {
@@ -27,6 +28,7 @@ export function Sheet({ desk, name, label, title = label, children }: { desk: De
     >
       {title && <h2>{title}</h2>}
       {children}
+      {title && <p class="row">{act}<button onClick={() => desk.close()}>{t("close")}</button></p>}
       <p class="status" role="status" aria-label={t("status")}>{desk.told > before ? desk.status : ""}</p>
     </dialog>
   );
@@ -37,13 +39,12 @@ export function Top({ desk }: { desk: Desk }) {
   if (!top) return null;
   const key = `${desk.layers.length} ${top.kind}`;
   if (top.kind === "large") return <Large key={key} desk={desk} layer={top} />;
-  if (top.kind === "take") return <TakeSheet key={key} desk={desk} />;
   if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
   if (top.kind === "dissolve") return <DissolveSheet key={key} desk={desk} id={top.id} />;
   if (top.kind === "file") return <FileSheet key={key} desk={desk} row={top.row} />;
-  if (top.kind === "regroup") return <RegroupSheet key={key} desk={desk} />;
   if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
-  return <HelpSheet key={key} desk={desk} />;
+  const Plain = { take: TakeSheet, regroup: RegroupSheet, keys: HelpSheet }[top.kind];
+  return <Plain key={key} desk={desk} />;
 }
 
 /** The keys, and what found the groups. */
@@ -52,11 +53,7 @@ function HelpSheet({ desk }: { desk: Desk }) {
   return (
     <Sheet desk={desk} name="sheet help" label={t("help")} title={t("keys")}>
       <ul class="keys">
-        {t("keyList").split(" · ").map((line) => (
-          <li key={line}>
-            <kbd>{line.split(": ")[0]}</kbd> {line.split(": ")[1]}
-          </li>
-        ))}
+        {t("keyList").split(" · ").map((line) => <li key={line}><kbd>{line.split(": ")[0]}</kbd> {line.split(": ")[1]}</li>)}
       </ul>
       {about && (
         <section class="about">
@@ -67,7 +64,6 @@ function HelpSheet({ desk }: { desk: Desk }) {
           {about.card && <p><a href={about.card} target="_blank" rel="noopener noreferrer">{t("card")}</a></p>}
         </section>
       )}
-      <p class="row"><button onClick={() => desk.close()}>{t("close")}</button></p>
     </Sheet>
   );
 }
@@ -80,9 +76,7 @@ export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?
     const image = new Image();
     image.src = desk.picture(row, 1600);
     void image.decode().then(() => current && setSharp(row), () => undefined);
-    return () => {
-      current = false;
-    };
+    return () => void (current = false);
   }, [row]);
   return <img class="photo" data-row={row} src={src ?? desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} style={style} draggable={!src} />;
 }
@@ -128,22 +122,25 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
   );
 }
 
-/** What can be done with the selection, or with the photograph that is large. */
+/** What can be done with photographs: the key, what its button says, and what both do. */
+export const ACTIONS: [string, Words, (desk: Desk, rows: number[]) => unknown][] = [
+  ["m", "moveTo", (desk, rows) => desk.open({ kind: "move", rows })],
+  ["g", "newGroup", (desk, rows) => desk.gather(rows)],
+  ["b", "belongs", (desk, rows) => desk.confirm(rows)],
+  ["x", "asideDo", (desk, rows) => desk.setAside(rows)],
+  ["Delete", "takeOut", (desk, rows) => desk.move(rows, null)],
+  ["w", "why", (desk) => showWhy(desk)],
+  ["l", "alikeDo", (desk, rows) => desk.go("alike", rows.join())],
+];
+
+/** The buttons for the selection, or for the photograph that is large. */
 export function Actions({ desk }: { desk: Desk }) {
-  return (
-    <>
-      <button title="M" onClick={() => desk.open({ kind: "move", rows: desk.rows })}>{t("moveTo")}</button>
-      <button title="G" onClick={() => void desk.gather(desk.rows)}>{t("newGroup")}</button>
-      <button title="B" onClick={() => void desk.confirm(desk.rows)}>{t("belongs")}</button>
-      <button title="X" onClick={() => void desk.setAside(desk.rows)}>{t("asideDo")}</button>
-      <button title="Del" onClick={() => void desk.move(desk.rows, null)}>{t("takeOut")}</button>
-      {desk.rows.length === 1 && <button title="W" onClick={() => showWhy(desk)}>{t("why")}</button>}
-      <button title="L" onClick={() => desk.go("alike", desk.rows.join())}>{t("alikeDo")}</button>
-    </>
-  );
+  const { rows } = desk;
+  const due = ACTIONS.filter(([key]) => key !== "w" || rows.length === 1);
+  return <>{due.map(([key, words, act]) => <button key={key} title={key === "Delete" ? "Del" : key.toUpperCase()} onClick={() => void act(desk, desk.rows)}>{t(words)}</button>)}</>;
 }
 
-export function showWhy(desk: Desk): void {
+function showWhy(desk: Desk): void {
   const top = desk.top;
   if (top?.kind === "large") top.why = !top.why;
   else if (desk.rows.length) desk.open({ kind: "large", row: desk.rows[0], why: true });
@@ -164,9 +161,7 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
       <p>{text}</p>
       {why.like.length > 0 && <p>{t("whyLike")}</p>}
       <span class="row">
-        {why.like.map((each) => (
-          <img key={each} src={desk.picture(each, 128)} alt={desk.name(each)} />
-        ))}
+        {why.like.map((each) => <img key={each} src={desk.picture(each, 128)} alt={desk.name(each)} />)}
       </span>
       <p>{t("whyOthers")}</p>
       {why.others.filter((each) => each.id !== why.group).slice(0, 4).map(({ id, like }) => {
@@ -188,9 +183,7 @@ export function useAnswer<T>(path: string, revision = 0): T | null {
   useEffect(() => {
     let current = true;
     void get<T>(path).then((answer) => current && setFound({ path, answer }));
-    return () => {
-      current = false;
-    };
+    return () => void (current = false);
   }, [path, revision]);
   return found?.path === path ? found.answer : null;
 }
@@ -229,9 +222,7 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
       <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")}
         role="combobox" aria-expanded="true" aria-autocomplete="list" aria-controls="targets" aria-activedescendant={at <= last ? `target-${at}` : undefined} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
       <div class="targets" id="targets" role="listbox" aria-label={t("groups")} ref={list}>
-        {offered.map((group, index) => (
-          <Offer key={group.id} desk={desk} group={group} note={group.size} {...option(index)} onClick={() => take(group.id)} />
-        ))}
+        {offered.map((group, index) => <Offer key={group.id} desk={desk} group={group} note={group.size} {...option(index)} onClick={() => take(group.id)} />)}
         {words && !exact && (
           <button {...option(offered.length)} onClick={() => take(null)}>
             {t("newNamed", { name: typed.trim() })}
@@ -244,12 +235,7 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
 
 const ASKED_AGAIN_MS = 500;
 
-const WAYS: [string, Words][] = [
-  ["folders", "takeFolders"],
-  ["sidecars", "takeSidecars"],
-  ["publish", "takePublish"],
-  ["publish-parquet", "takeParquet"],
-];
+const WAYS: [string, Words][] = [["folders", "takeFolders"], ["sidecars", "takeSidecars"], ["publish", "takePublish"], ["publish-parquet", "takeParquet"]]; // prettier-ignore
 
 /** What can be taken away, and how far it is written. */
 function TakeSheet({ desk }: { desk: Desk }) {
@@ -270,13 +256,11 @@ function TakeSheet({ desk }: { desk: Desk }) {
     const timer = setInterval(look, ASKED_AGAIN_MS);
     return () => clearInterval(timer);
   }, [isWriting]);
-  const begin = (kind: string | null) => show(exported(kind)).catch((error: Error) => desk.fail(error));
+  const begin = (kind: string | null) => show(post("export", { kind })).catch((error: Error) => desk.fail(error));
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
-      {WAYS.map(([kind, words]) => (
-        <button key={kind} disabled={isWriting} onClick={() => void begin(kind)}>{t(words)}</button>
-      ))}
+      {WAYS.map(([kind, words]) => <button key={kind} disabled={isWriting} onClick={() => void begin(kind)}>{t(words)}</button>)}
       <div role="status" aria-label={t("takeProgress")}>
         {isWriting && (
           <p class="row">
@@ -287,7 +271,6 @@ function TakeSheet({ desk }: { desk: Desk }) {
         {progress?.told.map((line) => <p key={line} dir="auto">{line}</p>)}
         {progress?.problem && <p class="problem" dir="auto">{progress.problem}</p>}
       </div>
-      <p class="row"><button onClick={() => desk.close()}>{t("close")}</button></p>
     </Sheet>
   );
 }
@@ -301,28 +284,24 @@ function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
   const size = groups.reduce((sum, group) => sum + group.size, 0);
   const merge = () => {
     desk.close();
-    void desk.merge(groups.map((group) => group.id), name);
+    void desk.merge(groups.map((group) => group.id), groups.some((group) => !group.named && group.name === name) ? null : name);
   };
   const listed = groups.some((group) => group.name === name);
   return (
-    <Sheet desk={desk} name="sheet wide" label={t("mergeTitle", { n: groups.length })}>
+    <Sheet desk={desk} name="sheet wide" label={t("mergeTitle", { n: groups.length })} act={<button class="primary" autofocus disabled={groups.length < 2 || !name.trim()} onClick={merge}>{t("mergeDo", { n: size })}</button>}>
       <fieldset class="sides">
         <legend>{t("mergeName")}</legend>
         {groups.map((group) => (
           <label key={group.id} class={`side${group.name === name ? " here" : ""}`}>
             <Cover desk={desk} group={group} />
             <span>
-              <input type="radio" name="survivor" checked={group.name === name} onChange={() => setName(group.name)} /> <b dir="auto">{group.name}</b>{" "}
+              <input type="radio" name="survivor" disabled={best.named && !group.named} checked={group.name === name} onChange={() => setName(group.name)} /> <b dir="auto">{group.name}</b>{" "}
               <small>{group.size}</small>
             </span>
           </label>
         ))}
       </fieldset>
       <input class="wide" value={listed ? "" : name} dir="auto" maxLength={100} placeholder={t("otherName")} aria-label={t("otherName")} onInput={(event) => setName(event.currentTarget.value || best.name)} />
-      <p class="row">
-        <button class="primary" autofocus disabled={groups.length < 2 || !name.trim()} onClick={merge}>{t("mergeDo", { n: size })}</button>
-        <button onClick={() => desk.close()}>{t("close")}</button>
-      </p>
     </Sheet>
   );
 }

@@ -1,6 +1,6 @@
 /** All photographs on a plane, like beside like; a line drawn around some selects them. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { getPlaces, NOWHERE } from "./api";
+import { getBytes, NOWHERE } from "./api";
 import { Desk } from "./desk";
 import { t } from "./texts";
 
@@ -10,12 +10,9 @@ const THUMBS = 150;
 const IN_SIDE = 60;
 const MARKS = 15_000;
 const DIM = 0.35; // of what is not selected
+const SIGN = 40; // side of the picture that stands for a group
 
-interface View {
-  x: number;
-  y: number;
-  scale: number;
-}
+interface View { x: number; y: number; scale: number }
 
 interface Mark {
   canvas: HTMLCanvasElement;
@@ -42,7 +39,7 @@ function mark(id: number): Mark {
 }
 
 /** Rows inside a line, given as x and y in turn. */
-export function inside(places: Float32Array, line: number[]): number[] {
+function inside(places: Float32Array, line: number[]): number[] {
   const found: number[] = [];
   const xs = line.filter((_, at) => at % 2 === 0);
   const [left, right] = [Math.min(...xs), Math.max(...xs)];
@@ -80,7 +77,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     setView({ x: (clientWidth - scale) / 2, y: (clientHeight - scale) / 2, scale });
   };
   useEffect(() => {
-    void getPlaces().then(setPlaces);
+    void getBytes("map").then((content) => setPlaces(new Float32Array(content)));
     let isPlaced = false; // a panel that opens beside the map leaves every photograph where it is
     const watcher = new ResizeObserver(() => {
       if (!canvas.current) return; // it has just left
@@ -122,7 +119,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     if (!marks.current.has(id)) marks.current.set(id, mark(id));
     return marks.current.get(id)!;
   };
-  /** Paints dots, or marks where fewer are in view, or pictures where few are; and names. */
+  /** Paints dots, or marks where fewer are in view, or pictures where few are; and what stands for the groups. */
   const paint = (onto: HTMLCanvasElement, only: Set<number> | null) => {
     [onto.width, onto.height] = [width * devicePixelRatio, height * devicePixelRatio];
     if (!places || !onto.width || !onto.height) return;
@@ -136,7 +133,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     if (seen.length > MARKS) dots(pen, places, only);
     pen.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
     if (seen.length <= MARKS) each(pen, seen, places, only);
-    names(pen, getComputedStyle(canvas.current!), places);
+    signs(pen, getComputedStyle(canvas.current!), places, !only && seen.length > THUMBS);
   };
   /** So many that a shape could not be told from another: squares of three pixels. */
   const dots = (pen: CanvasRenderingContext2D, at: Float32Array, only: Set<number> | null) => {
@@ -168,21 +165,27 @@ export function PhotoMap({ desk }: { desk: Desk }) {
       else pen.drawImage(markOf(desk.columns.group[row]).canvas, x - side / 2, y - side / 2, side, side);
     }
   };
-  const names = (pen: CanvasRenderingContext2D, style: CSSStyleDeclaration, at: Float32Array) => {
+  /** The surest photograph of each group where it lies, and the name below it. */
+  const signs = (pen: CanvasRenderingContext2D, style: CSSStyleDeclaration, at: Float32Array, isPictured: boolean) => {
     pen.font = `600 13px ${style.fontFamily}`;
     pen.textAlign = "center";
     pen.lineWidth = 4;
     pen.strokeStyle = style.getPropertyValue("--back");
     pen.fillStyle = style.getPropertyValue("--text");
-    const taken: [number, number, number][] = []; // a name that would lie on one of a larger group is left out
+    const taken: [number, number, number][] = []; // one that would lie on that of a larger group is left out
     for (const { cover, name } of [...desk.summary!.groups].sort((a, b) => b.size - a.size)) {
       if (!cover.length) continue;
       const [x, y] = [at[2 * cover[0]] * view.scale + view.x, at[2 * cover[0] + 1] * view.scale + view.y];
-      const half = pen.measureText(name).width / 2 + 3;
-      if (taken.some(([left, top, wide]) => Math.abs(left - x) < wide + half && Math.abs(top - y) < 17)) continue;
+      if (!(x > 0 && y > 0 && x < width && y < height)) continue;
+      const half = Math.max(SIGN, pen.measureText(name).width) / 2 + 3;
+      if (taken.some(([left, top, wide]) => Math.abs(left - x) < wide + half && Math.abs(top - y) < SIGN + 19)) continue;
       taken.push([x, y, half]);
-      pen.strokeText(name, x, y);
-      pen.fillText(name, x, y);
+      const picture = isPictured ? pictureOf(cover[0]) : null;
+      const high = picture ? (SIGN * picture.naturalHeight) / picture.naturalWidth : 0;
+      if (picture) pen.drawImage(picture, x - SIGN / 2, y - high / 2, SIGN, high);
+      const middle = Math.max(half, Math.min(width - half, x)); // whole, at the edge too
+      pen.strokeText(name, middle, y + high / 2 + 13);
+      pen.fillText(name, middle, y + high / 2 + 13);
     }
   };
   const pictureOf = (row: number): HTMLImageElement | null => {
@@ -234,6 +237,13 @@ export function PhotoMap({ desk }: { desk: Desk }) {
   return (
     <section class="map" aria-label={t("map")} data-painted={painted}
       onKeyDown={(event) => (space.current ||= event.key === " ")} onKeyUp={() => (space.current = false)}>
+      <div class="row mapkeys">
+        <button aria-label={t("larger")} onClick={() => middle(1.5)}>+</button>
+        <button aria-label={t("smaller")} onClick={() => middle(1 / 1.5)}>−</button>
+        <button onClick={whole}>{t("mapAll")}</button>
+        <button aria-pressed={hand} class={hand ? "here" : ""} onClick={() => setHand(!hand)}>{t("mapMove")}</button>
+        <small class="hint">{t("mapHow")}</small>
+      </div>
       <div class="plane">
         <canvas ref={canvas} tabIndex={0} role="img" aria-label={t("mapHow")} class={hand ? "hand" : ""}
           onPointerDown={(event) => (canvas.current!.setPointerCapture(event.pointerId), setHover(-1), (line.current = hand || space.current ? [] : place(event)))}
@@ -247,19 +257,10 @@ export function PhotoMap({ desk }: { desk: Desk }) {
             <figcaption>{desk.groupName(desk.columns.group[hover])}</figcaption>
           </figure>
         )}
-        <div class="row mapkeys">
-          <button aria-label={t("larger")} onClick={() => middle(1.5)}>+</button>
-          <button aria-label={t("smaller")} onClick={() => middle(1 / 1.5)}>−</button>
-          <button onClick={whole}>{t("mapAll")}</button>
-          <button aria-pressed={hand} class={hand ? "here" : ""} onClick={() => setHand(!hand)}>{t("mapMove")}</button>
-          <small>{t("mapHow")}</small>
-        </div>
       </div>
       {shown.length > 0 && (
         <aside class="chosen" aria-label={t("selected", { n: desk.selected.size })}>
-          {shown.map((row) => (
-            <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} title={desk.label(row)} decoding="async" loading="lazy" />
-          ))}
+          {shown.map((row) => <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} title={desk.label(row)} decoding="async" loading="lazy" />)}
         </aside>
       )}
     </section>

@@ -4,10 +4,7 @@ import { getPictures } from "./api";
 const AT_ONCE = 64;
 const KEPT = 2000;
 
-interface Pack {
-  rows: Set<number>;
-  stop: AbortController;
-}
+interface Pack { rows: Set<number>; stop: AbortController }
 
 export class Pictures {
   private urls = new Map<string, string>(); // of blobs, the one that was looked at longest ago first

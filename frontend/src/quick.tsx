@@ -1,25 +1,34 @@
 /** Photographs sorted by keyboard: one after another, or two side by side; what helps most comes first. */
 import { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { getQuestions, Question } from "./api";
+import { get, Question } from "./api";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
 import { Photo, useWhy } from "./layers";
 import { RightLine } from "./right";
 import { t } from "./texts";
 
+/** A key, a digit of any row or a letter of any case; what its button says; and what both do. */
+export type Act = [key: string, text: string, act: () => unknown];
+
+export const Buttons = ({ acts }: { acts: Act[] }) => (
+  <>{acts.map(([key, text, act]) => <button key={key} class={key === "Enter" ? "primary" : ""} onClick={() => void act()}><kbd>{key.length > 1 ? key : key.toUpperCase()}</kbd> {text}</button>)}</>
+);
+
 interface KeyedProps {
   desk: Desk;
-  act: (event: KeyboardEvent) => (() => void) | undefined; // what a key does
+  acts: Act[];
+  more?: (key: string, event: KeyboardEvent) => (() => void) | undefined; // what keys without a button do
   children: ComponentChildren;
 }
 
 /** Takes keys of its own as soon as it is there. */
-export function Keyed({ desk, act, children }: KeyedProps) {
+export function Keyed({ desk, acts, more, children }: KeyedProps) {
   const onKeyDown = (event: KeyboardEvent) => {
-    const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : act(event);
+    const key = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1] ?? (event.key.length > 1 ? event.key : event.key.toLowerCase());
+    const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : (acts.find(([each]) => each === key)?.[2] ?? more?.(key, event));
     if (!done) return;
-    done();
+    void done();
     event.preventDefault();
     event.stopPropagation();
   };
@@ -42,21 +51,18 @@ function Where({ desk, row }: { desk: Desk; row: number }) {
 
 /** One photograph after another, least sure first and now and then one at random; a key says where it belongs. */
 export function Quick({ desk }: { desk: Desk }) {
-  const row = desk.next;
+  const row = desk.sorting;
   const why = useWhy(desk, row ?? 0);
   if (row === null) return <p class="empty">{desk.within !== null && desk.right?.row !== null ? t("loading") : t("deskDone")} <RightLine desk={desk} /></p>;
   const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
-  const gather = () => void desk.gather([row]);
-  const takeOut = () => void desk.move([row], null);
-  const act = (event: KeyboardEvent) => {
-    const digit = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1];
-    const target = digit ? offered[Number(digit) - 1] : event.key === "Enter" ? offered[0] : undefined;
-    if (target) return () => void desk.move([row], target.id);
-    const keys: Record<string, () => void> = { n: gather, s: () => desk.skip() };
-    return digit === "0" ? takeOut : keys[event.key];
+  const acts: Act[] = [["n", t("newGroup"), () => desk.gather([row])], ["0", t("noGroup"), () => desk.move([row], null)]];
+  if (desk.within === null) acts.push(["s", t("skip"), () => desk.skip()]);
+  const choose = (key: string) => {
+    const target = offered[key === "Enter" ? 0 : Number(key) - 1];
+    return target && (() => void desk.move([row], target.id));
   };
   return (
-    <Keyed desk={desk} act={act}>
+    <Keyed desk={desk} acts={acts} more={choose}>
       <div class="stage">
         <Photo desk={desk} row={row} />
         <div class="caption">
@@ -67,15 +73,13 @@ export function Quick({ desk }: { desk: Desk }) {
       </div>
       <div class="answers">
         {offered.map((group, index) => group && (
-          <Offer key={group.id} desk={desk} group={group} most={3} number={index + 1} onClick={() => void desk.move([row], group.id)} />
+          <Offer key={group.id} desk={desk} group={group} most={3} number={index + 1} class={`offer${group.id === desk.columns.group[row] ? " here" : ""}`} onClick={() => void desk.move([row], group.id)} />
         ))}
         <p class="row">
-          <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
-          <button onClick={takeOut}><kbd>0</kbd> {t("noGroup")}</button>
-          {desk.within === null && <button onClick={() => desk.skip()}><kbd>S</kbd> {t("skip")}</button>}
+          <Buttons acts={acts} />
           <button onClick={() => desk.go("same")}>{t("sameOrDifferent")}</button>
         </p>
-        <small>{t("deskKeys")}</small>
+        <small class="hint">{t("deskKeys")}</small>
       </div>
     </Keyed>
   );
@@ -86,7 +90,7 @@ export function Same({ desk }: { desk: Desk }) {
   const [left, setLeft] = useState<Question[] | null>(null);
   const seen = useRef<string[]>([]);
   const busy = useRef(false);
-  const ask = () => getQuestions(seen.current).then(setLeft, (error) => desk.fail(error));
+  const ask = () => get<Question[]>(`questions?skip=${seen.current.join()}`).then(setLeft, (error) => desk.fail(error));
   const question = left?.[0];
   const group = question && desk.byId.get(question.group);
   const isOpen = question && group && desk.columns.group[question.second] === question.group;
@@ -101,13 +105,13 @@ export function Same({ desk }: { desk: Desk }) {
     else setLeft(left.slice(1));
     busy.current = false;
   };
-  const keys: Record<string, () => void> = { y: () => void next(true), x: () => void next(false), s: () => void next() };
+  const acts: Act[] = [["y", t("same"), () => next(true)], ["x", t("different"), () => next(false)], ["s", t("skip"), () => next()]];
   if (!left) return <p class="empty">{t("loading")}</p>;
   if (question && !isOpen) // another window was quicker: the next one is asked for, so that no key is about what was not seen
     return <p class="empty">{t("sameElsewhere")} <button autofocus onClick={() => void ask()}>{t("goOn")}</button></p>;
   if (!question || !group) return <p class="empty">{t("sameDone")} <button onClick={() => desk.go("desk")}>{t("oneByOne")}</button></p>;
   return (
-    <Keyed desk={desk} act={(event) => keys[event.key.toLowerCase()]}>
+    <Keyed desk={desk} acts={acts}>
       <div class="stage pair">
         <Photo desk={desk} row={question.first} />
         <Photo desk={desk} row={question.second} />
@@ -117,13 +121,8 @@ export function Same({ desk }: { desk: Desk }) {
       <div class="answers">
         <p><b>{t("sameHow", { name: group.name })}</b></p>
         <Cover desk={desk} group={group} most={3} />
-        <p class="row">
-          <button onClick={keys.y}><kbd>Y</kbd> {t("same")}</button>
-          <button onClick={keys.x}><kbd>X</kbd> {t("different")}</button>
-          <button onClick={keys.s}><kbd>S</kbd> {t("skip")}</button>
-        </p>
+        <p class="row"><Buttons acts={acts} /></p>
         <p class="row"><button onClick={() => desk.go("desk")}>{t("oneByOne")}</button></p>
-        <small>{t("sameKeys")}</small>
       </div>
     </Keyed>
   );

@@ -14,7 +14,6 @@ export function DissolveSheet({ desk, id }: { desk: Desk; id: number }) {
       <button autofocus onClick={() => take(() => desk.dissolve(id, true))}>{t("toNearest")}</button>
       <button onClick={() => take(() => desk.dissolve(id, false))}>{t("toNone")}</button>
       <button onClick={() => take(() => desk.setAside([], id))}>{t("toAside")}</button>
-      <button onClick={() => desk.close()}>{t("close")}</button>
     </Sheet>
   );
 }
@@ -32,7 +31,7 @@ export function RegroupSheet({ desk }: { desk: Desk }) {
     setBusy(false);
   };
   return (
-    <Sheet desk={desk} name="sheet" label={t("regroup")}>
+    <Sheet desk={desk} name="sheet" label={t("regroup")} act={<button class="primary" disabled={isBusy || count === now} onClick={() => void regroup()}>{t("regroupDo", { n: count })}</button>}>
       <p>{about?.estimate && t(low < high ? "estimate" : "estimateSure", { count: seemed, low, high })} {t("regroupHow")}</p>
       <label class="row">
         {t("fewer")}
@@ -40,10 +39,6 @@ export function RegroupSheet({ desk }: { desk: Desk }) {
         {t("more")} <b>{count}</b>
       </label>
       {isBusy && <p class="row"><progress aria-label={t("looking")} /> {t("looking")}</p>}
-      <p class="row">
-        <button class="primary" disabled={isBusy || count === now} onClick={() => void regroup()}>{t("regroupDo", { n: count })}</button>
-        <button onClick={() => desk.close()}>{t("close")}</button>
-      </p>
     </Sheet>
   );
 }

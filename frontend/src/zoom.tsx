@@ -21,9 +21,10 @@ export function Zoom({ desk, row, keys }: { desk: Desk; row: number; keys: { cur
   const isHere = useRef(true);
   useEffect(() => () => void (isHere.current = false), []);
 
-  const fits = () => {
+  /** How large a picture is that fits: the file itself, once it is here, since a preview is up to a pixel narrower or wider. */
+  const fits = (of = original ?? box.current!.querySelector("img")!) => {
     const { clientWidth: w, clientHeight: h } = box.current!;
-    const { naturalWidth, naturalHeight } = box.current!.querySelector("img")!;
+    const { naturalWidth, naturalHeight } = of;
     const scale = Math.min(w / naturalWidth, h / naturalHeight);
     return { w, h, width: naturalWidth * scale, height: naturalHeight * scale };
   };
@@ -58,7 +59,7 @@ export function Zoom({ desk, row, keys }: { desk: Desk; row: number; keys: { cur
   const toPixels = async (x = 0, y = 0) => {
     if (view.factor !== 1) return place(1, 0, 0);
     const image = (desk.summary!.can_write ? await load() : null) ?? box.current?.querySelector("img");
-    if (image && isHere.current) zoom(image.naturalWidth / devicePixelRatio / fits().width, x, y);
+    if (image && isHere.current) zoom(image.naturalWidth / devicePixelRatio / fits(image).width, x, y);
   };
   const at = (event: MouseEvent): [number, number] => {
     const { left, top, width, height } = box.current!.getBoundingClientRect();
@@ -69,7 +70,7 @@ export function Zoom({ desk, row, keys }: { desk: Desk; row: number; keys: { cur
     take: (key) => {
       const { w, h } = fits();
       const ways: Record<string, [number, number]> = { ArrowLeft: [w, 0], ArrowRight: [-w, 0], ArrowUp: [0, h], ArrowDown: [0, -h] };
-      if (key === "z") void toPixels();
+      if (key.toLowerCase() === "z") void toPixels();
       else if (key === "+" || key === "=") zoom(view.factor * STEP);
       else if (key === "-") zoom(Math.max(1, view.factor / STEP));
       else if (ways[key] && view.factor > 1) place(view.factor, view.x + ways[key][0] / 5, view.y + ways[key][1] / 5);

@@ -91,7 +91,7 @@ def test_a_visit_from_the_first_click_to_the_end(
 ) -> None:
     page = visit.page
     opened(page, server)
-    assert names(page)[:2] == ["discovered 0", "discovered 1"]
+    assert names(page)[:2] == ["Group 0 · name it", "Group 1 · name it"]
     desk(page, ".card .name").first.click()  # one click, and typing
     page.keyboard.type(HOSTILE)
     page.keyboard.press("Enter")

@@ -51,9 +51,9 @@ def open_command(options: argparse.Namespace) -> None:
     out = folder if is_project else _place_beside(folder, options.out)
     if (url := workbench.address_of(out)) is not None:
         print(f"{out} is open already: {url}", flush=True)
-        if not is_project:
-            logger.info("Photographs that came since are looked for when it is closed and opened again.")
         _show(url, options)
+        if not is_project:
+            _find_groups(folder, out, options)
         return
     if is_project and (options.bit_depth or options.max_megapixels or options.image_roots):
         logger.warning(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.workbench import OpenPage, address_of
 from tests.browsing import watch
+from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 from tests.discovery.workbench.test_page import CHOSEN, WIDE, Person, first_group
@@ -67,6 +70,24 @@ def test_open_looks_where_no_new_photographs_can_be_taken_in(
     arguments = ["open", str(found_once / "album"), "--out", str(project), "--no-browser"]
     assert main(arguments) == 0
     assert "can only be looked at" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
+    found_once: Path, project: Path, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    album = shutil.copytree(found_once / "album", tmp_path / "album")
+    arguments = ["open", str(album), "--model", str(tiny_backbone), "--out", str(project), "--no-browser"]
+    with closing(OpenPage(project)) as page:
+        page.start()
+        window = Window(page)
+        before = window.get("state")
+        shutil.copy(write_pictures(tmp_path / "more", [5]) / "5-005.png", album)
+        assert main(arguments) == 0
+        assert page.url in capsys.readouterr().out
+        after = window.get("state")
+    assert after["photos"] == before["photos"] + 1
+    assert after["generation"] != before["generation"]  # windows load the page again
 
 
 @pytest.mark.slow
@@ -151,3 +172,34 @@ def test_photographs_are_printed_without_what_is_around_them(person: Person, pro
     boxes = [each.bounding_box() for each in person.page.locator(".cell").all()]
     assert len({(box["x"], box["y"]) for box in boxes}) == len(boxes) > 3
     person.page.emulate_media(media="screen")
+
+
+GIVE = """([kind, names, text]) => {
+    const given = new DataTransfer();
+    for (const name of names) given.items.add(new File(["x"], name));
+    given.setData("text/plain", text);
+    const options = { bubbles: true, cancelable: true, composed: true, dataTransfer: given, clipboardData: given };
+    const event = kind === "paste" ? new ClipboardEvent(kind, options) : new DragEvent(kind, options);
+    const at = document.querySelector("promptccd-desk").shadowRoot.querySelector(".main");
+    at.dispatchEvent(event);
+    return event.defaultPrevented; }"""
+
+
+def test_a_file_that_is_dropped_or_whose_path_is_pasted_is_found(person: Person) -> None:
+    def given(kind: str, *names: str, text: str = "") -> bool:
+        return bool(person.page.evaluate(GIVE, [kind, names, text]))
+
+    assert given("dragover", "1-008.png")  # or the browser leaves the page for it
+    assert given("drop", "1-008.png")
+    person.page.locator('.cell[aria-label^="1-008.png"]').wait_for()
+    assert person.page.locator(".cell").count() == 1
+    for text in ("/a/b/0-007.png", '"C:\\a\\0-007.png"', "file:///a%20b/0-007.png"):
+        person.go("view=groups")
+        given("paste", text=text)
+        person.page.locator('.cell[aria-label^="0-007.png"]').wait_for()
+    given("paste", text="/a/nowhere.jpg")
+    person.page.locator(".empty").filter(has_text="run promptccd open again").wait_for()
+    person.go("view=groups")
+    assert given("drop", "a.jpg", "b.jpg")
+    person.said("run promptccd open again")
+    assert person.page.evaluate("location.hash") == "#view=groups"
