@@ -95,8 +95,9 @@ class KnownCategories:
 class GroupingProblem:
     """The checked input of `group_images`, sorted by key, so that the order of the images cannot matter.
 
-    More images than a tree is made of stay as they are given, and their features stay where they are: the sample that
-    decides is drawn by key, and the order is left to matter in how sums over all images are rounded.
+    More images than a tree is made of stay as they are given, and their features stay where they are. What is drawn of
+    them is drawn by key: their order is left to matter in how sums are rounded, and in which of the images that people
+    spoke of is looked at first.
 
     Attributes:
         features: ``(N, D)`` unit features.
@@ -418,7 +419,7 @@ def _in_stream(
     free[problem.units.settled[0]] = False
     assert problem.earlier is not None
     stream = Stream(
-        some_of(problem.units.points, free.nonzero()[:, 0]),
+        some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0])),
         problem.earlier,
         earlier.stages,
         problem.held,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints
-from promptccd.clustering.feature_rows import Points, some_of
+from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.errors import DataError
 
 ANSWER_WORTH = (
@@ -78,6 +78,12 @@ class Units:
     def of_images(self, values: Tensor) -> Tensor:
         """What belongs to each unit ``(M,)``, for each image ``(N,)``."""
         return values if self.unit_of_image is None else values[self.unit_of_image]
+
+    def by_key(self, rows: Tensor) -> Tensor:
+        """Some of the units in an order that their keys alone decide, for draws that go by place."""
+        if not isinstance(self.points, FeatureRows):  # they are sorted by key
+            return rows
+        return rows[torch.from_numpy(self.digests[rows.cpu().numpy()].argsort()).to(rows.device)]
 
     @cached_property
     def digests(self) -> np.ndarray:
