@@ -124,6 +124,7 @@ def test_a_mapped_file_is_grouped_where_it_lies(crowd, few, tmp_path):
         group_images(mapped, [*keys[:-1], keys[0]], nothing, next_id=0)
 
 
+@pytest.mark.slow
 def test_they_take_little_memory_beside_their_features(few, monkeypatch):
     few(1_000)
     for module in (units, assignment):
