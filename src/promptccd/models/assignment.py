@@ -120,7 +120,7 @@ class Assignment:
     second_ids: Tensor
     second_distances: Tensor
     strange: Tensor
-    keys: tuple[str, ...] = ()
+    keys: Sequence[str] = ()
 
     @property
     def known_ids(self) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ def assign(
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,
-        keys=tuple(keys),
+        keys=keys,
         **joined,
     )
 

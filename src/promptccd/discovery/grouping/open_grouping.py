@@ -295,7 +295,8 @@ def _check(
     """Refuse input that does not fit together."""
     if not len(points):
         raise DataError("Expected at least one image to group, got none: give a folder with readable images.")
-    same_hash = len(np.unique(key_digests(keys, range(len(keys))))) < len(keys)
+    digests = np.sort(key_digests(keys, range(len(keys))))
+    same_hash = bool((digests[1:] == digests[:-1]).any())
     if len(keys) != len(points) or (same_hash and len(set(keys)) < len(keys)):
         raise DataError(
             f"Expected one key per image, all distinct, got {len(set(keys))} different among {len(keys)} keys for "

@@ -220,6 +220,8 @@ def make_units(
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers ``(N,)`` of equal values, the first ones first, and the row that each number ``(M,)`` is first in."""
+    if (values[1:] > values[:-1]).all():  # without moments of several images, there is nothing to sort
+        return np.arange(len(values)), np.arange(len(values))
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = first.argsort()
     return order.argsort()[inverse], first[order]
@@ -228,7 +230,7 @@ def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
     """64 bits ``(M,)`` of the hash of each of these keys: as good as drawn, but the same wherever a key stands."""
     hashes = (hashlib.blake2b(keys[row].encode(), digest_size=8).digest() for row in rows)
-    return np.frombuffer(b"".join(hashes), np.uint64)
+    return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
 
 
 def _with_moments(
