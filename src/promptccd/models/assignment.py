@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.models.feature_rows import Points
+from .feature_rows import Points
 
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
