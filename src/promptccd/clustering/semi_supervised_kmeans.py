@@ -235,7 +235,20 @@ def as_features(values: Array, name: str) -> Tensor:
     """
     if not isinstance(values, Tensor):
         values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
-    values = values.detach() if values.dtype in (torch.float32, torch.float64) else values.float()
+    return as_matrix(values if values.dtype in (torch.float32, torch.float64) else values.float(), name)
+
+
+def as_matrix(values: Array, name: str) -> Tensor:
+    """Features as a tensor ``(N, D)`` of their own type; a file that is mapped stays on disk, and must not be written.
+
+    Raises:
+        DataError: as `as_features` does.
+    """
+    if not isinstance(values, Tensor):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            values = torch.from_numpy(np.require(values, requirements=["C"]))
+    values = values.detach()
     if values.ndim != 2:
         raise DataError(f"Expected {name} of shape (N, D), got {tuple(values.shape)}.")
     bad = (~finite_rows(values)).nonzero()

@@ -19,6 +19,7 @@ from torch import Tensor
 from promptccd.clustering.category_count import CountEstimate
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
+from promptccd.models.feature_rows import Points
 
 # Expected number of categories that open in a stage although nothing is new, by the union bound over all places that
 # are tried, which is loose; and in all stages together, most of it in the first ones, in which most is new.
@@ -97,7 +98,7 @@ class Stream:
         seed: of all draws.
     """
 
-    points: Tensor
+    points: Points
     earlier: Tensor
     stages: Tensor
     held: Tensor
@@ -141,8 +142,12 @@ class Stream:
     def _compared(self, span: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Images of the last stages and of those before."""
         is_late = self.stages > self.stage - span
-        late, before = torch.cat([self.earlier[is_late], self.points]), self.earlier[~is_late]
-        return _drawn(late, MOST_LATE, draw), _drawn(before, MOST_EARLIER, draw)
+        old, before = self.earlier[is_late], self.earlier[~is_late]
+        rows = _drawn(torch.arange(len(old) + len(self.points)), MOST_LATE, draw)
+        late = old.new_empty(len(rows), old.shape[1])
+        is_old = rows < len(old)
+        late[is_old], late[~is_old] = old[rows[is_old]], self.points[rows[~is_old] - len(old)]
+        return late, _drawn(before, MOST_EARLIER, draw)
 
     def _ranked(
         self, late: Tensor, before: Tensor, new: Tensor, draw: np.random.Generator

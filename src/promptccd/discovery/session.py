@@ -340,7 +340,9 @@ class DiscoverySession:
             self._estimate = CountEstimate.known(max(1, self.num_categories))
             return self.change
         keys = [stage.keys[row] for row in rows]
-        images = NewImages(keys, self.features[rows], self.moments[rows], self._constraints(), stage.stage)
+        whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
+        features = self.features if whole else self.features[rows]
+        images = NewImages(keys, features, self.moments[rows], self._constraints(), stage.stage)
         change, estimate = self._grouping(self.remembered).group(images, num_categories)
         if num_categories is None or self._estimate is None:
             self._estimate = estimate

@@ -198,7 +198,7 @@ class StageGrouping:
             constraints=images.constraints,
             seed=self._seed,
             temperature=self._temperature,
-            moments=first[moment].tolist(),
+            moments=first[moment],
         )
 
     def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:
@@ -231,5 +231,5 @@ def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
         np.stack(list(prototypes.values())),
         settled=range(first_free),
         confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
-        features=torch.cat([part.features for part in parts]).numpy(),
+        features=(torch.cat([part.features for part in parts]) if parts[1:] else parts[0].features).numpy(),
     )

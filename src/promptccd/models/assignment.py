@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .feature_rows import Points
+
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
 # mutant 2 to 1, 20 to 19: how many images are looked at together: memory and speed, never the result
@@ -118,7 +120,7 @@ class Assignment:
     second_ids: Tensor
     second_distances: Tensor
     strange: Tensor
-    keys: tuple[str, ...] = ()
+    keys: Sequence[str] = ()
 
     @property
     def known_ids(self) -> tuple[int, ...]:
@@ -147,7 +149,7 @@ _OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_
 
 
 def assign(
-    features: Tensor,
+    features: Points,
     prototypes: Tensor,
     ids: Sequence[int],
     *,
@@ -161,7 +163,7 @@ def assign(
     """Assign images to the nearest prototypes, or to those that are given.
 
     Args:
-        features: unit features ``(N, D)``.
+        features: unit features ``(N, D)``; of rows that are read when they are asked for, the result has the matrix.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
         temperature: of the confidences, in squared distance; a known spread has its own.
@@ -176,22 +178,23 @@ def assign(
     numbers = torch.tensor([*ids, -1], device=prototypes.device)
     # mutant 1 to 2: one block more, without images
     blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
-    parts = [
-        _of_images(
+    joined: dict[str, Any] = {}
+    for block in blocks:
+        part = _of_images(
             _distances(features[block], prototypes, temperature, spread),
             numbers,
             None if rows is None else rows[block],
             None if decided is None else decided[block],
         )
-        for block in blocks
-    ]
-    joined: dict[str, Any] = {name: torch.cat([part[name] for part in parts]) for name in _OF_IMAGES}
+        joined = joined or {name: each.new_empty(len(features)) for name, each in part.items()}
+        for name, each in part.items():
+            joined[name][block] = each
     return Assignment(
-        features=features,
+        features=features if isinstance(features, Tensor) else features.matrix,
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,
-        keys=tuple(keys),
+        keys=keys,
         **joined,
     )
 

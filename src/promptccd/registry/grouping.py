@@ -78,6 +78,8 @@ class StageGroups:
         """The images in clusters, and the keys of those that wait."""
         clusters = np.asarray(self.clusters, dtype=np.int64)
         placed, waiting = np.flatnonzero(clusters != WAITS), np.flatnonzero(clusters == WAITS)
+        if not len(waiting):  # of millions of images the copies below take gigabytes
+            return replace(self, clusters=clusters), []
         inside = replace(
             self,
             keys=[self.keys[row] for row in placed.tolist()],

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans
 from promptccd.clustering.kmeans_restarts import sum_rows
-from promptccd.data.randomness import numpy_generator
+from promptccd.data.randomness import seed_of
 from promptccd.discovery.grouping.units import Units
 from promptccd.models.assignment import squared_distances
 
@@ -50,8 +50,10 @@ class UnitGroups:
 
 def in_nearest(units: Units, centres: Tensor) -> UnitGroups:
     """Every unit in the nearest of the groups it may be in."""
-    parts = [squared_distances(units.points[block], centres).min(1) for block in units.blocks(len(centres))]
-    labels, costs = torch.cat([part.indices for part in parts]), torch.cat([part.values for part in parts])
+    costs = centres.new_empty(len(units.points))
+    labels = torch.empty_like(costs, dtype=torch.int64)
+    for block in units.blocks(len(centres)):
+        costs[block], labels[block] = squared_distances(units.points[block], centres).min(1)
     limited = units.constrained
     labels, stuck = units.place(labels, squared_distances(units.points[limited], centres))
     moved = torch.cat([limited, units.settled[0]])
@@ -61,20 +63,28 @@ def in_nearest(units: Units, centres: Tensor) -> UnitGroups:
 
 def means(units: Units, labels: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
     """Weighted mean of each group ``(K, D)``, zero where it has no unit, and its weight ``(K,)``."""
-    order = labels.argsort(stable=True)
-    sums = sum_rows(units.points, order, units.weights[order], labels.bincount(minlength=num_groups))
+    sums = torch.zeros(num_groups, units.points.shape[1], dtype=torch.float64, device=labels.device)
+    for start in range(0, len(labels), MOST_SAMPLED):  # at most so many are added up in float32
+        block = slice(start, start + MOST_SAMPLED)
+        order = labels[block].argsort(stable=True)
+        sizes = labels[block].bincount(minlength=num_groups)
+        sums += sum_rows(units.points[block], order, units.weights[block][order], sizes)
     weights = units.weights.new_zeros(num_groups).index_add_(0, labels, units.weights)
-    return sums / weights.clamp(min=1)[:, None], weights
+    return (sums / weights.clamp(min=1)[:, None]).to(units.points.dtype), weights
 
 
 def lloyd(units: Units, centres: Tensor, num_held: int, most: int = MOST_ITERATIONS) -> UnitGroups:
-    """k-means from these centres until no unit moves; the first centres stay, and so do those of empty groups."""
+    """k-means from these centres until no unit moves; the first centres stay, and so do those of empty groups.
+
+    Of more units than a tree is made of, a thousandth may still move: the last ones would take most of the steps.
+    """
     found = in_nearest(units, centres)
+    settled = len(found.labels) // 1_000 if len(found.labels) > MOST_SAMPLED else 0
     for _ in range(most):
         moved, weights = means(units, found.labels, len(centres))
         moved = torch.where(weights[:, None] > 0, moved, found.centres)
         after = in_nearest(units, torch.cat([centres[:num_held], moved[num_held:]]))
-        if torch.equal(after.labels, found.labels):
+        if (after.labels != found.labels).sum() <= settled:
             return after
         found = after
     return found
@@ -100,6 +110,7 @@ class GroupTree:
 
     Attributes:
         units: the sampled ones, in principal components.
+        points: theirs.
         share: of the features' variance that the components hold.
         fewest_groups: smallest number that the tree can be cut into.
         most_groups: largest such number.
@@ -110,9 +121,10 @@ class GroupTree:
         self.rows = _sampled(units, seed)
         sampled = units.points[self.rows]
         origin, axes = _components(torch.cat([sampled, held]))
-        self.units = _without_answers(units, self.rows, (sampled - origin) @ axes)
+        self.points = (sampled - origin) @ axes
+        self.units = _without_answers(units, self.rows, self.points)
         whole = (sampled - origin).square().sum()
-        self.share = float(self.units.points.square().sum() / whole) if whole > 0 else 1.0
+        self.share = float(self.points.square().sum() / whole) if whole > 0 else 1.0
         self.held = (held - origin) @ axes
         opened, weights = pinned_means(units, len(held), num_opened)
         self.opened = (opened - origin) @ axes
@@ -185,11 +197,15 @@ class GroupTree:
 
 
 def _sampled(units: Units, seed: int) -> Tensor:
-    """Rows of the units that a tree is made of, ascending; those that people have settled are among them."""
+    """Rows of the units that a tree is made of; those that people have settled are among them."""
     if len(units.points) <= MOST_SAMPLED:
         return torch.arange(len(units.points))
-    drawn = numpy_generator("sampled units", seed).permutation(len(units.points))[:MOST_SAMPLED]
-    return torch.from_numpy(np.union1d(drawn, np.array(list(units.pinned), dtype=np.int64)))
+    # Each seed has other smallest ones, and they are the same ones in the same order wherever the images stand.
+    draws = units.digests * np.uint64(2 * seed_of("sampled units", seed) + 1)
+    draws[list(units.pinned)] = 0
+    most = min(MOST_SAMPLED + len(units.pinned), len(draws))
+    rows = draws.argpartition(most - 1)[:most]
+    return torch.from_numpy(rows[np.lexsort((units.digests[rows], draws[rows]))])
 
 
 def _without_answers(units: Units, rows: Tensor, points: Tensor) -> Units:

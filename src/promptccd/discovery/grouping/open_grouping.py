@@ -9,19 +9,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.clustering.category_count import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.constraints import GroupingConstraints
-from promptccd.clustering.semi_supervised_kmeans import Array, as_features
+from promptccd.clustering.semi_supervised_kmeans import Array, as_features, as_matrix
 from promptccd.clustering.stream import EarlierImages, Stream
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places
 from promptccd.discovery.grouping.held_kmeans import (
     MOST_ITERATIONS,
+    MOST_SAMPLED,
     GroupTree,
     UnitGroups,
     lloyd,
@@ -30,10 +31,11 @@ from promptccd.discovery.grouping.held_kmeans import (
 )
 from promptccd.discovery.grouping.silhouettes import METHOD, estimate_in_trees
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
-from promptccd.discovery.grouping.units import Units, make_units, refusal
+from promptccd.discovery.grouping.units import Units, key_digests, make_units, refusal
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
+from promptccd.models.feature_rows import FeatureRows, Points, some_of
 from promptccd.registry.grouping import WAITS
 
 logger = logging.getLogger(__name__)
@@ -93,9 +95,13 @@ class KnownCategories:
 class GroupingProblem:
     """The checked input of `group_images`, sorted by key, so that the order of the images cannot matter.
 
+    More images than a tree is made of stay as they are given, and their features stay where they are. What is drawn of
+    them is drawn by key: their order is left to matter in how sums are rounded, and in which of the images that people
+    spoke of is looked at first.
+
     Attributes:
         features: ``(N, D)`` unit features.
-        order: ``(N,)`` position of each in the input.
+        order: ``(N,)`` position of each in the input; `None` if they stay.
         keys: of the images, sorted by those of the first images of their moments.
         units: images that move together; whitened if the spread of known categories was measured.
         known: the categories that exist.
@@ -117,21 +123,26 @@ class GroupingProblem:
         next_id: int,
         constraints: GroupingConstraints | None,
         temperature: float,
-        moments: Sequence[int] | None = None,
+        moments: Sequence[int] | np.ndarray | None = None,
     ):
-        points = as_features(features, "features").float()
+        points = as_matrix(features, "features")
         _check(points, keys, known, next_id, temperature)
         constraints = constraints or GroupingConstraints()
         self.known, self.next_id, self.temperature = known, next_id, temperature
-        first = range(len(keys)) if moments is None else moments
-        # By first images, so that the others of a moment change nothing for those.
-        ordered = sorted(range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row]))
-        self.order = torch.tensor(ordered)
-        self.keys = [keys[row] for row in self.order.tolist()]
-        self.features = points[self.order.to(points.device)]
-        F.normalize(self.features, dim=1, out=self.features)
+        self.features: Points = FeatureRows(points)
+        self.keys, self.order = keys, None
+        if len(keys) <= MOST_SAMPLED:
+            first = [*range(len(keys))] if moments is None else [int(each) for each in moments]
+            # By first images, so that the others of a moment change nothing for those.
+            ordered = sorted(
+                range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row])
+            )
+            self.keys, self.order = [keys[row] for row in ordered], torch.tensor(ordered)
+            self.features = self.features[self.order.to(points.device)]
+            moments = [first[row] for row in ordered]
 
-        present = {constraints.component_of(key) for key in keys}
+        spoken_of = constraints.keys
+        present = {constraints.component_of(key) for key in self.keys if key in spoken_of}
         pins = constraints.component_pins()
         self.opened = tuple(sorted({pins[each] for each in present & pins.keys()} - set(known.ids)))
         groups = {category: group for group, category in enumerate((*known.ids, *self.opened))}
@@ -143,15 +154,17 @@ class GroupingProblem:
                 return None
             return len(groups) + category - next_id - sum(next_id <= each < category for each in self.opened)
 
-        self.held, in_metric = as_features(known.prototypes, "prototypes").to(self.features), self.features
-        self.earlier = None if known.earlier is None else known.earlier.features.to(self.features)
+        self.held, in_metric = (
+            as_features(known.prototypes, "prototypes").to(points.device).float(),
+            self.features,
+        )
+        self.earlier = None if known.earlier is None else known.earlier.features.to(self.held)
         if known.spread is not None:
             whitener = known.spread.whitener.to(self.held)
-            self.held, in_metric = self.held @ whitener, in_metric @ whitener
+            self.held = self.held @ whitener
+            in_metric = FeatureRows(points, whitener) if self.order is None else self.features[:] @ whitener
             self.earlier = None if self.earlier is None else self.earlier @ whitener
-        self.units = make_units(
-            in_metric, self.keys, constraints, group_of_category, [first[row] for row in ordered]
-        )
+        self.units = make_units(in_metric, self.keys, constraints, group_of_category, moments)
 
     @property
     def fewest(self) -> int:
@@ -226,26 +239,26 @@ class GroupingProblem:
             spread = spread.of([*range(len(self.held)), *[None] * num_new])
         settled = torch.zeros(len(self.units.points), dtype=torch.bool)
         settled[self.units.settled[0]] = True
-        images = self.units.unit_of_image
         assigned = assign(
             self.features,
             prototypes.double(),
             self.ids(len(prototypes)),
             temperature=self.temperature,
             spread=spread,
-            rows=found.labels[images],
-            decided=settled.to(images.device)[images],
+            rows=self.units.of_images(found.labels),
+            decided=self.units.of_images(settled.to(found.labels.device)),
             num_known=len(self.held),
             keys=self.keys,
         )
-        return assigned.select(self.order.argsort())
+        return assigned if self.order is None else assigned.select(self.order.argsort())
 
     def waiting(self, found: Assignment) -> Assignment:
         """The same, but images that are more likely of no category have none: their `category_ids` are -1.
 
         Those that people spoke of stay where they are, and so do images that move with one that fits.
         """
-        units = self.units.unit_of_image[self.order.argsort()].cpu()
+        units = self.units.of_images(torch.arange(len(self.units.points), device=self.held.device)).cpu()
+        units = units if self.order is None else units[self.order.argsort()]
         stays = torch.zeros(len(self.units.points), dtype=torch.bool)
         stays[units[~found.strange.cpu()]] = True
         stays[self.units.settled[0]] = stays[self.units.constrained] = True
@@ -258,6 +271,8 @@ def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:
     """The same without empty groups; the first so many stay even if they are empty."""
     used = found.labels.bincount(minlength=len(found.centres)) > 0
     used[:num_fixed] = True
+    if used.all():
+        return found
     return replace(found, centres=found.centres[used], labels=(used.cumsum(0) - 1)[found.labels])
 
 
@@ -280,7 +295,9 @@ def _check(
     """Refuse input that does not fit together."""
     if not len(points):
         raise DataError("Expected at least one image to group, got none: give a folder with readable images.")
-    if len(keys) != len(points) or len(set(keys)) != len(keys):
+    digests = np.sort(key_digests(keys, range(len(keys))))
+    same_hash = bool((digests[1:] == digests[:-1]).any())
+    if len(keys) != len(points) or (same_hash and len(set(keys)) < len(keys)):
         raise DataError(
             f"Expected one key per image, all distinct, got {len(set(keys))} different among {len(keys)} keys for "
             f"{len(points)} images: leave out copies of an image."
@@ -308,7 +325,7 @@ def group_images(
     constraints: GroupingConstraints | None = None,
     seed: int = 0,
     temperature: float = 0.1,
-    moments: Sequence[int] | None = None,
+    moments: Sequence[int] | np.ndarray | None = None,
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
@@ -326,7 +343,8 @@ def group_images(
     the images they are about.
 
     Args:
-        features: ``(N, D)``, as a model returns them; normalised here.
+        features: ``(N, D)``, as a model returns them; normalised here. Of more than `MOST_SAMPLED` images they are read
+            block by block and never copied as a whole, so they may be a `numpy.memmap`, of float16 too.
         keys: of the images, distinct.
         known: the categories that exist.
         num_categories: K, known ones included; `None` estimates it. If the images have fewer distinct features, fewer
@@ -376,7 +394,7 @@ def _dense(
     """Dense groups where nothing is known and nobody said anything, and they stand apart better than those found."""
     if len(problem.held) or bool(problem.units.answered.any()) or len(tree.rows) < len(problem.units.points):
         return None
-    places = dense_places(tree.units.points, found.labels)
+    places = dense_places(tree.points, found.labels)
     if places is None:
         return None
     inside, count = places.groups >= 0, int(places.groups.max()) + 1
@@ -402,7 +420,12 @@ def _in_stream(
     free[problem.units.settled[0]] = False
     assert problem.earlier is not None
     stream = Stream(
-        problem.units.points[free], problem.earlier, earlier.stages, problem.held, earlier.newest, seed
+        some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0])),
+        problem.earlier,
+        earlier.stages,
+        problem.held,
+        earlier.newest,
+        seed,
     )
     new = stream.opened()
     found = problem.beside(new.centres)

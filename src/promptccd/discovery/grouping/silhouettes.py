@@ -150,7 +150,7 @@ def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[Coun
 
 def _scores(tree: GroupTree, count: int, held_spreads: Tensor) -> tuple[float, float]:
     """Silhouette and log-likelihood of a cut; the variances of known categories are those in its components."""
-    found, points = tree.cut(count), tree.units.points
+    found, points = tree.cut(count), tree.points
     return (
         silhouette(points, found.labels, found.centres, held_spreads),
         log_likelihood(found.costs, found.labels, count - tree.num_held, points.shape[1]),

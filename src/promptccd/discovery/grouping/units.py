@@ -5,7 +5,8 @@ Images of one moment are a unit that lies where its first image does, so that a 
 Letters: N images, M units, D width, K groups.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import DataError
+from promptccd.models.feature_rows import FeatureRows, Points, some_of
 
 ANSWER_WORTH = (
     5.0  # an image that an answer is about counts like so many: it was shown because others are like it
@@ -31,18 +33,20 @@ class Units:
         points: ``(M, D)``, mean feature of each unit, over the first images of its moments.
         weights: ``(M,)``, moments in each; one with an image that a constraint names counts 5 times.
         sizes: ``(M,)``, moments in each.
-        unit_of_image: ``(N,)`` int64.
-        names: key of one image of each unit, for messages.
+        unit_of_image: ``(N,)`` int64, units numbered by their first images; `None` where each image is a unit.
+        keys: of the images.
+        firsts: ``(M,)`` row of the first image of each unit.
         pinned: group of each unit that a person has settled.
         banned: groups that a unit must not be in.
         rivals: units that a unit must be apart from, symmetric.
     """
 
-    points: Tensor
+    points: Points
     weights: Tensor
     sizes: Tensor
-    unit_of_image: Tensor
-    names: Sequence[str]
+    unit_of_image: Tensor | None
+    keys: Sequence[str]
+    firsts: np.ndarray | range
     pinned: Mapping[int, int]
     banned: Mapping[int, frozenset[int]]
     rivals: Mapping[int, frozenset[int]]
@@ -70,6 +74,21 @@ class Units:
             torch.tensor(list(self.pinned), dtype=torch.int64),
             torch.tensor(list(self.pinned.values()), dtype=torch.int64),
         )
+
+    def of_images(self, values: Tensor) -> Tensor:
+        """What belongs to each unit ``(M,)``, for each image ``(N,)``."""
+        return values if self.unit_of_image is None else values[self.unit_of_image]
+
+    def by_key(self, rows: Tensor) -> Tensor:
+        """Some of the units in an order that their keys alone decide, for draws that go by place."""
+        if not isinstance(self.points, FeatureRows):  # they are sorted by key
+            return rows
+        return rows[torch.from_numpy(self.digests[rows.cpu().numpy()].argsort()).to(rows.device)]
+
+    @cached_property
+    def digests(self) -> np.ndarray:
+        """`key_digests` of the first images ``(M,)``."""
+        return key_digests(self.keys, self.firsts)
 
     def blocks(self, num_groups: int) -> Iterator[slice]:
         """All units, in blocks whose distances to so many groups fit into one table."""
@@ -115,11 +134,11 @@ class Units:
 
 
 def make_units(
-    points: Tensor,
+    points: Points,
     keys: Sequence[str],
     constraints: GroupingConstraints,
     group_of_category: Callable[[int], int | None],
-    moments: Sequence[int] | None = None,
+    moments: Sequence[int] | np.ndarray | None = None,
 ) -> Units:
     """Units of the images under the constraints; constraints on absent images alone are left out.
 
@@ -132,28 +151,37 @@ def make_units(
             things of them; `None` if each image is a moment of its own.
     """
     spoken_of = constraints.keys
-    moments = range(len(keys)) if moments is None else moments
-    constraints = _with_moments(constraints, keys, moments)
-    components = [constraints.component_of(key) for key in keys]
-    place: dict[str, int] = {}
-    names: list[str] = []
-    for component, key in zip(components, keys, strict=True):
-        if component not in place:
-            place[component] = len(place)
-            names.append(key)
-    unit_of_image = torch.tensor([place[component] for component in components], device=points.device)
-    # A moment that people have parted counts in each of its units.
-    parts = np.stack([unit_of_image.cpu().numpy(), np.asarray(moments)], 1)
-    _, first, part_of_image = np.unique(parts, axis=0, return_index=True, return_inverse=True)
-    answered = np.bincount(part_of_image.ravel(), [key in spoken_of for key in keys]) > 0
-    part_points, unit_of_part = points[torch.from_numpy(first)], unit_of_image[torch.from_numpy(first)]
-    sizes = unit_of_part.bincount().to(points.dtype)
-    worth = torch.from_numpy(np.where(answered, ANSWER_WORTH, 1.0)).to(points)
-    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, worth)
-    means = part_points
-    if len(sizes) < len(first):
-        sums = torch.zeros_like(points[: len(sizes)]).index_add_(0, unit_of_part, part_points)
-        means = sums / sizes[:, None]
+    spoken = np.fromiter((key in spoken_of for key in keys), bool, len(keys))
+    moments = np.arange(len(keys)) if moments is None else np.asarray(moments)
+    # Units are moments, except where people spoke of an image.
+    told = np.flatnonzero(np.isin(moments, moments[spoken]))
+    told_keys = [keys[row] for row in told.tolist()]
+    constraints = _with_moments(constraints, told_keys, moments[told])
+    components = [constraints.component_of(key) for key in told_keys]
+    beyond, numbers = moments.max(initial=0) + 1, moments.copy()
+    number_of = {component: beyond + place for place, component in enumerate(dict.fromkeys(components))}
+    numbers[told] = [number_of[component] for component in components]
+    unit_of_image, firsts = _numbered(numbers)
+    place = dict(zip(components, unit_of_image[told].tolist(), strict=True))
+    alone = len(firsts) == len(keys)
+    means = points if alone else some_of(points, torch.from_numpy(firsts))
+    sizes = torch.ones(len(firsts), dtype=points.dtype, device=points.device)
+    weights = sizes.clone()
+    if len(told):
+        # A moment that people have parted counts in each of its units.
+        pairs = np.stack([unit_of_image[told], moments[told]], 1)
+        parts, first, part_of_image = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+        answered = np.bincount(part_of_image.ravel(), spoken[told]) > 0
+        of_told, unit_of_part = (
+            torch.from_numpy(each) for each in np.unique(parts[:, 0], return_inverse=True)
+        )
+        sizes[of_told] = unit_of_part.bincount().to(sizes)
+        worth = torch.from_numpy(np.where(answered, ANSWER_WORTH, 1.0))
+        weights[of_told] = unit_of_part.bincount(worth).to(weights)
+        if len(of_told) < len(first):
+            rows = points[torch.from_numpy(told[first])]
+            sums = torch.zeros_like(rows[: len(of_told)]).index_add_(0, unit_of_part.to(rows.device), rows)
+            means[of_told] = sums / sizes[of_told][:, None]
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
@@ -181,16 +209,32 @@ def make_units(
         means,
         weights,
         sizes,
-        unit_of_image,
-        names,
+        None if alone else torch.from_numpy(unit_of_image).to(points.device),
+        keys,
+        range(len(keys)) if alone else firsts,
         dict(sorted(pinned.items())),
         dict(sorted(banned.items())),
         {unit: frozenset(others) for unit, others in sorted(rivals.items())},
     )
 
 
+def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers ``(N,)`` of equal values, the first ones first, and the row that each number ``(M,)`` is first in."""
+    if (values[1:] > values[:-1]).all():  # without moments of several images, there is nothing to sort
+        return np.arange(len(values)), np.arange(len(values))
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = first.argsort()
+    return order.argsort()[inverse], first[order]
+
+
+def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
+    """64 bits ``(M,)`` of the hash of each of these keys: as good as drawn, but the same wherever a key stands."""
+    hashes = (hashlib.blake2b(keys[row].encode(), digest_size=8).digest() for row in rows)
+    return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
+
+
 def _with_moments(
-    constraints: GroupingConstraints, keys: Sequence[str], moments: Sequence[int]
+    constraints: GroupingConstraints, keys: Sequence[str], moments: np.ndarray
 ) -> GroupingConstraints:
     """The constraints, and that images of one moment of which people said the same must be together.
 
@@ -213,7 +257,7 @@ def _with_moments(
 
 def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
     """The error where units cannot be assigned to so many groups."""
-    names = [units.names[unit] for unit in stuck]
+    names = [units.keys[int(units.firsts[unit])] for unit in stuck]
     if len(names) == 1:
         return DataError(
             f"Image {names[0]} is forbidden in each of the {num_groups} categories: ask for more categories or "
