@@ -319,7 +319,7 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
     state = session.registry.state_hash()
     session.registry.edit(corrections.dissolve(session.registry, means_of(session), 0, rest_to_nearest=True))
-    assert session.assignment().keys == ()
+    assert not session.assignment().keys
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}
     page = write_page(session, assignment_rows(session), tmp_path / "page.html").read_text()

@@ -226,7 +226,7 @@ def test_ctrl_c_waits_for_no_file_that_is_fetched(hub: Hub, tables, monkeypatch)
         done.append(len(wanted))
         if len(done) == 1:
             os.kill(os.getpid(), signal.SIGINT)
-        never.wait(0.02)
+        never.wait(0.1)
         return only(table, features, wanted)
 
     monkeypatch.setattr(hub_rows, "_only", slow)
