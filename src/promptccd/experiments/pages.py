@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ Record = dict[str, Any]
 Sections = Mapping[str, Sequence[Record]]
 
 
+@cache
 def templates_of(package: str) -> Environment:
     """Renders templates in ``templates/`` of a package; it escapes every value, and a missing one is an error."""
     return Environment(
