@@ -1,5 +1,6 @@
 """Ids, names and corrections outlive stages, repetitions and new processes; whatever was done can be taken back."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from promptccd.discovery import (
     DiscoverySession,
     save_checkpoint,
 )
+from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.page import write_page
@@ -291,6 +293,24 @@ def test_steps_out_of_order_are_named(session, albums):
         session.file_of("abc")
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read
     assert [stage.stage for stage in session.stages] == [1]
+
+
+def test_features_of_a_reading_that_is_ended_are_kept(session, albums, tmp_path):
+    session.cache, session.batch_size = FeatureCache(tmp_path / "cache"), 2
+
+    def ended(files, total, label):
+        for number, file in enumerate(files):
+            if number == total - 3:
+                raise KeyboardInterrupt
+            yield file
+
+    with pytest.raises(KeyboardInterrupt):
+        session.read(albums[0], ended)
+    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
+    space, keys = session._embedder.space, session.read(albums[0]).keys
+    assert session.embed().shape[0] == len(keys)
+    kept = FeatureCache(tmp_path / "copy").load(space, keys)
+    assert 0 < len(kept) < len(keys)
 
 
 @pytest.mark.fault(30)

@@ -414,6 +414,9 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     trainer.train()
     done = [each for each in range(1, 2 * n + 1) if each % 3 == 0]
     assert [(each.epoch, each.step) for each in states] == [divmod(each, n) for each in done]
+    assert [any(name.startswith("sum.") for name in each.tensors) for each in states] == [
+        each.step > 0 for each in states
+    ]
     trainer.train(states[0])
     every = [(epoch, step) for epoch in (0, 1) for step in range(1, n + 1)]
     assert steps == every + every[3:]

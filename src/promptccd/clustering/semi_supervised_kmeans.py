@@ -262,5 +262,9 @@ def as_matrix(values: Array, name: str) -> Tensor:
 
 def finite_rows(values: Tensor) -> Tensor:
     """Which rows ``(N, D)`` hold finite numbers alone: ``(N,)``."""
-    # Block by block: a check of all at once takes as much memory again.
-    return torch.cat([block.isfinite().all(1) for block in values.split(POINTS_PER_BLOCK)])
+    # Block by block, into what is there already: a check of all at once takes as much memory again, and so do small
+    # results that are kept between large ones.
+    finite = torch.empty(len(values), dtype=torch.bool, device=values.device)
+    for block, found in zip(values.split(POINTS_PER_BLOCK), finite.split(POINTS_PER_BLOCK), strict=True):
+        torch.all(block.isfinite(), dim=1, out=found)
+    return finite
