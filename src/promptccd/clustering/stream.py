@@ -81,7 +81,7 @@ class Opened(NamedTuple):
     def estimate(self, beside: int) -> CountEstimate:
         """The number of categories with so many others, and its range."""
         count = beside + len(self.centres)
-        unsure = "a hundred times as many errors, or few"
+        unsure = "what a rule a hundred times stricter or looser would find"
         return CountEstimate(count, max(1, count - self.doubtful), count + self.missed, "stream", unsure)
 
 
