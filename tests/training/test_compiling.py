@@ -36,7 +36,6 @@ class Graphs:
         return graph.forward
 
 
-@pytest.mark.slow
 def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -> None:
     graphs, pixels = Graphs(), torch.randn(6, 3, 16, 16)
     model.train()
@@ -49,7 +48,6 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
     assert graphs.rows == [6]
 
 
-@pytest.mark.slow
 def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel) -> None:
     graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
     forward, plain = WholeBatches(model, model, rows=2, backend=graphs), model(pixels).features
@@ -60,6 +58,18 @@ def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel
             found = forward(pixels).features
             assert torch.equal(found, model(pixels).features)
             assert not torch.equal(found, plain)
+
+
+def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDModel, caplog) -> None:
+    def refuses(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        raise RuntimeError("no compiler is here")
+
+    forward, pixels = WholeBatches(model, model, rows=2, backend=refuses), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(forward(pixels).features, model(pixels).features)
+    assert caplog.text.count("cannot be compiled here, and this stage is trained without") == 1
+    assert "no compiler is here" in caplog.text
 
 
 def test_what_fails_after_compiled_steps_is_raised(model: PromptCCDModel) -> None:
