@@ -309,7 +309,7 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
     assert set(counts.values()) == {1}
     assert len(counts) == len(list(albums[0].iterdir())) == 32
     said = (
-        r"32 files: about \d+ s to read them, 3 at once, and to compute their features on cpu\. Up to \S+ [kM]B of "
+        r"32 files: about \d+ s to read them, 3 at once, while features are computed on cpu\. Up to \S+ [kM]B of "
         r"memory besides the model; of disk in .*out \S+ [kM]B that stay"
     )
     assert bool(re.search(said, caplog.text)) == many

@@ -291,6 +291,19 @@ def test_a_device_is_given_more_before_features_are_fetched(
     assert set(FeatureCache(tmp_path).load(space, hashes)) == set(hashes[:8])
 
 
+@pytest.mark.parametrize("while_reading", [True, False])
+def test_a_device_that_is_fetched_from_late_says_what_diverged(
+    model, view, folder, monkeypatch, while_reading
+):
+    monkeypatch.setattr(embedding, "_most_on_device", lambda device: 99)
+    model = copy.deepcopy(model)
+    model.backbone.layernorm.weight.data.fill_(float("nan"))
+    embedder = Embedder(model, view, batch_size=4)
+    intake = read_intake(folder, view=view, use=embedder.add if while_reading else None)
+    with intake, pytest.raises(DivergedError, match="'0.png' is not a number"):
+        embedder.features_of(intake)
+
+
 def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path):
     def stop(batches, total, label):
         assert (total, label) == (5, "computing features")

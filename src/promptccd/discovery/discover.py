@@ -256,7 +256,7 @@ class _Discovery:
             return
         memory, kept = _bytes_of(count, self.session)
         logger.info(
-            "%d files: about %s to read them, %d at once, and to compute their features on %s. Up to %s of memory "
+            "%d files: about %s to read them, %d at once, while features are computed on %s. Up to %s of memory "
             "besides the model; of disk in %s %s that stay and save it the next time.",
             count, readable_time(count * seconds_each), self.session.workers, self.session.model.device,
             readable_size(memory), self.out, readable_size(kept),

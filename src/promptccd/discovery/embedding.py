@@ -198,9 +198,12 @@ class Embedder:
             DivergedError: a feature holds NaN or infinity; the image is named.
             DataError: a file has changed since the intake was made.
         """
-        if self._waiting:
-            self._compute_waiting()
-        self.keep()
+        try:
+            if self._waiting:
+                self._compute_waiting()
+            self._fetch()
+        finally:
+            self.keep()
         made, width = len(self._known), self.model.config.vision_config.hidden_size
         if self.cache is not None:
             others = [file.key for file in intake.used if file.key not in self._known]
@@ -218,6 +221,7 @@ class Embedder:
                 batches if progress is None else progress(batches, total, "computing features")
             ):
                 self._compute(files, pixels)
+            self._fetch()
         finally:
             batches.close()
             self.keep()
@@ -228,7 +232,7 @@ class Embedder:
     def keep(self) -> None:
         """Store what was computed; views that wait for others are let go."""
         self._waiting.clear()
-        with contextlib.suppress(DivergedError):  # an error that was, or will be, raised where it is computed
+        with contextlib.suppress(DivergedError):  # another error is on its way already
             self._fetch()
         self._store()
 

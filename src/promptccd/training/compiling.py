@@ -36,8 +36,10 @@ class WholeBatches:
     ):
         torch.compiler.reset()  # forgets the graphs of earlier stages: of eight on, dynamo makes no more
         self.model, self.wrapped, self.rows = model, wrapped, rows
-        self._compiled = torch.compile(wrapped, dynamic=False, backend=backend)
-        self._has_run = False
+        self._compiled: Callable[..., CategoryDiscoveryOutput] = torch.compile(
+            wrapped, dynamic=False, backend=backend
+        )
+        self._is_settled = False  # whether steps are compiled
 
     def __call__(self, pixel_values: torch.Tensor, **options: Any) -> CategoryDiscoveryOutput:
         """The output of a forward."""
@@ -45,18 +47,17 @@ class WholeBatches:
             return self.wrapped(pixel_values, **options)
         if (prefix := getattr(self.model.backbone, "frozen_prefix", None)) is not None:
             prefix.follow(blocks_of(self.model.backbone)[:-1])
+        # What fails later, such as a GPU that is full, ends the stage: its steps run alike.
+        if self._is_settled:
+            return self._compiled(pixel_values, **options)
+        self._is_settled = True
         try:
             with warnings.catch_warnings():  # of products in TensorFloat32, which no training here uses
                 warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-                found: CategoryDiscoveryOutput = self._compiled(pixel_values, **options)
-        except (
-            Exception
-        ) as error:  # of a compiler, of which there are many; what is the model's own comes again
-            if self._has_run:  # a GPU that is full, say: the steps of a stage run alike, or it ends
-                raise
+                return self._compiled(pixel_values, **options)
+        # Of a compiler, of which there are many; what is the model's own comes again.
+        except Exception as error:
             why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
             logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
             self._compiled = self.wrapped
             return self.wrapped(pixel_values, **options)
-        self._has_run = True
-        return found
