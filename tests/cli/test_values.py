@@ -140,7 +140,7 @@ DEFAULTS = {
         "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
         "exemplars_per_class": 0, "exemplar_share": 0.2,
         "mixture_floor": 0.01, "answer_floor": 1.0, "kmeans_restarts": 100, "init_components": 0,
-        "feature_batch_size": 256, "save_minutes": 10.0,
+        "feature_batch_size": 256, "save_minutes": 12.0,
     },
 }  # fmt: skip
 SWITCHES = {

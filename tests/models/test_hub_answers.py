@@ -8,6 +8,7 @@ import httpx
 import pytest
 from huggingface_hub import HfApi, get_session
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import http_backoff
 
 from promptccd.models.hub_answers import (
     impatient,
@@ -146,11 +147,15 @@ def test_a_wait_of_more_than_a_minute_is_not_obeyed(
 ) -> None:
     hub.add("user/repo", {"a": b""})
     hub.plan(lambda request: True, Fault(status=status, retry_after=seconds, words="Quota"))
+
+    def asks() -> object:
+        return http_backoff("GET", f"{hub.url}/api/models/user/repo", retry_on_status_codes=(status,))
+
     with impatient(5):
         if sleeps:
-            list(HfApi().list_repo_tree("user/repo"))
+            asks()
         else:
-            assert words_of(raised(lambda: list(HfApi().list_repo_tree("user/repo")))) == f"Quota ({status})"
+            assert words_of(raised(asks)) == f"Quota ({status})"
     assert waits == sleeps
 
 

@@ -404,7 +404,7 @@ class TrainingArguments:
     num_workers: int | None = number(None, 0, 512)
     image_cache: str = "auto"
     feature_batch_size: int = number(256, 1, 2**20)
-    save_minutes: float = number(10.0, 0)
+    save_minutes: float = number(12.0, 0)
     report_to: Tracker = "none"
     push_to_hub: bool = False
     hub_namespace: str | None = None
