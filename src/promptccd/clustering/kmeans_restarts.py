@@ -41,11 +41,11 @@ class Problem:
         products = (self.class_sums * centres).sum((-2, -1))
         return self.class_squares - 2 * products + (self.class_counts * centres.square().sum(-1)).sum(-1)
 
-    def affinities(self, centres: Tensor) -> Tensor:
-        """x.c - ||c||^2 / 2 of every point: ``(M, D)`` float64 to ``(M, N)``."""
+    def affinities(self, centres: Tensor, out: Tensor | None = None) -> Tensor:
+        """x.c - ||c||^2 / 2 of every point: ``(M, D)`` float64 to ``(M, N)``, or into that."""
         dtype = self.points.dtype
         offsets = (-0.5 * centres.square().sum(1, keepdim=True)).to(dtype)
-        return torch.addmm(offsets, centres.to(dtype), self.points.T)
+        return torch.addmm(offsets, centres.to(dtype), self.points.T, out=out)
 
     def affinities_to_points(self, indices: Tensor) -> Tensor:
         """The same with centres placed on points: ``(M,)`` to ``(M, N)``."""
@@ -152,7 +152,8 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
     num_classes = problem.num_classes
     means = problem.class_sums[:num_classes] / problem.class_counts[:num_classes, None]
     affinity = problem.points.new_empty(num_restarts, num_classes + num_new, num_points)
-    affinity[:, :num_classes] = problem.affinities(means)
+    problem.affinities(means, out=affinity[0, :num_classes])
+    affinity[1:, :num_classes] = affinity[0, :num_classes]
     centres = means.new_empty(num_restarts, num_classes + num_new, width)
     centres[:, :num_classes] = means
 

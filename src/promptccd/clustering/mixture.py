@@ -136,13 +136,19 @@ class AxisAligned(MixtureSteps):
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
+        at_once = max(1, VALUES_AT_ONCE // len(self.points))  # mutant: memory alone
+        blocks = by_component.split(at_once)
         # mutant > to >=: a weight of exactly what is too small to move a mean moves none
-        counts = by_component > SMALLEST_RESPONSIBILITY
+        felt = torch.stack([(block > SMALLEST_RESPONSIBILITY).count_nonzero() for block in blocks])
         # mutant: both ways to take the sums give one result
-        if int(counts.count_nonzero()) > MAX_SPARSE_SHARE * responsibilities.numel():
+        if int(felt.sum()) > MAX_SPARSE_SHARE * responsibilities.numel():
             mass = responsibilities.sum(0, dtype=torch.float64)
             return mass, by_component @ self.points, by_component @ self._squares(self.points)
-        component, point = counts.nonzero().unbind(1)
+        # mutant > to >=: as above
+        places = [(block > SMALLEST_RESPONSIBILITY).nonzero() for block in blocks]
+        for number, place in enumerate(places):
+            place[:, 0] += number * at_once
+        component, point = torch.cat(places).unbind(1)
         weights = responsibilities[point, component]
         sizes = torch.bincount(component, minlength=responsibilities.shape[1])
         # mutant: embedding_bag takes numbers and indices in either order
