@@ -69,8 +69,8 @@ class FrostObjective(RankStatisticsObjective):
             means.append(members.mean(0) if len(members) else row)
             if len(members):
                 deviations.append(members.std(0, correction=0))
-        self.model.remember(same_on_all(torch.stack(means).cpu()))
-        deviation = same_on_all(torch.stack(deviations).mean(0).cpu())
+        self.model.remember(same_on_all(torch.stack(means)))
+        deviation = same_on_all(torch.stack(deviations).mean(0))
         self.model.class_deviation.copy_(deviation)
 
 

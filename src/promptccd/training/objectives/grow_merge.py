@@ -87,11 +87,11 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         features = self.plain_features("features for the means of classes")
         labels = self.stage.labels.to(features.device)
         means = torch.stack([features[labels == each].mean(0) for each in labels.unique()])
-        self.model.remember(same_on_all(F.normalize(means).cpu()))
+        self.model.remember(same_on_all(F.normalize(means)))
         nearest = (features @ self.model.class_means.T).amax(1)
         least = torch.quantile(nearest, self.model.config.known_quantile)
         # Rounding may leave it above 1.
-        self.model.config.known_similarity = float(same_on_all(least.clamp(max=1).cpu()))
+        self.model.config.known_similarity = float(same_on_all(least.clamp(max=1)))
 
 
 METHOD = Method(

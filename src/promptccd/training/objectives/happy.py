@@ -104,9 +104,9 @@ class HappyObjective(SelfDistillationObjective):
             if len(members):
                 variances.append(members.var(0, correction=0))
         if means:
-            self.model.remember(same_on_all(torch.stack(means).cpu()))
+            self.model.remember(same_on_all(torch.stack(means)))
         if first:
-            self.model.config.class_radius = float(same_on_all(torch.stack(variances).mean().sqrt().cpu()))
+            self.model.config.class_radius = float(same_on_all(torch.stack(variances).mean().sqrt()))
 
 
 def hardness(means: Tensor, temperature: float) -> Tensor:

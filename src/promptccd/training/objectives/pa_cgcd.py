@@ -137,7 +137,7 @@ class PACGCDObjective(ClassifierObjective):
         """After stage 0 keep how far features spread; later stages do not change it (ours)."""
         if self.stage.labels is not None:
             features = self.plain_features("features for their spread")
-            self.model.feature_deviations.copy_(same_on_all(features.std(0).cpu()))
+            self.model.feature_deviations.copy_(same_on_all(features.std(0)))
 
 
 def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
