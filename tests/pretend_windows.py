@@ -5,7 +5,8 @@ cannot be flushed, a name that is taken stays so, what somebody has open is neit
 text unless it says binary, names are those of NTFS, processes are started anew. What Python tells of Windows
 (`_winapi`, `msvcrt`, `winreg`, attributes of files) is here as far as the package asks.
 
-Not pretended: separators of paths, ACLs, and what other processes have open.
+Not pretended: separators of paths, what other processes have open, and ACLs, but that a file without any mode is one
+that may not be renamed.
 """
 
 import os
@@ -200,6 +201,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def of_handle(handle: int, flags: int) -> int:
         if flags & os.O_APPEND:
             fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_APPEND)
+        os.set_inheritable(handle, not flags & os.O_CLOEXEC)
+        (text.discard if flags & 0x8000 else text.add)(handle)
         return handle
 
     instead["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking, open_osfhandle=of_handle)
@@ -211,11 +214,16 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             require_name(path)
         if share != 7 or flags & ~0x02200000 or security or template:
             refuse("a file of one's own, or flags that are none", os_error(errno.EINVAL, 87))
+        if making == 1 and os.path.lexists(path):
+            raise os_error(errno.EEXIST, 80)
         if os.path.isdir(path) and not os.path.islink(path) and not flags & 0x02000000:
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED))
         if access == 0x00010000:  # DELETE: a look whether it may be renamed
+            path = path if flags & 0x00200000 else os.path.realpath(path)
             if not os.path.lexists(path):
                 raise os_error(errno.ENOENT, 2)
+            if not os.path.islink(path) and not real["stat"](path).st_mode & 0o777:  # stands for an ACL
+                raise os_error(errno.EACCES, _ACCESS_DENIED)
             if used(resolved(path)):
                 raise os_error(errno.EACCES, _SHARING_VIOLATION)
             return real["open"](os.devnull, os.O_RDONLY | os.O_CLOEXEC)

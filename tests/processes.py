@@ -1,4 +1,4 @@
-"""Who is left of a session, for tests that end processes."""
+"""Who is left, for tests that end processes."""
 
 from pathlib import Path
 
@@ -14,3 +14,11 @@ def processes_of(session: int) -> list[int]:
         if int(number) == session and state not in "ZX":
             found.append(int(stat.parent.name))
     return found
+
+
+def is_running(number: int) -> bool:
+    """Whether a process is there that is not just waiting to be noticed as dead."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

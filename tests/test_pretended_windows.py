@@ -23,6 +23,7 @@ from tests.conftest import TINY_BACKBONE
 from tests.discovery.conftest import write_pictures
 from tests.hub.server import Hub
 from tests.pretend_windows import LONG_PATHS, OURS, environment, refused
+from tests.processes import is_running
 from tests.spaces.conftest import pictures
 from tests.spaces.visitor import Visitor
 
@@ -41,6 +42,22 @@ def refusal(act, kind=OSError):
         return error
     raise AssertionError("not refused")
 here = Path(sys.argv[1])
+
+class Clock:
+    # Time that passes in sleeps alone, and what happens after so much of it.
+
+    def __init__(self):
+        self.now, self.due = 0.0, {}
+
+    def monotonic(self):
+        self.now += 1e-3  # lest who never sleeps waits for ever
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        assert self.now < 9, "that never ends"
+        for each in [each for each in self.due if each <= self.now]:
+            self.due.pop(each)()
 """
 
 
@@ -111,6 +128,46 @@ assert trusted(here / "stage0")
     assert refused(windows.place) == []
 
 
+def test_files_are_read_written_and_locked_where_they_are_told_to(windows):
+    """Versions of the package exclude each other by the byte that they lock."""
+    windows.run(
+        r"""
+locked = []
+locking = system.msvcrt.locking
+def watched(descriptor, mode, count):
+    locked.append((os.lseek(descriptor, 0, os.SEEK_CUR), count))
+    locking(descriptor, mode, count)
+system.msvcrt.locking = watched
+one, two = (system.open_file(here / "a", os.O_RDWR | os.O_CREAT) for _ in range(2))
+assert system.write_at(one, b"a\nheron", 3) == 7
+assert system.has_locked(one) is True and system.has_locked(two) is False
+assert locked == [(2**30, 1)] * 2, locked
+assert system.read_at(two, 5, 2) == b"\0a\nhe"
+os.close(one)
+assert system.has_locked(two) is True
+for number, is_told in ((errno.EBADF, True), (errno.EAGAIN, True), (errno.EACCES, False), (errno.EDEADLK, False)):
+    def refuse(*given):
+        raise OSError(number, os.strerror(number))
+    system.msvcrt.locking = refuse
+    if is_told:
+        assert refusal(lambda: system.has_locked(two)).errno == number
+    else:
+        assert system.has_locked(two) is False
+system.make_private(two)  # which Windows has not: nothing is done
+os.close(two)
+system.flush(here); system.flush(here / "a")
+os.chmod(here / "a", 0o644)
+system.make_read_only(here / "a")
+assert stat.S_IMODE(os.stat(here / "a").st_mode) == 0o644
+assert system.is_own_file(here / "a") is True and system.is_own_file(here) is False
+assert system.is_private(os.stat(here / "a")) is True
+system.make_private(here / "a")
+assert stat.S_IMODE(os.stat(here / "a").st_mode) == 0o600
+"""
+    )
+    assert refused(windows.place) == []
+
+
 @pytest.mark.slow
 def test_a_lock_names_its_owner_and_ends_with_it(windows):
     hold = "FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)"
@@ -121,19 +178,6 @@ def test_a_lock_names_its_owner_and_ends_with_it(windows):
         told = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
         owner.kill()
     assert told.startswith(f"Process {number} is writing to")
-    windows.run(  # versions of the package exclude each other by the byte
-        """
-at = []
-locking = system.msvcrt.locking
-system.msvcrt.locking = lambda descriptor, mode, count: at.append((os.lseek(descriptor, 0, 1), count))
-FolderLock(here)
-assert at == [(2**30, 1)], at
-def refuse(*given):
-    raise OSError(errno.EBADF, "Bad file descriptor")
-system.msvcrt.locking = refuse
-refusal(lambda: system.has_locked(0))
-"""
-    )
     windows.run(
         """
 held = FolderLock(here, wait_s=5)
@@ -147,50 +191,72 @@ FolderLock(here).close()
 def test_nothing_is_opened_through_links_and_junctions_but_placeholders_are(windows):
     (windows.disk / "real").write_text("mine")
     (windows.disk / "folder").mkdir()
-    for name in ("placeholder.txt", "deduplicated.txt"):
+    for name in ("placeholder.txt", "deduplicated.txt", "placeholder.new"):
         (windows.disk / name).write_text("from a cloud")
     for name, leads in {"link": "real", "dangling": "none", "junction": "folder"}.items():
         (windows.disk / name).symlink_to(windows.disk / leads)
     windows.run(
-        """
+        r"""
+opened = len(os.listdir("/proc/self/fd"))
 for name in ("link", "dangling", "junction"):
-    assert system.is_link(here / name), name
+    assert system.is_link(here / name) is True, name
     assert "holds a link" in str(refusal(lambda: read_file(here / name), RunError))
     for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
         assert refusal(lambda: system.open_file(here / name, flags)).errno == errno.ELOOP, name
 assert sorted(each.name for each in os.scandir(here) if system.is_link(each)) == ["dangling", "junction", "link"]
 assert links_in(here) == ["dangling", "junction", "link"]
 for name in ("real", "placeholder.txt", "deduplicated.txt", "folder", "none"):
-    assert not system.is_link(here / name), name
+    assert system.is_link(here / name) is False, name
 assert read_file(here / "real") == b"mine"
 assert read_file(here / "placeholder.txt") == read_file(here / "deduplicated.txt") == b"from a cloud"
 descriptor = system.open_file(here / "placeholder.txt", os.O_RDWR | os.O_APPEND)
-os.write(descriptor, b"!"); os.lseek(descriptor, 0, 0)
-assert os.read(descriptor, 99) == b"from a cloud!"
+os.write(descriptor, b"!\n"); os.lseek(descriptor, 0, 0)
+assert os.read(descriptor, 99) == b"from a cloud!\n"
+os.close(descriptor)
+lstat = os.lstat
+def replaced(path):
+    os.lstat = lstat
+    os.replace(here / "placeholder.new", path)
+    return lstat(path)
+os.lstat = replaced  # between two looks at one
+assert refusal(lambda: system.open_file(here / "placeholder.txt", os.O_RDONLY)).errno == errno.ELOOP
 assert refusal(lambda: system.open_file(here / "folder", os.O_RDONLY)).errno == errno.EISDIR
 missing = refusal(lambda: system.open_file(here / "none", os.O_RDONLY), FileNotFoundError)
 assert missing.filename == str(here / "none")
-assert refusal(lambda: system.open_file(here / "real", os.O_WRONLY | os.O_CREAT | os.O_EXCL), FileExistsError)
+for name in ("real", "folder"):
+    refusal(lambda: system.open_file(here / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), FileExistsError)
+again, os.open = os.open, None  # only a placeholder needs it, which follows links
+descriptor = system.open_file(here / "real", os.O_WRONLY)
+os.open = again
+assert not os.get_inheritable(descriptor)
+os.write(descriptor, b"a\n")
+assert refusal(lambda: os.read(descriptor, 1)).errno == errno.EBADF
+os.close(descriptor)
+os.chmod(here / "real", stat.S_IREAD)
+os.close(system.open_file(here / "real", os.O_RDONLY))
+denied = refusal(lambda: system.open_file(here / "real", os.O_WRONLY), PermissionError)
+assert (denied.errno, denied.filename) == (errno.EACCES, str(here / "real"))
 remove(here / "junction")
 assert not os.path.lexists(here / "junction") and (here / "folder").is_dir()
+assert len(os.listdir("/proc/self/fd")) == opened
 """
     )
     assert not (windows.disk / "none").exists()
-    assert (windows.disk / "real").read_text() == "mine"
+    assert (windows.disk / "real").read_bytes() == b"a\nne"
 
 
 def test_a_name_is_taken_over_once_nobody_has_the_file_open(windows):
     windows.run(
         """
-import threading
+system.time = clock = Clock()
 write_file(here / "a", "old")
-held = open(here / "a"); threading.Timer(0.3, held.close).start()
-begun = time.monotonic()
+held = open(here / "a")
+clock.due[0.3] = held.close
 write_file(here / "a", "new")
-assert 0.25 < time.monotonic() - begun < 0.9
-held = open(here / "a"); begun = time.monotonic()
+assert 0.3 <= clock.now < 0.4
+held, begun = open(here / "a"), clock.now
 assert "The old one is untouched" in str(refusal(lambda: write_file(here / "a", "newer"), DiskError))
-assert 0.9 < time.monotonic() - begun < 2
+assert 0.9 < clock.now - begun < 1.1
 held.close()
 assert [each.name for each in here.iterdir()] == ["a"] and (here / "a").read_text() == "new"
 """
@@ -198,21 +264,28 @@ assert [each.name for each in here.iterdir()] == ["a"] and (here / "a").read_tex
 
 
 def test_what_is_denied_is_refused_at_once(windows):
+    (windows.disk / "link").symlink_to(windows.disk / "whose")
     windows.run(
         """
-write_file(here / "a", "old")
-os.chmod(here / "a", stat.S_IREAD)
+system.time = clock = Clock()
+def is_at_once(act, kind=PermissionError):
+    begun = clock.now
+    refusal(act, kind)
+    return clock.now - begun < 0.01
+write_file(here / "a", "old"); write_file(here / "whose", "mine")
+os.chmod(here / "a", stat.S_IREAD); os.chmod(here / "whose", 0)  # which somebody else may rename alone
 (here / "b").mkdir(); (here / "c").mkdir()
-begun = time.monotonic()
-refusal(lambda: write_file(here / "a", "new"), DiskError)
-refusal(lambda: system.rename(here / "b", here / "c"), PermissionError)
+assert is_at_once(lambda: write_file(here / "a", "new"), DiskError)
+assert is_at_once(lambda: system.rename(here / "b", here / "c"))
+os.chmod(here / "a", stat.S_IWRITE | stat.S_IREAD)
 def denied(*given):
     error = PermissionError(errno.EACCES, "Access is denied"); error.winerror = 5
     raise error
-os.chmod(here / "a", stat.S_IWRITE | stat.S_IREAD)
-system.os.replace = system._winapi.CreateFile = denied  # as a folder of somebody else's
-refusal(lambda: system.rename(here / "b", here / "d"), PermissionError)
-assert time.monotonic() - begun < 0.5
+os.replace = denied
+for source, target in (("whose", "d"), ("a", "whose")):
+    assert is_at_once(lambda: system.rename(here / source, here / target)), source
+for source, target in (("b", "d"), ("a", "link"), ("none", "d")):
+    assert not is_at_once(lambda: system.rename(here / source, here / target)), source
 """
     )
 
@@ -221,26 +294,22 @@ def test_who_has_a_file_open_is_waited_for_whatever_windows_calls_it(windows):
     """It often says that access is denied; a look at the file itself tells the two apart."""
     windows.run(
         """
-import threading
-write_file(here / "a", "old"); write_file(here / "b", "new")
-replace, tried, looks, create = os.replace, [], [], system._winapi.CreateFile
+system.time = clock = Clock()
+write_file(here / "a", "old"); write_file(here / "b", "new"); (here / "c").mkdir()
+replace, tried = os.replace, []
 def busy(*given):
-    tried.append(time.monotonic())
-    if len(tried) < 4:
+    tried.append(given)
+    if len(tried) % 4:
         error = PermissionError(errno.EACCES, "Access is denied"); error.winerror = 5
         raise error
     replace(*given)
-def look(*given):
-    looks.append(given[0])
-    return create(*given)
-system.os.replace, system._winapi.CreateFile = busy, look
+os.replace = busy
 held = open(here / "a")
-threading.Timer(0.03, held.close).start()
-begun = time.monotonic()
+clock.due[0.03] = held.close
 system.rename(here / "b", here / "a")
-assert len(tried) == 4 and time.monotonic() - begun > 0.055
-assert set(looks) == {str(here / "a"), str(here / "b")}
 assert (here / "a").read_text() == "new"
+system.rename(here / "c", here / "d")
+assert (here / "d").is_dir() and len(tried) == 8 and clock.now > 0.11
 """
     )
     assert refused(windows.place) == []
@@ -264,29 +333,27 @@ system.flush(here / "kept.jpg")
     )
 
 
-@pytest.mark.slow
 def test_paths_are_measured_as_windows_does(windows):
-    code = """
+    windows.run(
+        f"""
 deep = here / ("d" * 40) / ("e" * 40)
 room = 259 - len(str(deep)) - 1
-assert not system.too_long(deep / ("f" * room))
-print(system.too_long(deep / ("f" * (room + 1))))
+told = "a path of 260 characters where the system takes 259"
+assert system.too_long(deep / ("f" * room)) == system.too_long(Path("a")) == ""
+assert system.too_long(deep / ("f" * (room + 1))) == told
 owl = chr(0x1F989)  # two units of UTF-16
 assert not system.too_long(deep / (owl * (room // 2)))
 assert system.too_long(deep / (owl * (room // 2 + 1)))
-"""
-    assert windows.run(code) == "a path of 260 characters where the system takes 259"
-    allowed = {LONG_PATHS: "1"}
-    windows.run("assert not system.too_long(here.joinpath(*['deep'] * 200, 'n' * 255))", **allowed)
-    forbidden = {LONG_PATHS: "0"}
-    assert "takes 259" in windows.run("print(system.too_long(here.joinpath(*['deep'] * 200)))", **forbidden)
-    code = """
+os.environ[{LONG_PATHS!r}] = "0"
+assert system.too_long(deep / ("f" * (room + 1))) == told
+os.environ[{LONG_PATHS!r}] = "1"
+assert not system.too_long(deep.joinpath("n" * 255))
+assert system.too_long(here / ("n" * 256)) == "a name of 256 characters where the disk takes 255"
 deep = Path("/", *["d" * 199] * 163)
-print(system.too_long(deep / ("n" * 166))); assert not system.too_long(deep / ("n" * 165))
+assert not system.too_long(deep / ("n" * 165))
+assert system.too_long(deep / ("n" * 166)) == "a path of 32767 characters where the system takes 32766"
 """
-    assert windows.run(code, **allowed) == "a path of 32767 characters where the system takes 32766"
-    told = windows.run("print(system.too_long(here / ('n' * 256)))", **allowed)
-    assert told == "a name of 256 characters where the disk takes 255"
+    )
 
 
 def test_what_the_system_tells_of_itself(windows):
@@ -325,55 +392,66 @@ def test_the_next_port_is_taken_where_the_system_keeps_one(monkeypatch):
 
 
 PROCESSES = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
+from multiprocessing import connection
 from pathlib import Path
+import psutil
 from promptccd import processes
+from tests.processes import is_running
+
+PATIENCE_S = 10
 
 def work(log, asks):
     seen = []
     def note(number, frame):
         seen.append(number)
     heeded = list(processes.on_ending(note)) if asks else []
-    import multiprocessing
-    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
-    child.start()
-    Path(log).write_text(f"{os.getpid()} {child.pid}")
-    until = time.monotonic() + 50
+    words = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    started = [child.pid, int(child.stdout.readline())]
+    Path(log).write_text(f"{os.getpid()} {started[0]} {started[1]}\\n")
+    until = time.monotonic() + PATIENCE_S
     while not seen and time.monotonic() < until:
         time.sleep(0.01)
-    child.kill()
+    time.sleep(0.1)  # it saves what it has
+    for each in started:
+        os.kill(each, signal.SIGTERM)
     Path(log).write_text(f"asked by {seen}, heeds Ctrl-C {processes.CTRL_C in heeded}, deaf {'DEAF' in os.environ}")
 
 def lines(log):
-    until = time.monotonic() + 50
-    while not (os.path.exists(log) and " " in Path(log).read_text()) and time.monotonic() < until:
+    until = time.monotonic() + PATIENCE_S
+    while not (os.path.exists(log) and "\\n" in Path(log).read_text()) and time.monotonic() < until:
         time.sleep(0.02)
     return [int(each) for each in Path(log).read_text().split()]
 
 def gone(number):
     until = time.monotonic() + 5
-    while time.monotonic() < until:
-        try:
-            if open(f"/proc/{number}/stat").read().split()[2] == "Z":
-                return True
-        except OSError:
-            return True
+    while is_running(number) and time.monotonic() < until:
         time.sleep(0.02)
-    return False
+    return not is_running(number)
 
 if __name__ == "__main__":
     how, log = sys.argv[1:]
-    process = processes.ProcessApart(work, (log, how != "kill"), [])
+    process = processes.ProcessApart(work, (log, how == "stop"), ["preloaded"])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and "DEAF" not in os.environ
     numbers = lines(log)
-    assert process.running
+    assert process.running and not connection.wait([process.sentinel], 0)
     if how == "leave":
+        vars(process).pop("_asked", None)  # the end of the pipe may be gone a moment before this process
+        time.sleep(0.1)
+        assert process.running
         os._exit(0)
     process.stop() if how == "stop" else process.kill()
     code, killed = process.ended()
-    assert not process.running
+    assert not process.running and connection.wait([process.sentinel], PATIENCE_S)
     process.stop(); process.end_rest()  # too late, and of no consequence
     print(code, killed, Path(log).read_text() if how == "stop" else all(map(gone, numbers)))
+"""
+
+
+PRELOADED = """
+import pathlib, signal
+pathlib.Path(__file__).with_name("server").write_text(f"{signal.getsignal(signal.SIGINT) == signal.SIG_IGN}")
 """
 
 
@@ -382,12 +460,16 @@ if __name__ == "__main__":
 def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows, tmp_path):
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(PROCESSES)
-    env = (
-        windows.environment if there == "windows" else {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    (tmp_path / "preloaded.py").write_text(PRELOADED)
+    linux = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
+    env = windows.environment if there == "windows" else linux
     words = [sys.executable, str(script), how, str(log)]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, check=False, timeout=12, start_new_session=True
+    )
     assert done.returncode == 0, done.stderr
+    if there == "linux":
+        assert (tmp_path / "server").read_text() == "True", "the server heeds the terminal's Ctrl-C"
     if how == "stop":
         assert (
             done.stdout
@@ -396,17 +478,24 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows
     elif how == "kill":
         assert done.stdout == "-9 killed by signal 9 (SIGKILL); out of memory? True\n"
     else:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 10
         while time.monotonic() < until and any(is_running(int(each)) for each in log.read_text().split()):
             time.sleep(0.05)
         assert not any(is_running(int(each)) for each in log.read_text().split())
 
 
-def is_running(number: int) -> bool:
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def test_a_process_that_ends_meanwhile_keeps_no_other_from_being_ended(windows):
+    windows.run(
+        """
+import subprocess
+from types import SimpleNamespace
+ended, left = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+gone = processes.psutil.Process(ended.pid)
+ended.wait()
+processes._end_tree(SimpleNamespace(children=lambda recursive: [gone], kill=left.kill))
+assert left.wait(5) == -9
+"""
+    )
 
 
 def test_signals_of_windows_end_a_command(windows):

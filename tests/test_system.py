@@ -5,7 +5,9 @@ import fcntl
 import os
 import socket
 import stat
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +37,11 @@ def test_a_file_that_is_made_can_be_read_and_written_by_those_whom_the_umask_let
     assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o644
     assert system.write_at(descriptor, b"heron", 3) == 5
     assert system.read_at(descriptor, 4, 2) == b"\0her"
-    assert not os.get_blocking(system.open_file(tmp_path / "a", os.O_RDONLY))
+    assert os.lseek(descriptor, 0, os.SEEK_CUR) == 0, "threads may share it"
+    assert os.get_blocking(descriptor)
+    os.close(descriptor)
+    descriptor = system.open_file(tmp_path / "a", os.O_RDONLY)
+    assert not os.get_blocking(descriptor)
     os.close(descriptor)
 
 
@@ -60,6 +66,14 @@ def test_a_disk_without_modes_and_flushes_of_folders_serves(number, tmp_path, mo
         system.flush(tmp_path / "a")  # a file that cannot be flushed is not safe
 
 
+def test_nothing_stays_open_that_was_flushed(tmp_path, monkeypatch):
+    flushed = list[int]()
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    system.flush(tmp_path)
+    with pytest.raises(OSError):
+        os.fstat(flushed[0])
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EIO])
 def test_a_disk_that_fails_is_told(number, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "chmod", refusing(number))
@@ -76,6 +90,30 @@ def test_what_is_private_is_read_by_nobody_else(tmp_path: Path) -> None:
     with (tmp_path / "a").open() as opened:
         system.make_private(opened.fileno(), 0o640)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    system.make_read_only(tmp_path / "a")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o440
+    (tmp_path / "a").chmod(0o777)
+    system.make_read_only(tmp_path / "a")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o555
+
+
+def test_only_what_this_user_has_alone_is_private(tmp_path, monkeypatch):
+    (tmp_path / "a").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert [system.is_own_file(tmp_path / name) for name in ("a", "link", "")] == [True, False, False]
+    with pytest.raises(FileNotFoundError):
+        system.is_own_file(tmp_path / "none")
+
+    def private(mode: int) -> bool:
+        (tmp_path / "a").chmod(mode)
+        return system.is_private((tmp_path / "a").stat())
+
+    assert private(0o600) is private(0o700) is private(0o400) is True
+    assert not any(map(private, (0o601, 0o602, 0o604, 0o610, 0o620, 0o640)))
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    assert not private(0o600)
+    assert not system.is_own_file(tmp_path / "a")
 
 
 def test_a_lock_is_free_held_or_not_to_be_had(tmp_path, monkeypatch):
@@ -120,6 +158,32 @@ def test_a_copy_gets_dates_and_mode_where_there_are_any(tmp_path, monkeypatch):
     system.copy_facts(tmp_path / "one", tmp_path / "three")
 
 
+@pytest.mark.parametrize(
+    ("platform", "command"),
+    [
+        ("linux", ["xdg-open", "/album"]),
+        ("darwin", ["open", "-R", "/album/a.jpg"]),
+        ("win32", ["explorer", "/select,/album/a.jpg"]),
+    ],
+)
+def test_a_file_is_shown_by_the_program_of_each_system(platform, command, monkeypatch):
+    """Which says nothing in our terminal, may outlast us, and is waited for lest it stays as a zombie."""
+    started, waited = list[tuple[list[str], object, object, object]](), threading.Event()
+
+    def start(words: list[str], *, stdin: object, stdout: object, stderr: object) -> SimpleNamespace:
+        started.append((words, stdin, stdout, stderr))
+        return SimpleNamespace(wait=lambda: waited.set() if threading.current_thread().daemon else None)
+
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(system.shutil, "which", lambda name: f"/bin/{name}" if name == command[0] else None)
+    monkeypatch.setattr(system.subprocess, "Popen", start)
+    assert system.has_shown(Path("/album/a.jpg")) is True
+    assert started == [([f"/bin/{command[0]}", *command[1:]], *[subprocess.DEVNULL] * 3)]
+    assert waited.wait(10)
+    monkeypatch.setattr(system.shutil, "which", lambda name: None)
+    assert system.has_shown(Path("/album/a.jpg")) is False
+
+
 def test_paths_are_measured_as_linux_does(tmp_path: Path) -> None:
     parts = ["d" * 200] * 25
 
@@ -128,7 +192,7 @@ def test_paths_are_measured_as_linux_does(tmp_path: Path) -> None:
         # No two slashes in a row, wherever this path ends.
         return Path(str(path)[: size - 3] + "d/e")
 
-    assert system.too_long(of_size(4095)) == ""
+    assert system.too_long(of_size(4095)) == system.too_long(Path("a")) == ""
     assert system.too_long(of_size(4096)) == "a path of 4096 characters where the system takes 4095"
     assert system.too_long(tmp_path / ("ö" * 127)) == ""
     told = "a name of 256 characters where the disk takes 255"
@@ -154,9 +218,17 @@ def test_the_disk_of_a_folder_is_the_last_that_was_mounted_nearest(tmp_path, mon
     assert disks(("/", "ext4"), (here, "exfat"), (f"{here}/elsewhere-and-deep", "cifs")) == "exfat"
     assert disks((here, "exfat"), ("/", "ext4")) == "exfat"
     assert disks((here, "exfat"), (here, "nfs")) == "nfs"
+    assert disks(("/", "ext4")) == "ext4"
     assert disks(("/nowhere", "ext4")) == "unknown"
     monkeypatch.setattr(psutil, "disk_partitions", refusing(errno.EACCES))
     assert system.file_system_of(tmp_path) == "unknown"
+
+
+def test_what_this_computer_is_called_since_it_was_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(system, "_BOOT", tmp_path / "boot_id")
+    assert system.boot_of() == ""
+    (tmp_path / "boot_id").write_text("3f2a\n")
+    assert system.boot_of() == "3f2a"
 
 
 @pytest.mark.parametrize(

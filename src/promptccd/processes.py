@@ -59,7 +59,8 @@ def reader_is_gone(error: OSError, descriptor: int) -> bool:
         return error.errno in (errno.EPIPE, errno.EINVAL) and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
     else:
         poll = select.poll()
-        poll.register(descriptor, 0)
+        poll.register(descriptor)
+        # mutant 0 to 1: a millisecond
         return isinstance(error, BrokenPipeError) and any(e & select.POLLERR for _, e in poll.poll(0))
 
 
@@ -77,9 +78,9 @@ class ProcessApart:
     """
 
     def __init__(self, target: Callable[..., None], args: Sequence[Any], preload: Sequence[str]):
-        receiving, self._asked = None, None
+        receiving: Any = None
         if sys.platform == "win32":
-            receiving, self._asked = multiprocessing.Pipe(duplex=False)
+            receiving, self._asked = multiprocessing.Pipe()
         context = _context(preload)
         self._process = context.Process(target=_apart, args=(receiving, target, args))
         with _deaf_to_ctrl_c():
@@ -97,11 +98,11 @@ class ProcessApart:
 
     def stop(self) -> None:
         """Ask it to end."""
-        if sys.platform != "win32":
-            self._signal(signal.SIGTERM)
-        elif self._asked is not None:
+        if sys.platform == "win32":
             with contextlib.suppress(OSError):  # it has ended
                 self._asked.send_bytes(b"end")
+        else:
+            self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it and those that it started at once."""
@@ -116,11 +117,11 @@ class ProcessApart:
         else:
             self._signal(signal.SIGKILL)
 
-    def ended(self) -> tuple[int | None, str]:
+    def ended(self) -> tuple[int, str]:
         """Its exit code once it has ended, and what killed it if something did."""
         self._process.join()
-        code = self._process.exitcode
-        if code is None or code >= 0:
+        code: int = self._process.exitcode
+        if code >= 0:
             return code, ""
         name = signal.Signals(-code).name
         return code, f"killed by signal {-code} ({name}){'; out of memory?' * (name == 'SIGKILL')}"
@@ -156,7 +157,7 @@ def end_with_parent(number: int) -> None:
 
         def watch() -> None:
             connection.wait([parent.sentinel])
-            os._exit(1)
+            os._exit(1)  # mutant 1 to 2: nobody is left to ask for it
 
         threading.Thread(target=watch, daemon=True).start()
 
@@ -213,7 +214,7 @@ def _watch(parent: int, asked: Any) -> None:
     if sys.platform == "win32":
         _end_tree(psutil.Process())
     else:
-        os.killpg(0, signal.SIGKILL)
+        os.killpg(os.getpid(), signal.SIGKILL)  # which it leads
 
 
 if sys.platform == "win32":

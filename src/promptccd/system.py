@@ -52,8 +52,8 @@ _LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "n
 _LOCKED_AT = 2**30  # others cannot read a locked byte, and the owner's name stands at the start of the file
 _STANDS_FOR_ANOTHER = 0x20000000  # the bit of links and junctions in a reparse tag, which no placeholder has
 _PATIENCE_S = 1.0
-_DENIED, _HELD = 5, 32  # ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
-_SHARED = 1 | 2 | 4  # FILE_SHARE_READ, _WRITE, _DELETE: others may do what they may on Linux
+_DENIED = 5  # ERROR_ACCESS_DENIED
+_SHARED = 7  # FILE_SHARE_READ, _WRITE and _DELETE: others may do what they may on Linux
 _MAKE_NEW, _OPEN, _MAKE_OR_OPEN = 1, 3, 4  # CREATE_NEW, OPEN_EXISTING, OPEN_ALWAYS
 _LINK_ITSELF, _FOLDER_TOO = 0x00200000, 0x02000000  # FILE_FLAG_OPEN_REPARSE_POINT, FILE_FLAG_BACKUP_SEMANTICS
 _TO_DELETE = 0x00010000  # DELETE, the right that a rename needs
@@ -182,12 +182,10 @@ def has_cloned(source: int, target: int) -> bool:
 
 def link(source: Path, target: Path) -> None:
     """Give a file a second name, or raise an `OSError`."""
-    if sys.platform == "win32":
-        if not os.access(source, os.W_OK):  # neither name of what is read-only could be removed
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
-        os.link(source, target)  # Windows links to a link itself
-    else:
-        os.link(source, target, follow_symlinks=False)
+    if sys.platform == "win32" and not os.access(source, os.W_OK):  # no name of such a file could be removed
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
+    # mutant False to True, without follow_symlinks=: Python 3.11 follows none on Linux, whatever it is told
+    os.link(source, target, follow_symlinks=False)
 
 
 def has_shown(path: Path) -> bool:
@@ -217,7 +215,7 @@ def too_long(path: Path) -> str:
     """In what a path is longer than the system and the disk of its folder take; empty if it is not."""
     path = Path(os.path.abspath(path))
     if len(os.fsencode(path)) < 140:  # mutant < to <=, 140 to 141, 140 to 139: speed alone
-        return ""  # which is taken everywhere
+        return ""  # mutant guard removed: speed alone, for so much is taken everywhere
     if sys.platform == "win32":  # which counts in UTF-16
         size, *parts = (len(each.encode("utf-16-le")) // 2 for each in (str(path), *path.parts))
         most, most_named = _most_on_windows(), 255
@@ -232,7 +230,7 @@ def too_long(path: Path) -> str:
 
 def error_number(number: int) -> int:
     """The ``errno`` of an error that a library tells by the system's own number."""
-    # mutant or to and, without operand 1, without operand 2, arguments swapped, 0 to 1: Windows alone has such numbers
+    # mutant never, or to and, without operand 1, without operand 2, arguments swapped, 0 to 1: Windows alone has them
     return OSError(0, "", None, number).errno or 0 if sys.platform == "win32" else number
 
 
@@ -302,7 +300,7 @@ def bind_alone(listening: socket.socket, address: tuple[str, int]) -> None:
     option = socket.SO_REUSEADDR
     if sys.platform == "win32":  # where that would share the port, and without this another may still take it
         option = socket.SO_EXCLUSIVEADDRUSE
-    listening.setsockopt(socket.SOL_SOCKET, option, 1)
+    listening.setsockopt(socket.SOL_SOCKET, option, True)
     listening.bind(address)
 
 
@@ -347,16 +345,14 @@ if sys.platform == "win32":
             try:
                 os.replace(source, target)  # `os.rename` takes no name that is taken
                 return
-            except PermissionError as error:
+            except PermissionError:
                 # mutant >= to >: no clock stands still
-                if time.monotonic() >= until or _is_denied(error, source, target):
+                if time.monotonic() >= until or _is_denied(source, target):
                     raise
-                time.sleep(0.02)
+                time.sleep(0.02)  # mutant 0.02 to 0.04: a moment either way
 
-    def _is_denied(error: OSError, source: Path, target: Path) -> bool:
+    def _is_denied(source: Path, target: Path) -> bool:
         """Whether a rename is refused for good; while somebody has a file open, Windows often says the same."""
-        if error.winerror == _HELD:
-            return False
         for path in (source, target):
             try:
                 flags = _LINK_ITSELF | _FOLDER_TOO

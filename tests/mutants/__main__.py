@@ -42,7 +42,7 @@ MORE = {  # tests of an area beside those that are called after it
     "errors.py": "cli/test_mistakes.py cli/test_values.py test_any_system.py",
     "storage.py": "test_planted_links.py",
     "processes.py": "test_pretended_windows.py cli/test_ends.py test_disks.py",
-    "system.py": "test_pretended_windows.py test_any_system.py test_disks.py",
+    "system.py": "test_pretended_windows.py test_any_system.py test_disks.py test_locks.py",
     "version.py": "cli/test_quick.py runs/test_run_directory.py",
     "trainer.py": "test_category_trainer.py",
 }

@@ -28,7 +28,7 @@ SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said t
 # Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
 UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory")
 GENERATORS = ("torch_generator", "numpy_generator", "seed_of")  # of other random numbers, as good as these
-SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal", *GENERATORS)
+SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal", "suppress", *GENERATORS)
 UNFELT = ("torch.no_grad", "torch.inference_mode", "warnings.catch_warnings")  # with-blocks
 JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 DROPPED = (ast.Expr, ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
