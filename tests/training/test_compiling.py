@@ -48,7 +48,7 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
     assert graphs.rows == [6]
 
 
-def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel) -> None:
+def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel, caplog) -> None:
     graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
     forward, plain = WholeBatches(model, model, rows=2, backend=graphs), model(pixels).features
     with frozen_prefix(model, "bf16"):
@@ -58,6 +58,7 @@ def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel
             found = forward(pixels).features
             assert torch.equal(found, model(pixels).features)
             assert not torch.equal(found, plain)
+    assert "cannot be compiled" not in caplog.text
 
 
 def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDModel, caplog) -> None:

@@ -47,7 +47,7 @@ AT_ONCE = 16  # images of a loader process: a signal waits for as many, .1 s eac
 DECODED = (
     2  # times the pixels of all views: 16:9 of 500 pixels is too long to resize as a whole, and small enough
 )
-MEMORY_BYTES = 2**30  # kept of a stage, where nothing can be kept on disk
+MEMORY_BYTES = 2**30  # kept of a stage, where nothing can be kept on disk # mutant: memory alone
 SHARE = 0.5  # of the free space that the parts which are missing may take
 # What a disk says where a computer that does not share our locks put the same part into its place, or took our half.
 _ANOTHER_WRITES = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)

@@ -52,6 +52,7 @@ class FrozenBlock(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             rows = self.qkv(self.norm1(tokens)).unflatten(-1, (3, -1, self.head_dim))
             query, key, value = rows.permute(2, 0, 3, 1, 4)
+            # mutant without scale=: that of every backbone so far
             mixed = F.scaled_dot_product_attention(
                 turned(query, rotation), turned(key, rotation), value, scale=self.scaling
             )
@@ -69,6 +70,7 @@ def _joined(*parts: nn.Linear) -> nn.Linear:
     weight = torch.cat([part.weight.detach() for part in parts])
     zero = weight.new_zeros(parts[0].out_features)
     bias = torch.cat([zero if part.bias is None else part.bias.detach() for part in parts])
+    # mutant 1 to 2, 1 to 2 #2: the sizes of weights that are replaced
     joined = nn.Linear(1, 1, device="meta")
     joined.weight, joined.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
     return joined
