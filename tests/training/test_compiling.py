@@ -51,6 +51,7 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
 def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel, caplog) -> None:
     graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
     forward, plain = WholeBatches(model, model, rows=2, backend=graphs), model(pixels).features
+    counters.clear()
     with frozen_prefix(model, "bf16"):
         for scale in (1.0, 3.0):
             with torch.no_grad():
@@ -58,6 +59,7 @@ def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel
             found = forward(pixels).features
             assert torch.equal(found, model(pixels).features)
             assert not torch.equal(found, plain)
+    assert not counters["graph_break"]
     assert "cannot be compiled" not in caplog.text
 
 

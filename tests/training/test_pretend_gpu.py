@@ -385,7 +385,7 @@ def test_what_was_asked_of_torch_before_stays(strict: bool, monkeypatch: pytest.
     try:
         with pytest.raises(KeyError), reproducible(True):
             assert asked() == (True, not strict)
-            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+            assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
             raise KeyError
         assert asked() == (strict, False)
     finally:

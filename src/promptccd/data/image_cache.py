@@ -51,7 +51,7 @@ MEMORY_BYTES = 2**30  # kept of a stage, where nothing can be kept on disk # mut
 SHARE = 0.5  # of the free space that the parts which are missing may take
 # What a disk says where a computer that does not share our locks put the same part into its place, or took our half.
 _ANOTHER_WRITES = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-WAIT_S = 0.05  # between looks at parts that other processes make
+WAIT_S = 0.05  # between looks at parts that other processes make # mutant: a moment either way
 PIXELS, IMAGES = "pixels", "images.json"  # of a part
 
 

@@ -58,6 +58,7 @@ def extract_features(
         share,
         batch_size=batch_size,
         pin_memory=device.type == "cuda",
+        # mutant: how images are loaded changes no feature
         **loader_options(num_workers, batch_size * view.num_bytes),
     )
     features = torch.empty(len(share), model.config.vision_config.hidden_size, device=device)
@@ -99,6 +100,7 @@ def routing_agreement(
     loader = DataLoader(
         _EvaluationImages(images, view),
         batch_size=batch_size,
+        # mutant: how images are loaded changes no share
         **loader_options(num_workers, batch_size * view.num_bytes),
     )
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
