@@ -94,10 +94,12 @@ def test_whoever_asks_who_writes_stands_in_nobodys_way(tmp_path):
     FolderLock(tmp_path).close()
     asking = threading.Thread(target=ask)
     asking.start()
-    for _ in range(200):
-        FolderLock(tmp_path).close()
-    ended.set()
-    asking.join()
+    try:
+        for _ in range(200):
+            FolderLock(tmp_path).close()
+    finally:
+        ended.set()
+        asking.join()
 
 
 def test_without_locks_processes_of_one_machine_still_wait_for_each_other(without_locks, caplog):

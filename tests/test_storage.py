@@ -96,7 +96,8 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, damage, ca
 
 def test_a_stranger_and_a_missing_manifest_are_refused(tmp_path: Path) -> None:
     write_directory(tmp_path / "one", fill)
-    (tmp_path / "one" / "extra.bin").write_bytes(b"?")
+    for name in (".DS_Store", "._model.safetensors", "Thumbs.db", "Desktop.ini", "extra.bin"):
+        (tmp_path / "one" / name).write_bytes(b"?")
     assert problems_of(tmp_path / "one") == ["extra.bin does not belong there"]
     (tmp_path / "one" / "checksums.json").unlink()
     assert "checksums.json" in problems_of(tmp_path / "one")[0]

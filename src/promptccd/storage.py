@@ -306,10 +306,12 @@ def problems_of(path: Path) -> list[str]:
     if newer is not None:
         raise RunError(f"{path} {newer}")
     present = {file.relative_to(path).as_posix() for file in _files(path)} - {CHECKSUMS}
-    present = {name for name in present if name in expected or not name.startswith(FETCHED_WITH)}
+    others = {name for name in present - expected.keys() if not name.startswith(FETCHED_WITH)}
     problems = [f"{name} is missing" for name in sorted(expected.keys() - present) if name not in EDITABLE]
     problems += [
-        f"{name} does not belong there" for name in sorted(present - expected.keys() - set(EDITABLE))
+        f"{name} does not belong there"
+        for name in sorted(others - set(EDITABLE))
+        if not system.left_by_system(name.rpartition("/")[2])
     ]
     for name in sorted(present & expected.keys() - set(EDITABLE)):
         if sha256_of(path / name) != expected[name]:

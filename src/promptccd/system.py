@@ -48,6 +48,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 # Disks that a program serves, and options of Lustre, NFS and SMB with which locks stay on this computer.
 _SERVED = ("fuse", "9p", "virtiofs")
 _LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "nobrl"}
+# Left in a folder by macOS and Windows, and by file managers of Linux, when somebody looks into it.
+_LEFT = frozenset(
+    {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r", ".directory"}
+)
 # Of Windows.
 _LOCKED_AT = 2**30  # others cannot read a locked byte, and the owner's name stands at the start of the file
 _STANDS_FOR_ANOTHER = 0x20000000  # the bit of links and junctions in a reparse tag, which no placeholder has
@@ -201,6 +205,11 @@ def has_shown(path: Path) -> bool:
     process = subprocess.Popen([program, *command[1:]], stdin=nowhere, stdout=nowhere, stderr=nowhere)
     threading.Thread(target=process.wait, daemon=True).start()  # it may stay as long as its window
     return True
+
+
+def left_by_system(name: str) -> bool:
+    """Whether a file of this name was put there by a system or a file manager, and is nobody's."""
+    return name.lower() in _LEFT or name.startswith("._")
 
 
 def copy_facts(source: Path, target: Path) -> None:

@@ -341,8 +341,10 @@ def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
     run: RunDirectory, hub: Hub, tmp_path: Path
 ) -> None:
     """Its sums come along; what the Hub and its client lay beside it is no damage, anything else is."""
+    (run.stage(0) / ".DS_Store").write_bytes(b"left there by a file manager")
     push_run(run, stages=[0])
     there = Path(snapshot_download("user/run-stage0", local_dir=tmp_path / "fetched"))
+    assert not (there / ".DS_Store").exists()
     assert {".gitattributes", ".cache", "checksums.json"} <= {path.name for path in there.iterdir()}
     assert len(load_model(there).prototypes)
     (there / "notes.md").write_text("?")

@@ -47,8 +47,9 @@ def test_it_answers_as_the_pipeline_and_needs_no_package(
         each.save(stream, "PNG")
         given.append(base64.b64encode(stream.getvalue()).decode())
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, stage], input=json.dumps(given), cwd=stage, capture_output=True, text=True,
-        check=True, env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(stage)},
+        [sys.executable, "-B", "-c", PROGRAM, stage], input=json.dumps(given), cwd=stage, capture_output=True,
+        text=True, check=True,
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(stage)},
     )  # fmt: skip
     several, one, *refused = json.loads(done.stdout.splitlines()[-1])
     expected = CategoryDiscoveryPipeline.from_pretrained(stage)(pictures)

@@ -138,13 +138,13 @@ class AxisAligned(MixtureSteps):
         by_component = responsibilities.T
         at_once = max(1, VALUES_AT_ONCE // len(self.points))  # mutant: memory alone
         blocks = by_component.split(at_once)
-        # mutant > to >=: a weight of exactly what is too small to move a mean moves none
+        # mutant > to >=, > to <=: it decides how sums are taken alone
         felt = torch.stack([(block > SMALLEST_RESPONSIBILITY).count_nonzero() for block in blocks])
         # mutant: both ways to take the sums give one result
         if int(felt.sum()) > MAX_SPARSE_SHARE * responsibilities.numel():
             mass = responsibilities.sum(0, dtype=torch.float64)
             return mass, by_component @ self.points, by_component @ self._squares(self.points)
-        # mutant > to >=: as above
+        # mutant > to >=: a weight of exactly what is too small to move a mean moves none
         places = [(block > SMALLEST_RESPONSIBILITY).nonzero() for block in blocks]
         for number, place in enumerate(places):
             place[:, 0] += number * at_once

@@ -5,7 +5,8 @@ import posixpath
 import re
 import unicodedata
 
-_SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r"})
+from promptccd.system import left_by_system
+
 # Of macOS, Windows, Linux and the makers of network drives. Hidden folders are not searched whatever they are called.
 _SYSTEM_FOLDERS = frozenset(
     {
@@ -71,7 +72,7 @@ def system_reason(name: str, between: str = "/") -> str:
     """
     parts = re.split(between, name.lower())
     *folders, last = parts
-    if last in _SYSTEM_FILES or last.startswith("._") or _SYSTEM_FOLDERS.intersection(folders):
+    if left_by_system(last) or _SYSTEM_FOLDERS.intersection(folders):
         return "left there by an operating system"
     if side := _SIDE_FILES.get(posixpath.splitext(last)[1]):
         return side

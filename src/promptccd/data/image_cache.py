@@ -211,6 +211,7 @@ class _Images:
 
     def __init__(self, folder: Path, records: Sequence[Mapping[str, Any]]):
         self._file = folder / PIXELS
+        # mutant 0 to 1, 0 to 1 #2: of what is not kept
         self._sizes = np.array([each["size"] or (0, 0) for each in records], dtype=np.int64).reshape(-1, 2)
         self._resized = np.array([each["resized"] for each in records], dtype=bool)
         self._starts = np.concatenate([[0], np.cumsum(3 * self._sizes.prod(1))])
@@ -348,6 +349,7 @@ class ImageCache:
         known, parts = list(images.known_by()), []
         for first in range(0, len(known), PART):
             rows = range(first, min(first + PART, len(known)))
+            # mutant without digest_size=, 16 to 17, 16 to 15: of any length
             digest = hashlib.blake2b(repr(made_as).encode(), digest_size=16)
             for row in rows:
                 digest.update(b"%d " % len(known[row]) + known[row])

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # How long processes wait for one that works alone: it may pretrain a backbone, or push a stage to a slow Hub. One that
 # ends is noticed at once, by the launcher.
-PATIENCE = timedelta(hours=24)
+PATIENCE = timedelta(hours=24)  # mutant: a day, more or less
 _LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
 ON_THE_CPU = "To train on the CPU, set ACCELERATE_USE_CPU=true before the command"
 _LACKING = ("implemented for the", "Could not run 'aten::", "to float64")

@@ -106,6 +106,7 @@ def _unlike(model: CategoryDiscoveryModel, there: CategoryDiscoveryModel, view: 
             alike = float((there.eval().features_of(pixels).cpu() * wanted).sum(1).min())
         except (RuntimeError, TypeError) as error:  # an operator that it has not
             return one_line(error)[:200]  # mutant 200 to 201, 200 to 199: as much as one reads
+    # mutant >= to >: no device gives just this cosine
     return "" if alike >= _ALIKE else f"it gives other features than the CPU (cosine {alike:.4f})."
 
 

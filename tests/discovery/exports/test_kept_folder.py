@@ -242,6 +242,12 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, name: st
     assert (mine if name == "file" else mine / "wedding.jpg").read_text() == "irreplaceable"
 
 
+def test_a_new_folder_that_somebody_looked_into_is_taken(tmp_path: Path) -> None:
+    for name in (".DS_Store", "desktop.ini"):
+        (tmp_path / name).write_text("of a file manager")
+    assert counts(export(tmp_path, FIRST)) == (3, 0, 0, 0)
+
+
 @pytest.mark.parametrize("place", ["../x", "/etc/x", "a/../../x", "", "."])
 def test_a_record_that_leads_out_removes_nothing(tmp_path: Path, place: str) -> None:
     folder, outside = tmp_path / "out", tmp_path / "x"

@@ -531,7 +531,8 @@ def _write(content: bytes, target: Path) -> None:
 
 def _holds_something(path: Path) -> bool:
     try:
-        return any(not each.name.startswith((LOCK, TEMPORARY)) for each in path.iterdir())
+        names = [each.name for each in path.iterdir() if not system.left_by_system(each.name)]
+        return any(not name.startswith((LOCK, TEMPORARY)) for name in names)
     except OSError:
         return True  # no folder
 
