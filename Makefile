@@ -59,7 +59,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER
 # Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
 PART ?= commit
 
-test: $(VENV)/.dev           ## what a change is tried with, offline; under five minutes on two idle cores
+test: $(VENV)/.dev           ## what a change is tried with, offline; some five minutes on two idle cores
 	$(PYTEST) -m "not slow"
 
 test-landing: $(VENV)/.dev   ## what a landing has to pass: the fast tests, every method's whole life, a fifth of the slow rest

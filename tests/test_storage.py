@@ -96,7 +96,16 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, damage, ca
 
 def test_a_stranger_and_a_missing_manifest_are_refused(tmp_path: Path) -> None:
     write_directory(tmp_path / "one", fill)
-    for name in (".DS_Store", "._model.safetensors", "Thumbs.db", "Desktop.ini", "extra.bin"):
+    for name in (
+        ".DS_Store",
+        "._model.safetensors",
+        "Thumbs.db",
+        "Desktop.ini",
+        ".nfs0012",
+        "@eaDir/a",
+        "extra.bin",
+    ):
+        (tmp_path / "one" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "one" / name).write_bytes(b"?")
     assert problems_of(tmp_path / "one") == ["extra.bin does not belong there"]
     (tmp_path / "one" / "checksums.json").unlink()

@@ -293,6 +293,12 @@ def newer_format(version: Any, known: int) -> str | None:
     )
 
 
+def own_files(path: Path) -> set[str]:
+    """Names of a directory's files, without what systems, the Hub and its client lay beside them."""
+    names = (file.relative_to(path).as_posix() for file in _files(path))
+    return {name for name in names if not name.startswith(FETCHED_WITH) and not system.left_by_system(name)}
+
+
 def problems_of(path: Path) -> list[str]:
     """Why a directory cannot be trusted, one phrase per file; empty if it is whole.
 
@@ -306,13 +312,9 @@ def problems_of(path: Path) -> list[str]:
     if newer is not None:
         raise RunError(f"{path} {newer}")
     present = {file.relative_to(path).as_posix() for file in _files(path)} - {CHECKSUMS}
-    others = {name for name in present - expected.keys() if not name.startswith(FETCHED_WITH)}
     problems = [f"{name} is missing" for name in sorted(expected.keys() - present) if name not in EDITABLE]
-    problems += [
-        f"{name} does not belong there"
-        for name in sorted(others - set(EDITABLE))
-        if not system.left_by_system(name.rpartition("/")[2])
-    ]
+    others = own_files(path) - expected.keys() - {CHECKSUMS, *EDITABLE}
+    problems += [f"{name} does not belong there" for name in sorted(others)]
     for name in sorted(present & expected.keys() - set(EDITABLE)):
         if sha256_of(path / name) != expected[name]:
             problems.append(f"{name} was altered or cut short")

@@ -52,6 +52,14 @@ _LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "n
 _LEFT = frozenset(
     {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r", ".directory"}
 )
+# Of macOS, Windows, Linux and the makers of network drives.
+_LEFT_FOLDERS = frozenset(
+    {
+        "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
+        "#snapshot", "@recycle", "@recently-snapshot", "@sharebin", "@tmp", "@synoresource",
+    }
+    | {f"found.{number:03d}" for number in range(1000)}
+)  # fmt: skip
 # Of Windows.
 _LOCKED_AT = 2**30  # others cannot read a locked byte, and the owner's name stands at the start of the file
 _STANDS_FOR_ANOTHER = 0x20000000  # the bit of links and junctions in a reparse tag, which no placeholder has
@@ -207,9 +215,18 @@ def has_shown(path: Path) -> bool:
     return True
 
 
-def left_by_system(name: str) -> bool:
-    """Whether a file of this name was put there by a system or a file manager, and is nobody's."""
-    return name.lower() in _LEFT or name.startswith("._")
+def left_by_system(path: str) -> bool:
+    """Whether a file was put there by a system, a file manager or a network drive, and is nobody's.
+
+    Args:
+        path: inside of what is looked at, with ``/``; at the end, for a folder.
+    """
+    *folders, name = path.lower().split("/")
+    return (
+        name in _LEFT
+        or name.startswith(("._", ".nfs", ".fuse_hidden"))
+        or not _LEFT_FOLDERS.isdisjoint(folders)
+    )
 
 
 def copy_facts(source: Path, target: Path) -> None:

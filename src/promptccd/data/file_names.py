@@ -7,14 +7,6 @@ import unicodedata
 
 from promptccd.system import left_by_system
 
-# Of macOS, Windows, Linux and the makers of network drives. Hidden folders are not searched whatever they are called.
-_SYSTEM_FOLDERS = frozenset(
-    {
-        "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
-        "#snapshot", "@recycle", "@recently-snapshot", "@sharebin", "@tmp", "@synoresource",
-    }
-    | {f"found.{number:03d}" for number in range(1000)}
-)  # fmt: skip
 # Folders in which programs keep photographs, by the whole name or how it ends, and where in them the photographs lie as
 # they were taken. The rest are small copies and faces of them, which would be grouped beside them.
 _PROGRAMS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
@@ -72,7 +64,7 @@ def system_reason(name: str, between: str = "/") -> str:
     """
     parts = re.split(between, name.lower())
     *folders, last = parts
-    if left_by_system(last) or _SYSTEM_FOLDERS.intersection(folders):
+    if left_by_system("/".join(parts)):
         return "left there by an operating system"
     if side := _SIDE_FILES.get(posixpath.splitext(last)[1]):
         return side
@@ -94,7 +86,7 @@ def folder_reason(name: str) -> str:
     program, kept = _program_of(name)
     if name.startswith("."):
         return "hidden folder, not searched"
-    if name.lower() in _SYSTEM_FOLDERS:
+    if left_by_system(f"{name}/"):
         return "folder of an operating system, not searched"
     return f"folder of {program}, not searched" if program and not kept else ""
 

@@ -29,8 +29,7 @@ from promptccd.runs.card_usage import EXAMPLES, placed
 from promptccd.runs.origin import Source
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
-from promptccd.storage import problems_of, require_no_links
-from promptccd.system import left_by_system
+from promptccd.storage import own_files, problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
 
@@ -216,11 +215,7 @@ def push_stage(
         raise HubError(
             f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again."
         )
-    files: dict[str, Path | bytes] = {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and not left_by_system(path.name)
-    }
+    files: dict[str, Path | bytes] = {name: folder / name for name in own_files(folder)}
     try:
         card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
     except UnicodeDecodeError as error:

@@ -245,6 +245,7 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, name: st
 def test_a_new_folder_that_somebody_looked_into_is_taken(tmp_path: Path) -> None:
     for name in (".DS_Store", "desktop.ini"):
         (tmp_path / name).write_text("of a file manager")
+    (tmp_path / "@eaDir").mkdir()
     assert counts(export(tmp_path, FIRST)) == (3, 0, 0, 0)
 
 

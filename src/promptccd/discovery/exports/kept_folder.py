@@ -531,8 +531,8 @@ def _write(content: bytes, target: Path) -> None:
 
 def _holds_something(path: Path) -> bool:
     try:
-        names = [each.name for each in path.iterdir() if not system.left_by_system(each.name)]
-        return any(not name.startswith((LOCK, TEMPORARY)) for name in names)
+        names = [f"{each.name}{'/' * each.is_dir()}" for each in path.iterdir()]
+        return any(not (name.startswith((LOCK, TEMPORARY)) or system.left_by_system(name)) for name in names)
     except OSError:
         return True  # no folder
 
