@@ -403,14 +403,14 @@ def test_what_a_manifest_says_of_folders(
 def test_a_full_disk_ends_a_run_in_one_line(
     trained_run: Path, image_folder: Path, backbone_folder: Path, tmp_path: Path
 ) -> None:
-    """No file of this process may grow beyond 100 kB, which a real limit sees to; the weights take more."""
+    """No file of this process may grow beyond 50 kB, which a real limit sees to; the weights take more."""
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     before = stage_hashes(run)
     shutil.rmtree(run / "stage3")
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, run)))
     limited = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
         "from promptccd.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     result = run_process([sys.executable, "-c", limited, "train", "--config", str(recipe)])
