@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -21,6 +22,7 @@ from promptccd.cli.ends import (
     say,
     with_next,
 )
+from promptccd.errors import DiskError
 from promptccd.on_demand import after_import
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_printable(sys.stdout, sys.stderr)
     try:
         options = parse(words)
+        if getattr(options, "needs", ()):
+            _require_place()
         # The imports take seconds, in which a signal ends the process at once.
         for module in getattr(options, "needs", ()):
             import_module(module)
@@ -97,6 +101,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(with_next(end, words))
         return end.exit_code
     return 0
+
+
+def _require_place() -> None:
+    """Refuse to work in a folder that is gone: a library of torch ends the process there, with words of its own."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise DiskError(
+            f"The folder that this command was started in is gone, or cannot be read ({error.strerror}): cd to "
+            "another one, or to the same place again if it was made anew."
+        ) from error
 
 
 def _run(options: Any) -> None:
