@@ -129,12 +129,13 @@ def parse(words: Sequence[str]) -> Any:
 
 def command_parser(name: str) -> Parser | None:
     """The parser of a command, whose module is imported; none if there is no such command."""
-    from promptccd.cli.parsing import Parser, add_common_options
+    from promptccd.cli.parsing import Parser
 
     for module, commands in COMMANDS.items():
         if name in commands:
             parser = Parser(prog=f"promptccd {name}", description=commands[name])
-            add_common_options(parser)
+            parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
             import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
             return parser
     return None

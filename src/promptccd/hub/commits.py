@@ -37,13 +37,13 @@ from promptccd.models.hub_answers import (
 )
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs.model_card import KEPT, merge_card
+from promptccd.runs.origin import CARD
 from promptccd.storage import sha256_of
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Contents = Mapping[str, Path | bytes]
 
-CARD = "README.md"
 ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
 PATIENCE = 20.0  # seconds without a byte; the client would wait for ever
