@@ -29,6 +29,7 @@ from promptccd.registry import (
     save_registry,
     take_labels,
 )
+from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
 from promptccd.runs.card_usage import Example
@@ -40,7 +41,6 @@ from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
 
 EXEMPLARS = "exemplars.json"
-NO_CATEGORY = -1
 
 
 def save_stage(
