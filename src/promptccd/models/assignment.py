@@ -123,11 +123,6 @@ class Assignment:
     keys: Sequence[str] = ()
 
     @property
-    def known_ids(self) -> tuple[int, ...]:
-        """Categories that existed before these images."""
-        return self.ids[: self.num_known]
-
-    @property
     def margins(self) -> Tensor:
         """``(N,)`` how much nearer an image is to its category than to the next; below 0 if it was moved there."""
         return self.second_distances - self.distances
