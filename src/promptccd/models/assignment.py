@@ -129,8 +129,7 @@ class Assignment:
 
     def rows_of(self, category: int) -> list[int]:
         """Positions of a category's images."""
-        rows: list[int] = (self.category_ids == category).nonzero().flatten().tolist()
-        return rows
+        return (self.category_ids == category).nonzero().flatten().tolist()
 
     def select(self, rows: Tensor) -> "Assignment":
         """The images at these positions, in this order."""

@@ -87,8 +87,7 @@ class GaussianMixture(nn.Module):
 
     def log_joint(self, features: Tensor) -> Tensor:
         """Log pi_c + log N(z | mu_c, Sigma_c) of unit features ``(N, D)`` under every component, ``(N, K)``."""
-        log_joint: Tensor = self(features)[0]
-        return log_joint
+        return self(features)[0]
 
     def _log_joint_axis_aligned(self, features: Tensor) -> Tensor:
         """Of diagonal and spherical covariance: two matrix products instead of an ``(N, K, D)`` difference."""

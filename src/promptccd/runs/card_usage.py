@@ -255,8 +255,7 @@ def _authors(paper: dict) -> str:
 def _paper() -> dict:
     """The paper of the method, from CITATION.cff."""
     text = shipped("CITATION.cff").read_text(encoding="utf-8")
-    paper: dict = yaml.safe_load(text)["references"][0]
-    return paper
+    return yaml.safe_load(text)["references"][0]
 
 
 def _addresses() -> dict[str, str]:
