@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptccd import __version__
+from promptccd import __version__, processes
 from promptccd.cli.ends import (
     end_of,
     ended_by_signals,
-    ignore_signals,
     let_go_of_stdout,
     make_printable,
     say,
@@ -90,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end is None:
             raise
         if end.exit_code > 128 and threading.current_thread() is threading.main_thread():
-            ignore_signals()  # a signal ended it: a second one is not reported again
+            processes.on_ending(processes.IGNORED)  # a signal ended it: a second one is not reported again
         let_go_of_stdout()
         if "--debug" in words:
             traceback.print_exception(error)

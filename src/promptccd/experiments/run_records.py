@@ -31,7 +31,9 @@ def run_records(
     sections = {
         "scores": _of(runs, _scores),
         "summary": _summary(runs, published),
-        "known_and_novel": _of(runs, _known_and_novel),
+        "known_and_novel": _of(
+            runs, lambda run: ({"stage": each.stage, **each.known_and_novel} for each in run.stages)
+        ),
         "confusion": _of(runs, _confusion),
         "category_sizes": _of(runs, _sizes),
         "blocks": _of(runs, _blocks),
@@ -100,11 +102,6 @@ def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> l
             }
         records.append(record)
     return records
-
-
-def _known_and_novel(run: RunMeasures) -> Iterator[Record]:
-    for stage in run.stages:
-        yield {"stage": stage.stage, **stage.known_and_novel}
 
 
 def _confusion(run: RunMeasures) -> Iterator[Record]:

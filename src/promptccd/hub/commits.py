@@ -167,7 +167,8 @@ def bring(
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
     gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     who = "private" if private else "public"
-    listing = f"{name} ({_KINDS[kind]}, {who}): {_amount(wanted)}: {holds}"
+    amount = f"{len(wanted)} files, {sum(map(_size, wanted.values())) / 1e6:.1f} MB"
+    listing = f"{name} ({_KINDS[kind]}, {who}): {amount}: {holds}"
     sent, size = tuple(sorted(changed)), sum(map(_size, changed.values()))
     if dry_run or not (changed or gone):
         return PushedRepository(name, head, sent, size, listing)
@@ -294,10 +295,6 @@ def _text(data: Path | bytes) -> str:
 
 def _size(data: Path | bytes) -> int:
     return len(data) if isinstance(data, bytes) else data.stat().st_size
-
-
-def _amount(contents: Contents) -> str:
-    return f"{len(contents)} files, {sum(map(_size, contents.values())) / 1e6:.1f} MB"
 
 
 def _pause_before(attempt: int, error: Exception) -> float | None:
