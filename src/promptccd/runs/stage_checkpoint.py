@@ -129,10 +129,9 @@ def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
     """The model of a finished stage, given its run's arguments; a `RunError` if it holds no such model."""
     kind = method_named(arguments.variant).model
     try:
-        model: CategoryDiscoveryModel = kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
+        return kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load the model of {path}: {one_line(error)}") from error
-    return model
 
 
 def load_configuration(path: Path) -> CategoryDiscoveryConfig:
