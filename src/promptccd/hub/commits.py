@@ -233,7 +233,9 @@ def own_namespace(api: HfApi) -> str:
     return told["name"]
 
 
-def retried(action: Callable[[], Result], later: str, undone: str = "Not pushed") -> Result:
+def retried(
+    action: Callable[[], Result], later: str = "Run the same command again.", undone: str = "Not pushed"
+) -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 
     Args:
