@@ -16,8 +16,9 @@ from promptccd.experiments import ReportOptions, write_report
 from promptccd.experiments.measures import measure_run
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
+from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage_checkpoint import NO_CATEGORY, key_of, observe_stage, settled_images
+from promptccd.runs.stage_checkpoint import key_of, observe_stage, settled_images
 from promptccd.storage import problems_of
 from tests.discovery.corrected import correct, registry_in
 

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptccd import __version__
+from promptccd import __version__, processes
 from promptccd.cli.ends import (
     end_of,
     ended_by_signals,
-    ignore_signals,
     let_go_of_stdout,
     make_printable,
     say,
@@ -94,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end is None:
             raise
         if end.exit_code > 128 and threading.current_thread() is threading.main_thread():
-            ignore_signals()  # a signal ended it: a second one is not reported again
+            processes.on_ending(processes.IGNORED)  # a signal ended it: a second one is not reported again
         let_go_of_stdout()
         if "--debug" in words:
             traceback.print_exception(error)
@@ -144,12 +143,13 @@ def parse(words: Sequence[str]) -> Any:
 
 def command_parser(name: str) -> Parser | None:
     """The parser of a command, whose module is imported; none if there is no such command."""
-    from promptccd.cli.parsing import Parser, add_common_options
+    from promptccd.cli.parsing import Parser
 
     for module, commands in COMMANDS.items():
         if name in commands:
             parser = Parser(prog=f"promptccd {name}", description=commands[name])
-            add_common_options(parser)
+            parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
             import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
             return parser
     return None
