@@ -35,6 +35,7 @@ from promptccd.runs.card_usage import Example
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.runs.shards import save_shards, stages_beside
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
+from promptccd.training.adapters import StageAdapter
 from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
@@ -53,6 +54,7 @@ def save_stage(
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
     examples: Sequence[Example] = (),
+    adapter: StageAdapter | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -65,6 +67,7 @@ def save_stage(
         registry: its categories, and what people corrected so far.
         exemplars: images that later stages train on again, if any.
         examples: pictures that its card shows.
+        adapter: what makes its backbone of the plain one, if low-rank adapters alone did.
     """
 
     def fill(folder: Path) -> None:
@@ -78,6 +81,8 @@ def save_stage(
         for each in examples:
             (folder / each.path).parent.mkdir(exist_ok=True)
             (folder / each.path).write_bytes(each.content)
+        if adapter is not None:
+            adapter.save(folder)
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill, needed=model.get_memory_footprint())

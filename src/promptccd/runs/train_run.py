@@ -48,10 +48,11 @@ from promptccd.evaluation import (
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
+from promptccd.models.untrusted import CheckpointError, one_line
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.beside import AfterStages, Beside
 from promptccd.runs.card_usage import Example, example_pictures
-from promptccd.runs.model_card import stage_card
+from promptccd.runs.model_card import hub_id_of, stage_card
 from promptccd.runs.models import (
     TrainingSpace,
     backbone_of,
@@ -76,6 +77,7 @@ from promptccd.runs.stage_checkpoint import (
 from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
+from promptccd.training.adapters import StageAdapter
 from promptccd.training.arguments import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import PATIENCE, device_problem, reproducible, same_on_all
@@ -506,7 +508,7 @@ class _Run:
         )
         try:
             trainer.train(resumed[0] if resumed else None)
-            self._finish_stage(stage, model, count, started - before)
+            self._finish_stage(stage, model, count, started - before, trainer.learnt)
         except BaseException:  # a signal, no memory: the steps are not lost for it
             if trainer.unsaved is not None:
                 with suppress(DiskError):  # of which the error tells, too
@@ -555,7 +557,12 @@ class _Run:
             self.after_stages(self.run, finished)
 
     def _finish_stage(
-        self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None, started: float
+        self,
+        stage: Stage,
+        model: CategoryDiscoveryModel,
+        count: CountEstimate | None,
+        started: float,
+        learnt: Mapping[str, Tensor] | None,
     ) -> None:
         """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
@@ -622,16 +629,31 @@ class _Run:
         if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
             self.run.note_source(stage.index, None)
         examples = example_pictures(self.recipe, model, images, features[stage.index])
+        adapter = None if learnt is None else self._adapter(stage.index, learnt)
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(model, found, self._instruments(model, images, found), registry, examples),
+            card=self._card(
+                model, found, self._instruments(model, images, found), registry, examples, adapter
+            ),
             registry=registry,
+            adapter=adapter,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
             examples=examples,
         )
+
+    def _adapter(self, stage: int, learnt: Mapping[str, Tensor]) -> StageAdapter | None:
+        """What low-rank adapters made of the plain backbone up to a stage; `None` if not they alone did."""
+        before = self.run.stage(stage - 1) if stage else None
+        # Stages that were fetched may have begun with another.
+        plain = None if self.run.fetched else hub_id_of(self.recipe.model.backbone)
+        try:
+            return StageAdapter.after(before, learnt, plain)
+        except (OSError, CheckpointError) as error:
+            logger.warning("Stage %d keeps no adapter beside its weights: %s", stage, one_line(error))
+            return None
 
     def _measure_spread(
         self, model: CategoryDiscoveryModel, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
@@ -677,6 +699,7 @@ class _Run:
         instruments: Instruments,
         registry: CategoryRegistry,
         examples: Sequence[Example],
+        adapter: StageAdapter | None,
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
         fetched, stage = self.run.fetched, model.config.stage or 0
@@ -697,6 +720,7 @@ class _Run:
             examples=examples,
             licence=self._licence(source, stage),
             source=source,
+            adapter=adapter,
             history=[each for each in read_history(self.run.path) if each.stage == stage],
         )
 
