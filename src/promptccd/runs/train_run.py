@@ -630,14 +630,13 @@ class _Run:
             self.run.note_source(stage.index, None)
         examples = example_pictures(self.recipe, model, images, features[stage.index])
         adapter = None if learnt is None else self._adapter(stage.index, learnt)
+        instruments = self._instruments(model, images, found)
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(
-                model, found, self._instruments(model, images, found), registry, examples, adapter
-            ),
+            card=self._card(model, found, instruments, registry, examples, adapter),
             registry=registry,
             adapter=adapter,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),

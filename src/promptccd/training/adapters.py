@@ -26,10 +26,8 @@ from promptccd.storage import write_json
 
 INSTALL = "pip install 'promptccd[peft]'"
 ADAPTER = "adapter"  # folder of a stage
-_FACTORS, _PLACE = (
-    "adapter_model",
-    "base_model.model.",
-)  # what peft calls its file, and the model inside of its own
+_FACTORS = "adapter_model"  # how peft calls its file
+_PLACE = "base_model.model."  # and the model inside of its own
 
 
 class Adapters:
@@ -114,9 +112,7 @@ class StageAdapter:
         if stage is None:
             return cls(plain, learnt)
         if not (stage / ADAPTER).exists():
-            raise FileNotFoundError(
-                f"{stage.name} has none, for not low-rank adapters alone trained its backbone."
-            )
+            raise FileNotFoundError(f"{stage.name} has none: adapters alone did not train it.")
         with stored_weights(str(stage / ADAPTER), stem=_FACTORS) as (slices, _):
             before = {name: part[...] for name, part in slices.items()}
         other = CheckpointError(f"That of {stage.name} is not of the products that learn here.")
@@ -127,17 +123,14 @@ class StageAdapter:
             raise other from error
         if len(ranks) > 1 or (joined and before.keys() != joined.keys()):
             raise other
-        return cls(plain, joined or before)  # of one whose branch learns, the backbone rests
+        return cls(plain, joined or before)  # beside a branch that learns, the backbone rests
 
     def save(self, stage: Path) -> None:
         """Write it into a stage's folder."""
         (stage / ADAPTER).mkdir()
-        end = ".lora_A.weight"
-        products = sorted(
-            name.removeprefix(_PLACE).removesuffix(end) for name in self.factors if name.endswith(end)
-        )
-        name, factor = next(iter(self.factors.items()))
-        rank = factor.shape[_side(name)]
+        firsts = sorted(name for name in self.factors if ".lora_A." in name)
+        products = [name.removeprefix(_PLACE).removesuffix(".lora_A.weight") for name in firsts]
+        rank = next(each.shape[_side(name)] for name, each in self.factors.items())
         values = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": products}
         values |= {"base_model_name_or_path": self.plain, "inference_mode": True}
         write_json(stage / ADAPTER / "adapter_config.json", values)
