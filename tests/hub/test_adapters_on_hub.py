@@ -1,7 +1,6 @@
 """Low-rank adapters on the Hub: beside the weights of a stage, in a repository of their own, and where others go on."""
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +76,3 @@ def test_an_adapter_is_pushed_loaded_made_a_repository_and_gone_on_from(
     (again.stage(2) / WEIGHTS).write_bytes((run.stage(0) / WEIGHTS).read_bytes())
     altered = [each.problem for each in verify(str(again.stage(2))) if each.problem]
     assert altered == [f"{WEIGHTS} was altered or cut short"]
-
-
-@pytest.mark.slow
-def test_who_goes_on_from_a_stage_without_an_adapter_is_told_that_there_is_none(
-    trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog
-) -> None:
-    sent = shutil.copytree(trained_run / "stage2", tmp_path / "sent-stage2")
-    for stage in (0, 1):
-        shutil.copytree(trained_run / f"stage{stage}", tmp_path / f"sent-stage{stage}")
-    values = quick_recipe(image_folder, tiny_backbone, tmp_path / "run")
-    run = trained(values, tmp_path / "run", resume_from=str(sent), lora_rank=2, epochs=1)
-    assert "Stage 3 keeps no adapter beside its weights: stage2 has none" in caplog.text
-    assert not (run.stage(3) / "adapter").exists()
-    assert "peft" not in (run.stage(3) / "README.md").read_text()

@@ -1,6 +1,7 @@
 """One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, st
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
-from promptccd.models.untrusted import one_line
+from promptccd.models.untrusted import CheckpointError, one_line
 from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
@@ -39,6 +40,8 @@ from promptccd.training.adapters import StageAdapter
 from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
+
+logger = logging.getLogger(__name__)
 
 EXEMPLARS = "exemplars.json"
 NO_CATEGORY = -1
@@ -86,6 +89,25 @@ def save_stage(
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill, needed=model.get_memory_footprint())
+
+
+def stage_adapter(
+    run: RunDirectory, stage: int, learnt: Mapping[str, Tensor], plain: str | None
+) -> StageAdapter | None:
+    """What low-rank adapters made of the plain backbone up to a stage; `None`, which is told, if not they alone did.
+
+    Args:
+        run: its earlier stages are finished.
+        stage: that they have just learnt in.
+        learnt: see `Adapters.merge`.
+        plain: repository of the run's backbone, if it has one; stages that were fetched may have begun with another.
+    """
+    try:
+        before = run.stage(stage - 1) if stage else None
+        return StageAdapter.after(before, learnt, None if run.fetched else plain)
+    except (OSError, CheckpointError) as error:
+        logger.warning("Stage %d keeps no adapter beside its weights: %s", stage, one_line(error))
+        return None
 
 
 def require_whole(path: str | Path) -> None:

@@ -48,7 +48,6 @@ from promptccd.evaluation import (
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
-from promptccd.models.untrusted import CheckpointError, one_line
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.beside import AfterStages, Beside
 from promptccd.runs.card_usage import Example, example_pictures
@@ -73,6 +72,7 @@ from promptccd.runs.stage_checkpoint import (
     row_of,
     save_stage,
     settled_images,
+    stage_adapter,
 )
 from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
 from promptccd.runs.tracking import Tracking, group_picture
@@ -629,7 +629,9 @@ class _Run:
         if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
             self.run.note_source(stage.index, None)
         examples = example_pictures(self.recipe, model, images, features[stage.index])
-        adapter = None if learnt is None else self._adapter(stage.index, learnt)
+        adapter, plain = None, hub_id_of(self.recipe.model.backbone)
+        if learnt is not None:
+            adapter = stage_adapter(self.run, stage.index, learnt, plain)
         instruments = self._instruments(model, images, found)
         save_stage(
             self.run.stage(stage.index),
@@ -642,17 +644,6 @@ class _Run:
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
             examples=examples,
         )
-
-    def _adapter(self, stage: int, learnt: Mapping[str, Tensor]) -> StageAdapter | None:
-        """What low-rank adapters made of the plain backbone up to a stage; `None` if not they alone did."""
-        before = self.run.stage(stage - 1) if stage else None
-        # Stages that were fetched may have begun with another.
-        plain = None if self.run.fetched else hub_id_of(self.recipe.model.backbone)
-        try:
-            return StageAdapter.after(before, learnt, plain)
-        except (OSError, CheckpointError) as error:
-            logger.warning("Stage %d keeps no adapter beside its weights: %s", stage, one_line(error))
-            return None
 
     def _measure_spread(
         self, model: CategoryDiscoveryModel, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
