@@ -80,8 +80,15 @@ def test_the_plain_backbone_is_named_unless_stages_of_others_may_have_begun_with
 def test_room_is_kept_for_the_adapters_of_all_stages_so_far(recipe: Recipe) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
 
-    def of(rank: int) -> int:
-        return TrainingSpace.of(replace(recipe, training=replace(recipe.training, lora_rank=rank))).stage
+    def of(rank: int | None) -> int:
+        space = TrainingSpace.of(
+            replace(
+                recipe,
+                data=replace(recipe.data, class_blocks=[3, 1, 1]),
+                training=replace(recipe.training, lora_rank=rank),
+            )
+        )
+        return space.stage + space.frozen
 
-    of_one_rank = 2 * 4 * (4 * 64 + 2 * (32 + 128))  # bytes: blocks, and factors of four products and two
-    assert of(3) - of(2) == of(2) - of(1) == 2 * of_one_rank
+    of_one_rank = 2 * 4 * (4 * 64 + 2 * (32 + 128))  # blocks, bytes, and factors of four products and two
+    assert of(5) == of(None) + 3 * 5 * of_one_rank

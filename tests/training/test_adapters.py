@@ -23,6 +23,7 @@ from promptccd import GCDModel
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.models import VARIANTS
+from promptccd.models.modeling_grow_merge import GrowMergeModel
 from promptccd.models.untrusted import CheckpointError
 from promptccd.runs import RunEvaluation, count_parameters, load_model, train_run
 from promptccd.runs.models import TrainingSpace
@@ -160,6 +161,18 @@ def test_a_strangers_adapter_that_does_not_fit_is_not_gone_on_from(
 ) -> None:
     with pytest.raises(CheckpointError, match="That of stage2 is not of the products that learn here"):
         adapters.StageAdapter.after(stage_with(tmp_path / "stage2", **factors), learnt, None)
+
+
+def test_there_is_none_where_the_stage_before_has_none(adapters, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^stage0 has none: adapters alone did not train it\.$"):
+        adapters.StageAdapter.after(tmp_path / "stage0", LEARNT, None)
+
+
+def test_a_branch_beside_the_backbone_is_no_part_of_it(adapters, tiny_backbone: Path) -> None:
+    model = GrowMergeModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+    assert len(adapters.Adapters(model, 2).merge()) == 2 * 6
+    model.grow(torch.zeros(2, 32))
+    assert adapters.Adapters(model, 2).merge() == {}
 
 
 def test_what_peft_is_told_of_an_adapter(adapters, tmp_path: Path) -> None:
