@@ -10,8 +10,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModel
 
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.pipeline import CategoryDiscoveryPipeline
+from tests.conftest import TINY_HEAD
 from tests.contributing import blocks, section
 from tests.models.finished import METHODS, write_backbone, write_stage
 
@@ -100,3 +101,20 @@ def test_adapters_are_trained_kept_and_merged(page, method: str) -> None:
             each(pixels, prompted=True).features for each in (names["adapted"].eval(), merged.eval())
         )
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_whose_weights_adapters_hold_is_not_saved_as_one(tmp_path: Path) -> None:
+    """Those that transformers itself added are saved beside the model, as it does."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    bare, options = write_backbone("dinov2", tmp_path / "bare"), peft.LoraConfig(target_modules=["q_proj"])
+    adapted = GCDModel.from_pretrained(bare, **TINY_HEAD)
+    peft.get_peft_model(adapted, options)
+    with pytest.raises(ValueError, match="has adapters, and what it would save could not be loaded: merge"):
+        adapted.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+    own = GCDModel.from_pretrained(bare, **TINY_HEAD)
+    own.add_adapter(options)
+    own.save_pretrained(tmp_path / "saved")
+    assert {each.name for each in (tmp_path / "saved").glob("adapter_*")} == {
+        "adapter_config.json", "adapter_model.safetensors",
+    }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from transformers import AutoModel
@@ -23,7 +23,10 @@ from promptccd import GCDModel
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.models import VARIANTS
-from promptccd.runs import RunEvaluation, count_parameters, train_run
+from promptccd.models.modeling_grow_merge import GrowMergeModel
+from promptccd.models.untrusted import CheckpointError
+from promptccd.runs import RunEvaluation, count_parameters, load_model, train_run
+from promptccd.runs.models import TrainingSpace
 from promptccd.training import trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.compiling import WholeBatches
@@ -64,6 +67,14 @@ def factors(model: nn.Module, kind: str) -> dict[str, Tensor]:
     return {name: value for name, value in model.named_parameters() if f".lora_{kind}." in name}
 
 
+def by_peft(backbone: Path, stage: Path, pixels: Tensor) -> Tensor:
+    """Features of a plain backbone with a stage's adapter, as people without this package compute them."""
+    from peft import PeftModel
+
+    adapted = PeftModel.from_pretrained(AutoModel.from_pretrained(backbone), stage, subfolder="adapter")
+    return adapted(pixels).last_hidden_state[:, 0]
+
+
 @pytest.mark.landing
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_merged_weights_give_the_features_of_the_adapters(adapters, kind: str, tmp_path: Path) -> None:
@@ -89,10 +100,9 @@ def test_merged_weights_give_the_features_of_the_adapters(adapters, kind: str, t
     adapted = model(pixels).features
     adapted.square().sum().backward()
     assert all(each.grad.any() for kind in "AB" for each in factors(model, kind).values())
-    with pytest.raises(ValueError, match="has adapters, and what it would save could not be loaded: merge"):
+    with pytest.raises(ValueError, match="has adapters"):
         model.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
-    added.merge()
+    kept = adapters.StageAdapter(None, added.merge())
     model.save_pretrained(tmp_path / "saved")
     assert torch.equal(GCDModel.from_pretrained(tmp_path / "saved")(pixels).features, model(pixels).features)
     assert list(model.state_dict()) == list(before)
@@ -100,6 +110,10 @@ def test_merged_weights_give_the_features_of_the_adapters(adapters, kind: str, t
     merged = model(pixels).features
     assert (adapted - plain).abs().max() > 0.01
     torch.testing.assert_close(merged, adapted, rtol=1e-5, atol=1e-5)
+    kept.save(tmp_path / "saved")
+    square = pixels[..., :16]  # DINO takes no other by itself
+    features = by_peft(tmp_path, tmp_path / "saved", square)
+    torch.testing.assert_close(features, model(square).features, rtol=1e-5, atol=1e-5)
     changed = {name for name, each in model.state_dict().items() if not torch.equal(each, before[name])}
     assert len(changed) == 3 * products and all(name.endswith(".weight") for name in changed)
     assert {name for name, each in model.named_parameters() if each.requires_grad} == {
@@ -119,6 +133,60 @@ def test_first_factors_are_drawn_by_place_and_seed(adapters, tiny_backbone: Path
     assert not any(map(torch.equal, first, drawn(1, 1)))
     for factor in first:  # as wide as peft and PyTorch draw them
         assert 0.8 / math.sqrt(factor.shape[1]) < factor.abs().max() <= 1 / math.sqrt(factor.shape[1])
+
+
+WIDE, TALL = "base_model.model.block.fc1.lora_A.weight", "base_model.model.block.fc1.lora_B.weight"
+LEARNT = {WIDE: torch.full((2, 5), 1.0), TALL: torch.full((7, 2), 2.0)}
+
+
+def stage_with(folder: Path, **factors: Tensor) -> Path:
+    (folder / "adapter").mkdir(parents=True)
+    save_file({**LEARNT, **factors}, folder / "adapter/adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("factors", "learnt"),
+    [
+        ({"another": torch.zeros(2, 5)}, LEARNT),
+        ({}, {**LEARNT, "another": torch.zeros(2, 5)}),
+        ({WIDE: torch.zeros(2, 6)}, LEARNT),
+        ({WIDE: torch.zeros(3, 5)}, LEARNT),
+        ({TALL: torch.zeros(7, 3)}, {}),  # only passed on
+        ({TALL: torch.zeros(7)}, {}),
+    ],
+)
+def test_a_strangers_adapter_that_does_not_fit_is_not_gone_on_from(
+    adapters, factors: dict[str, Tensor], learnt: dict[str, Tensor], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match="That of stage2 is not of the products that learn here"):
+        adapters.StageAdapter.after(stage_with(tmp_path / "stage2", **factors), learnt, None)
+
+
+def test_there_is_none_where_the_stage_before_has_none(adapters, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^stage0 has none: adapters alone did not train it\.$"):
+        adapters.StageAdapter.after(tmp_path / "stage0", LEARNT, None)
+
+
+def test_a_branch_beside_the_backbone_is_no_part_of_it(adapters, tiny_backbone: Path) -> None:
+    model = GrowMergeModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+    assert len(adapters.Adapters(model, 2).merge()) == 2 * 6
+    model.grow(torch.zeros(2, 32))
+    assert adapters.Adapters(model, 2).merge() == {}
+
+
+def test_what_peft_is_told_of_an_adapter(adapters, tmp_path: Path) -> None:
+    before = stage_with(tmp_path / "stage0", **{WIDE: torch.full((3, 5), 3.0), TALL: torch.full((7, 3), 4.0)})
+    for learnt, rank in ((LEARNT, 5), ({}, 3)):
+        stage = tmp_path / f"of-rank-{rank}"
+        stage.mkdir()
+        adapters.StageAdapter.after(before, learnt, "team/plain").save(stage)
+        assert json.loads((stage / "adapter/adapter_config.json").read_text()) == {
+            "peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["block.fc1"],
+            "base_model_name_or_path": "team/plain", "inference_mode": True,
+        }  # fmt: skip
+        kept = load_file(stage / "adapter/adapter_model.safetensors")
+        assert torch.equal(kept[TALL] @ kept[WIDE], torch.full((7, 5), 36.0 + (4.0 if learnt else 0)))
 
 
 RATES = {"promptccd-b": 0.01}  # at the others' its second stage collapses, and nothing changes
@@ -146,9 +214,31 @@ def test_adapters_learn_in_every_stage_and_what_is_saved_needs_none(
         assert {int(key.split("layer.")[1][0]) for key in changed} == {*blocks}
         assert len(changed) == 6 * len(blocks)
         assert all(before[key].ndim == 2 for key in changed)  # norms, biases and scales rest
-    kept = [key for shard in (run / "stage1").glob("model*.safetensors") for key in load_file(shard)]
+    kept = {
+        key: value
+        for shard in (run / "stage1").glob("model*.safetensors")
+        for key, value in load_file(shard).items()
+    }
     assert kept
     assert not any("lora" in key or "base_layer" in key for key in kept)
+    pixels = torch.randn(3, 3, 16, 16)
+    plain = AutoModel.from_pretrained(tiny_backbone)(pixels).last_hidden_state[:, 0]
+    for stage in (0, 1):
+        merged = load_model(run / f"stage{stage}")(pixels, prompted=False).features
+        by_adapter = by_peft(tiny_backbone, run / f"stage{stage}", pixels)
+        torch.testing.assert_close(by_adapter, merged, rtol=1e-5, atol=1e-5)
+        assert (by_adapter - plain).abs().max() > 1e-4
+    of_first, of_both = (
+        load_file(run / stage / "adapter/adapter_model.safetensors") for stage in ("stage0", "stage1")
+    )
+    for key, factor in of_both.items():
+        own, *added = factor.split(3, dim=int(".lora_B." in key))
+        assert torch.equal(own, of_first[key])
+        assert [bool(each.any()) for each in added] == [True] * (name != "grow-merge")
+    found_later = {"prototypes", "whitener", "spreads"}
+    written = [*of_both.values(), *(value for key, value in kept.items() if key not in found_later)]
+    if name != "grow-merge":  # whose first stage has the largest adapters, and the last the most branches
+        assert sum(each.nbytes for each in written) == TrainingSpace.of(recipe).stage
     learnt = {row.part: row.unlabelled for row in count_parameters(recipe)}
     assert learnt["low-rank adapters of the backbone"] == (2 - first) * 3 * (4 * 64 + 2 * (32 + 128))
     assert "last block of the backbone" not in learnt

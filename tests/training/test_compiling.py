@@ -120,8 +120,8 @@ def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[s
 
 
 def stage_bytes(run: Path) -> dict[str, bytes]:
-    files = sorted(run.glob("stage*/*.safetensors"))
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
+    files = sorted(run.glob("stage*/**/*.safetensors"))
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.slow

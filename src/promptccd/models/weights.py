@@ -23,13 +23,14 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 @contextmanager
 def stored_weights(
-    place: str, variant: str | None = None, **hub_options: Any
+    place: str, variant: str | None = None, stem: str = "model", **hub_options: Any
 ) -> Iterator[tuple[dict[str, Any], torch.dtype]]:
     """Open the safetensors of a checkpoint, one file or shards.
 
     Args:
         place: a folder, or a full repository name.
         variant: part of the files' names, as in ``model.fp16.safetensors``.
+        stem: how the files' names begin.
         hub_options: `promptccd.models.loading.HUB_OPTIONS`.
 
     Returns:
@@ -40,7 +41,7 @@ def stored_weights(
         CheckpointError: a header, an index, a dtype or a link is not as ours are.
     """
     middle = f".{variant}" if variant else ""
-    whole, index = f"model{middle}.safetensors", f"model.safetensors.index{middle}.json"
+    whole, index = f"{stem}{middle}.safetensors", f"{stem}.safetensors.index{middle}.json"
     files: dict[str, tuple[str, set[str] | None]]
     path = file_of(place, whole, **hub_options)
     if path is not None:

@@ -352,14 +352,16 @@ class TrainingSpace:
     @classmethod
     def of(cls, recipe: Recipe) -> "TrainingSpace":
         """Counted on meta models of the first stage, which learns most, and of the last; see `count_parameters`."""
-        models = [model_on_meta(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
+        blocks = recipe.data.resolved.class_blocks
+        models = [model_on_meta(recipe, stage) for stage in (0, len(blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
         weights = dict(models[0].named_parameters())
-        # With adapters, every stage changes the weights that it began with.
+        # With adapters, every stage changes the weights that it began with, and keeps those of all before it.
         names = frozen_names(models[0]) if recipe.training.lora_rank is None else ()
         frozen = _bytes_of(weights[name] for name in names)
-        return cls(made_here, frozen, max(map(checkpoint_bytes, models)) - frozen, max(states))
+        before = _bytes_of(value for name, value in weights.items() if ".lora_" in name) * (len(blocks) - 1)
+        return cls(made_here, frozen, max(map(checkpoint_bytes, models)) + before - frozen, max(states))
 
     def left(self, run: RunDirectory, num_stages: int) -> int:
         """What is still to be written of a run.

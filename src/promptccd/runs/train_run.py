@@ -51,7 +51,7 @@ from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Re
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.beside import AfterStages, Beside
 from promptccd.runs.card_usage import Example, example_pictures
-from promptccd.runs.model_card import stage_card
+from promptccd.runs.model_card import hub_id_of, stage_card
 from promptccd.runs.models import (
     TrainingSpace,
     backbone_of,
@@ -72,10 +72,12 @@ from promptccd.runs.stage_checkpoint import (
     row_of,
     save_stage,
     settled_images,
+    stage_adapter,
 )
 from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
+from promptccd.training.adapters import StageAdapter
 from promptccd.training.arguments import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import PATIENCE, device_problem, reproducible, same_on_all
@@ -497,7 +499,7 @@ class _Run:
         )
         try:
             trainer.train(resumed[0] if resumed else None)
-            self._finish_stage(stage, model, count, started - before)
+            self._finish_stage(stage, model, count, started - before, trainer.learnt)
         except BaseException:  # a signal, no memory: the steps are not lost for it
             if trainer.unsaved is not None:
                 with suppress(DiskError):  # of which the error tells, too
@@ -546,7 +548,12 @@ class _Run:
             self.after_stages(self.run, finished)
 
     def _finish_stage(
-        self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None, started: float
+        self,
+        stage: Stage,
+        model: CategoryDiscoveryModel,
+        count: CountEstimate | None,
+        started: float,
+        learnt: Mapping[str, Tensor] | None,
     ) -> None:
         """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
@@ -613,13 +620,18 @@ class _Run:
         if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
             self.run.note_source(stage.index, None)
         examples = example_pictures(self.recipe, model, images, features[stage.index])
+        adapter, plain = None, hub_id_of(self.recipe.model.backbone)
+        if learnt is not None:
+            adapter = stage_adapter(self.run, stage.index, learnt, plain)
+        instruments = self._instruments(model, images, found)
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(model, found, self._instruments(model, images, found), registry, examples),
+            card=self._card(model, found, instruments, registry, examples, adapter),
             registry=registry,
+            adapter=adapter,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
             examples=examples,
         )
@@ -668,6 +680,7 @@ class _Run:
         instruments: Instruments,
         registry: CategoryRegistry,
         examples: Sequence[Example],
+        adapter: StageAdapter | None,
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
         fetched, stage = self.run.fetched, model.config.stage or 0
@@ -688,6 +701,7 @@ class _Run:
             examples=examples,
             licence=self._licence(source, stage),
             source=source,
+            adapter=adapter,
             history=[each for each in read_history(self.run.path) if each.stage == stage],
         )
 

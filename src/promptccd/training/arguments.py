@@ -336,7 +336,7 @@ class TrainingArguments:
             It acts in the epochs of a stage; what ends a stage is computed by the weights that are saved.
         lora_rank: rank of low-rank adapters (LoRA, by peft) that learn in place of the last block: in every block, or
             in the last alone where something that a method keeps reads the tokens before it. They are part of the
-            weights that are saved. None means that the last block learns.
+            weights that are saved, and lie beside them as an adapter of peft's. None means that the last block learns.
         compile: whether `torch.compile` makes one graph of a step's forward, anew in each stage, where the machine can.
         deterministic: take torch's algorithms that give the same bytes again on a GPU too, where it has such, and be
             told where it has none; slower there. The CPU's always do.

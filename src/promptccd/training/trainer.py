@@ -74,9 +74,11 @@ class StageTrainer:
 
     Attributes:
         unsaved: the state after the last step, to save if what follows does not come to its end.
+        learnt: after training with low-rank adapters, their factors, see `Adapters.merge`.
     """
 
     unsaved: TrainingState | None = None
+    learnt: Mapping[str, Tensor] | None = None
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class StageTrainer:
             if (
                 adapters is not None
             ):  # after it, which may train them on; sums round otherwise in what is merged
-                adapters.merge()
+                self.learnt = adapters.merge()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
