@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from promptccd import discovery
+from promptccd import discovery, experiments
 from promptccd.cli.parsing import (
     MOST_DIGITS,
     MOST_SEED,
@@ -59,6 +59,22 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         f"({AdaptationOptions.batch_size})",
     )
     add_device(found)
+    spread = found.add_mutually_exclusive_group()
+    spread.add_argument(
+        "--devices",
+        metavar="all|N|NAME,NAME",
+        help="look at new files in a process for each of these: all GPUs, N of them (or N processes without), or some",
+    )
+    spread.add_argument(
+        "--engine",
+        choices=["ray"],
+        help="look at new files on the Ray cluster that RAY_ADDRESS names; --workers are the cores of each task",
+    )
+    spread.add_argument(
+        "--chunk",
+        metavar="I/N",
+        help="look at part I of N of the new files and group nothing; when all N are done, the command without it does",
+    )
     found.add_argument(
         "--workers",
         type=whole_number(1, MOST_WORKERS),
@@ -98,6 +114,10 @@ def discover_command(options: argparse.Namespace) -> None:
     adaptation = None
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
+    part = _part(options.chunk)
+    devices, carrier = _devices(options), None
+    if options.engine:
+        carrier = discovery.Cluster(experiments.RayEngine(None, options.workers))
     session = discovery.DiscoverySession.open(
         options.model,
         seed=options.seed,
@@ -107,9 +127,11 @@ def discover_command(options: argparse.Namespace) -> None:
         workers=options.workers,
         precision=options.precision,
         batch_size=options.batch_size,
-        device=options.device,
+        device=devices[0] if devices else options.device,
         max_model_bytes=options.max_model_bytes,
     )
+    if part is not None:
+        return discovery.make_part(session, options.images, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(
             session,
@@ -118,6 +140,7 @@ def discover_command(options: argparse.Namespace) -> None:
             num_categories=num_categories,
             adaptation=adaptation,
             exports=options.export,
+            carrier=discovery.Devices(devices) if len(devices) > 1 else carrier,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))
@@ -134,6 +157,28 @@ def _count(text: str) -> int | None:
             f"Expected --num_categories to be auto or a number from 1 on, got {text[:50]!r}."
         )
     return int(text)
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    part, _, parts = text.partition("/")
+    digits = all(each.isdecimal() and len(each) <= MOST_DIGITS for each in (part, parts))
+    if not digits or not 1 <= int(part) <= int(parts):
+        raise ConfigurationError(f"Expected --chunk I/N with I from 1 to N, such as 3/8, got {text[:50]!r}.")
+    return int(part), int(parts)
+
+
+def _devices(options: argparse.Namespace) -> list[str]:
+    from promptccd.training.gpus import devices_named
+
+    if options.devices is None:
+        return []
+    if options.device:
+        raise ConfigurationError(
+            "--device names where all is computed, and --devices several: give one of them."
+        )
+    return devices_named(options.devices)
 
 
 def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:

@@ -24,11 +24,13 @@ from promptccd.discovery.adapt import (
 )
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
+from promptccd.discovery.chunks import Cluster, Devices, chunks_of, spread, take_over
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.publish import PARQUET, PUBLISH
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import (
@@ -117,6 +119,7 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
+    carrier: Devices | Cluster | None = None,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write the results to a folder.
@@ -133,6 +136,7 @@ def discover(
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
+        carrier: has other processes or machines look at new files first, if they are many; results are the same.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -143,7 +147,29 @@ def discover(
         require_head(session)
     with _nothing_left_of_an_error(Path(os.path.expanduser(out))):
         target = _target(source, out)
-        return _Discovery(session, source, target, num_categories, adaptation, exports, stop).run()
+        return _Discovery(session, source, target, num_categories, adaptation, exports, carrier, stop).run()
+
+
+def make_part(session: DiscoverySession, source: str | Path, out: str | Path, part: int, parts: int) -> None:
+    """Look at one of so many parts of the new files of a source; nothing is grouped.
+
+    Whatever makes the others, wherever: the next `discover` of the folder finds all that was made.
+
+    Args:
+        session: fresh, with its model.
+        source: as `discover` takes it.
+        out: the same.
+        part: from 1 on.
+        parts: of the files, as many for all.
+
+    Raises:
+        PromptCCDError: as `discover`.
+    """
+    project = open_project(_target(source, out))
+    session.cache = FeatureCache(project / FEATURES)
+    with contextlib.closing(find_source(source, session.image_roots)) as opened:
+        for chunk in chunks_of(session, opened, project, parts)[part - 1 :: parts]:
+            chunk.make(session)
 
 
 @dataclass
@@ -163,6 +189,7 @@ class _Discovery:
     num_categories: int | None
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
+    carrier: Devices | Cluster | None
     stop: StopRequest | None
     came_with: str = ""
     command: dict[str, Any] | None = None
@@ -178,6 +205,10 @@ class _Discovery:
             clear_leftovers(project)
             session.cache = FeatureCache(project / FEATURES)
             self._begin()
+            if self.carrier is not None and self.trained is None:
+                with self._timed(seconds, "chunks"):
+                    spread(session, self.source, project, self.carrier, self._heed, self._progress)
+            take_over(session, project)
             with self._timed(seconds, "reading"):
                 self._read()
             with self._timed(seconds, "features"):
@@ -330,10 +361,13 @@ class _Discovery:
     def _progress(self) -> Progress:
         return self.stop.progress if self.stop else progress_bar
 
-    @contextmanager
-    def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
+    def _heed(self) -> None:
         if self.stop is not None and self.stop.received:
             raise self.stop.error("stopped; features that were computed are kept")
+
+    @contextmanager
+    def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
+        self._heed()
         started = time.perf_counter()
         yield
         seconds[step] = round(time.perf_counter() - started, 2)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -86,6 +87,7 @@ class DiscoverySession:
 
     Attributes:
         stages: the stages that were read, oldest first.
+        opened_from: where `open` found the model, as it takes it; empty without it.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class DiscoverySession:
         precision: Precision = "auto",
         batch_size: int | None = None,
     ):
-        self.precision, self.batch_size = precision, batch_size
+        self.precision, self.batch_size, self.opened_from = precision, batch_size, dict[str, Any]()
         self._embedder: Embedder | None = None  # at work since the images were read
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
@@ -151,10 +153,12 @@ class DiscoverySession:
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model = placed(model, view, chosen).eval()
-        return cls(
+        session = cls(
             model, view, registry_of(model, place), seed=seed, limits=limits, cache=cache, workers=workers,
             bit_depth=bit_depth, image_roots=image_roots, precision=precision, batch_size=batch_size,
         )  # fmt: skip
+        session.opened_from = {"place": place, "max_model_bytes": max_model_bytes}
+        return session
 
     # Images in
 
@@ -188,24 +192,8 @@ class DiscoverySession:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
-        self._embedder = self._new_embedder()
-        made_with = {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
-        try:
-            intake = read_intake(
-                source,
-                limits=self.limits,
-                bit_depth=self.bit_depth,
-                image_roots=self.image_roots,
-                progress=progress,
-                view=self.view,
-                workers=self.workers,
-                use=self._embedder.add,
-                seen=None if project is None else SeenFiles(project, made_with),
-                announce=announce,
-            )
-        except BaseException:
-            self._embedder.keep()
-            raise
+        self._embedder = self.new_embedder()
+        intake = self.intake_of(source, self._embedder, progress, project, announce)
         try:
             intake.require_images()
         except DataError:
@@ -220,9 +208,39 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
+    def intake_of(
+        self,
+        source: ImageSource | str | Path | Sequence[str | Path],
+        embedder: Embedder,
+        progress: Progress | None = None,
+        project: Path | None = None,
+        announce: Callable[[int, float], None] | None = None,
+    ) -> Intake:
+        """The files of a source, of which no stage is made; views go to the embedder, and the rest is as in `read`."""
+        try:
+            return read_intake(
+                source,
+                limits=self.limits,
+                bit_depth=self.bit_depth,
+                image_roots=self.image_roots,
+                progress=progress,
+                view=self.view,
+                workers=self.workers,
+                use=embedder.add,
+                seen=None if project is None else self.seen_files(project),
+                announce=announce,
+            )
+        except BaseException:
+            embedder.keep()
+            raise
+
+    def seen_files(self, project: Path) -> SeenFiles:
+        """What a folder remembers of files."""
+        return SeenFiles(project, {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough})
+
     def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
-        stage, embedder = self.current, self._embedder or self._new_embedder()
+        stage, embedder = self.current, self._embedder or self.new_embedder()
         self._embedder = None
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
@@ -233,10 +251,12 @@ class DiscoverySession:
             self.cache.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
         return stage.features
 
-    def _new_embedder(self) -> Embedder:
+    def new_embedder(self, part: FeatureCache | None = None) -> Embedder:
+        """What computes features with the session's settings, into its cache, or into that of a part of many pictures."""
         return Embedder(
-            self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=self.cache
-        )
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=part or self.cache,
+            is_part=part is not None,
+        )  # fmt: skip
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
         """Found, or known from when the same pictures were looked at before."""
