@@ -1,18 +1,13 @@
-"""Shares of the files of a big source, which other processes or machines look at before one discovery groups them all.
+"""Parts of the new files of a big source, which other processes or machines look at before one discovery groups all.
 
-A chunk has a folder like that of a project, with what its files hold and their features. Any process may make it, be
+Each part has a folder like that of a project, with what its files hold and their features. Any process may make it, be
 killed, and go on with it. It holds nothing but what `discover` would make itself: results are the same bytes.
 """
 
 import contextlib
-import functools
 import logging
-import multiprocessing
 import os
-import pickle
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,258 +20,140 @@ from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
-from promptccd.discovery.project.folder import CHUNKS, FEATURES
+from promptccd.discovery.project.folder import CHUNKS, FEATURES, open_project, results_folder
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.ray import RETRIES, RayEngine
+from promptccd.experiments import PoolOfDevices, RayEngine
 from promptccd.locks import FolderLock
-from promptccd.processes import ProcessApart
 from promptccd.storage import make_inside, refuse_links, remove
 
 logger = logging.getLogger(__name__)
 
-MOST_FILES = 4096  # of a chunk: what is lost if nobody can go on with it
-_LOOK_S = 0.5  # between looks for a signal
+MANY = 4096  # files of a part, from which on there are several for each process: they last unequally long
+_SEVERAL = 4
 _WAIT_S = 10.0  # for the lock of a killed process
 
 
-class Chunk(ImageSource):
-    """Some files of a source, in order.
+class _Part(ImageSource):
+    """Some files of a source, in order."""
 
-    Args:
-        folder: for what is made of them.
-        source: gives their bytes.
-        files: of the source.
-    """
-
-    def __init__(self, folder: Path, source: ImageSource, files: Sequence[Entry]):
-        self.folder, self.source, self._files, self.name = folder, source, files, source.name
+    def __init__(self, source: ImageSource, files: Sequence[Entry]):
+        self._source, self._files, self.name = source, files, source.name
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """The files."""
         return [*self._files]
 
     def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of a file."""
-        return self.source.read(entry, budget)
+        return self._source.read(entry, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of a file."""
-        return self.source.stamp(entry)
-
-    def make(self, session: DiscoverySession) -> None:
-        """Look at the files and compute their features, or go on with that.
-
-        Raises:
-            RunError: another process is at it.
-            DivergedError: a feature holds NaN or infinity; the image is named.
-        """
-        with FolderLock(make_inside(self.folder.parent, self.folder.name), _WAIT_S):
-            embedder = session.new_embedder(FeatureCache(self.folder / FEATURES))
-            intake = session.intake_of(self, embedder, project=self.folder)
-            embedder.features_of(intake, session.workers)
+        return self._source.stamp(entry)
 
 
-class Devices:
-    """Carries chunks to processes of this machine, one for each device.
+def make_part(session: DiscoverySession, source: str | Path, out: str | Path, part: int, parts: int) -> None:
+    """Look at one of so many parts of the new files of a source, or go on with that; nothing is grouped.
+
+    Whoever makes the others, wherever: the next `discover` with that folder finds all that was made.
 
     Args:
-        names: of the devices; for several processes on one, it comes several times.
-
-    Attributes:
-        parts: how many chunks are made at once.
-    """
-
-    def __init__(self, names: Sequence[str]):
-        self.names, self.parts = names, len(names)
-
-    def carry(
-        self, opening: dict[str, Any], chunks: Sequence[Chunk], look: Callable[[], None]
-    ) -> Iterator[tuple[int, str]]:
-        """Positions of chunks as they end, each with why it failed, or nothing; one whose process died is tried again.
-
-        Args:
-            opening: for `DiscoverySession.open`, in another process.
-            chunks: the chunks.
-            look: called every moment; raises to end all.
-        """
-        share = {"workers": max(1, opening["workers"] // self.parts)}
-        idle = [pickle.dumps({**opening, **share, "device": name}) for name in self.names]
-        waiting, tries = deque(range(len(chunks))), Counter[int]()
-        free, at_work = list[_Worker](), dict[Any, tuple[_Worker, int]]()
-        try:
-            while waiting or at_work:
-                look()
-                while waiting and (free or idle):
-                    worker, number = free.pop() if free else _Worker(idle.pop(0)), waiting.popleft()
-                    at_work[worker.line] = worker, number
-                    with contextlib.suppress(OSError):  # it died while it waited, as is seen below
-                        worker.line.send(chunks[number])
-                for line in connection.wait([*at_work], _LOOK_S):
-                    worker, number = at_work.pop(line)
-                    try:
-                        problem = worker.line.recv()
-                        free.append(worker)
-                    except (EOFError, OSError):
-                        code, killed = worker.ended()
-                        problem = f"its process was {killed}" if killed else f"its process ended with {code}"
-                        worker.end_rest()
-                        idle.append(worker.opening)
-                        tries[number] += 1
-                        if tries[number] <= RETRIES:
-                            waiting.append(number)
-                            continue
-                    yield number, problem
-        finally:
-            for worker in (*free, *(each for each, _ in at_work.values())):
-                worker.kill()
-
-
-class Cluster:
-    """Carries chunks to the machines of a Ray cluster, as `Devices` does to processes.
-
-    Args:
-        engine: has joined it.
-    """
-
-    def __init__(self, engine: RayEngine):
-        self._engine, self.parts = engine, engine.places
-
-    def carry(
-        self, opening: dict[str, Any], chunks: Sequence[Chunk], look: Callable[[], None]
-    ) -> Iterator[tuple[int, str]]:
-        """The same."""
-        packed = pickle.dumps({**opening, "workers": self._engine.cpus})
-        return self._engine.outcomes(problem_of, [(packed, each, Path.cwd()) for each in chunks], look)
-
-
-class _Worker(ProcessApart):
-    """A process that makes one chunk after the other, as they come down a line."""
-
-    def __init__(self, opening: bytes):
-        self.opening = opening
-        self.line, theirs = multiprocessing.Pipe()
-        super().__init__(_work, (theirs, opening, Path.cwd()), [__name__])
-        theirs.close()  # so that the line ends with the process
-
-
-def _work(line: Any, opening: bytes, folder: Path) -> None:
-    with contextlib.suppress(EOFError):
-        while True:
-            line.send(problem_of(opening, line.recv(), folder))
-
-
-def problem_of(opening: bytes, chunk: Chunk, folder: Path) -> str:
-    """Make a chunk in a process of its own; why that failed, or nothing.
-
-    Args:
-        opening: arguments of `DiscoverySession.open`, pickled.
-        chunk: the chunk, a copy.
-        folder: that paths are meant from.
-    """
-    try:
-        os.chdir(folder)
-        chunk.make(_opened(opening))
-    except Exception as error:  # whoever gets it makes the chunk itself, and meets the same
-        return f"{type(error).__name__}: {error}"
-    finally:
-        chunk.source.close()
-    return ""
-
-
-@functools.lru_cache(maxsize=1)  # one model for all chunks of a process
-def _opened(opening: bytes) -> DiscoverySession:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    session = DiscoverySession.open(**pickle.loads(opening))
-    torch.set_num_threads(session.workers)
-    return session
-
-
-def chunks_of(session: DiscoverySession, source: ImageSource, project: Path, parts: int) -> list[Chunk]:
-    """The files that nothing is known of yet, or no feature, in so many chunks or more; none if they are few.
-
-    Files that have changed are left out: what they held before decides what their pictures are known by.
+        session: with its model.
+        source: as `discover` takes it.
+        out: the same.
+        part: from 1 on.
+        parts: as many for all.
 
     Raises:
-        DataError: as `read_intake`.
+        PromptCCDError: as `discover`, or because another process is at this part.
+    """
+    project = open_project(results_folder(source, out))
+    with contextlib.closing(find_source(source, session.image_roots)) as opened:
+        files = _new_files(session, opened, project)
+        size = -(-len(files) // parts)
+        if mine := files[(part - 1) * size : part * size]:
+            folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
+            with FolderLock(folder, _WAIT_S):
+                session.fill(_Part(opened, mine), folder)
+
+
+def _new_files(session: DiscoverySession, source: ImageSource, project: Path) -> list[Entry]:
+    """The files of which nothing is known, or no feature; none if they are few.
+
+    Those that have changed are not among them: what they held before decides what their pictures are known by.
     """
     embedder, seen, cache = (
         session.new_embedder(),
         session.seen_files(project),
         FeatureCache(project / FEATURES),
     )
-    space, batch = embedder.space, embedder.batch_size
-    is_begun = (cache.folder / space).exists()
+    is_begun = (cache.folder / embedder.space).exists()
 
-    def is_open(entry: Entry) -> bool:
+    def is_new(entry: Entry) -> bool:
         if (stamp := source.stamp(entry)) is None:
-            return not is_begun  # a row of a data set, which is opened to see whether it is known
+            return not is_begun  # a row of a data set, which has to be read to see whether it is known
         _, image = seen.look(seen.content_of(stamp)) or (None, None)
-        return not seen.held_by(stamp.path) or (image is not None and not cache.holds(space, image.key))
+        lacks_feature = image is not None and not cache.holds(embedder.space, image.key)
+        return lacks_feature or not seen.held_by(stamp.path)
 
-    files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_open(entry)]
-    if len(files) <= batch:
-        return []
-    size = min(MOST_FILES, -(-len(files) // parts))
-    size += -size % batch
-    make_inside(project, CHUNKS)
-    return [
-        Chunk(project.absolute() / CHUNKS / f"{start:09d}", source, files[start : start + size])
-        for start in range(0, len(files), size)
-    ]
+    files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_new(entry)]
+    return files if len(files) > embedder.batch_size else []
 
 
 def spread(
     session: DiscoverySession,
-    source: Any,
-    project: Path,
-    carrier: Devices | Cluster,
+    source: str | Path,
+    out: Path,
+    engine: PoolOfDevices | RayEngine,
     look: Callable[[], None],
     progress: Progress,
 ) -> None:
-    """Have the chunks of a source made; those that fail are made here.
+    """Have all parts of the new files of a source made; those that fail are made here.
 
     Args:
-        session: with the cache of the project.
-        source: as `DiscoverySession.read` takes it.
-        project: the folder.
-        carrier: where they are made.
-        look: raises to end all.
-        progress: wraps the chunks, their number and a label in a progress bar.
+        session: opened from a place, where others find its model.
+        source: as `discover` takes it.
+        out: the same.
+        engine: has them made.
+        look: called every moment; raises to end all.
+        progress: wraps the parts, their number and a label in a progress bar.
 
     Raises:
-        ConfigurationError: the model was not opened from a place, where others would find it.
-        PromptCCDError: as `Chunk.make`.
+        ConfigurationError: the session was not opened so.
+        PromptCCDError: as `make_part`.
     """
-    if not session.opened_from:
+    if not session.opened_with:
         raise ConfigurationError("Other processes need a session that DiscoverySession.open has opened.")
     with contextlib.closing(find_source(source, session.image_roots)) as opened:
-        chunks, failed = chunks_of(session, opened, project, carrier.parts), dict[int, str]()
-        if not chunks:
-            return
-        logger.info("New files are looked at in %d chunks, %d at once.", len(chunks), carrier.parts)
-        opening = {
-            **session.opened_from,
-            "limits": session.limits,
-            "bit_depth": session.bit_depth,
-            "image_roots": session.image_roots,
-            "batch_size": session.batch_size,
-            "precision": resolve_precision(session.precision, session.model.device),
-            "workers": session.workers,
-        }
-        for number, problem in progress(carrier.carry(opening, chunks, look), len(chunks), "chunks of files"):
-            if problem:
-                failed[number] = problem
-        if failed:
-            why = " ".join(next(iter(failed.values())).split())[:300]
-            logger.warning("%d of %d chunks failed, and are made here: %s", len(failed), len(chunks), why)
-        for number in sorted(failed):
-            chunks[number].make(session)
+        count = len(_new_files(session, opened, open_project(out)))
+    if not count:
+        return
+    parts = engine.places * (_SEVERAL if count > _SEVERAL * MANY * engine.places else 1)
+    precision = resolve_precision(session.precision, session.model.device)
+    opening = {**session.opened_with, "precision": precision, "workers": engine.cpus}
+    calls = [(opening, source, out, part, parts, Path.cwd()) for part in range(1, parts + 1)]
+    ended = progress(engine.outcomes(_problem_of, calls, look), parts, f"parts of {count} new files")
+    failed = {number + 1: problem for number, problem in ended if problem}
+    if failed:
+        why = " ".join(next(iter(failed.values())).split())[:300]
+        logger.warning("%d of %d parts failed, and are made here: %s", len(failed), parts, why)
+    for part in sorted(failed):
+        make_part(session, source, out, part, parts)
+
+
+def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts: int, folder: Path) -> str:
+    """Make a part in a process of its own, which paths are meant from a folder in; why that failed, or nothing."""
+    try:
+        os.chdir(folder)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        torch.set_num_threads(opening["workers"])
+        make_part(DiscoverySession.open(**opening), source, out, part, parts)
+    except Exception as error:  # whoever gets it makes the part, and meets the same
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def take_over(session: DiscoverySession, project: Path) -> None:
-    """Put what all chunks hold into a project, in order; only the holder of its lock may.
+    """Put what was made of parts into a project, in order; only the holder of its lock may.
 
     Raises:
         RunError: a process is still at work on one of them.

@@ -24,13 +24,12 @@ from promptccd.discovery.adapt import (
 )
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
-from promptccd.discovery.chunks import Cluster, Devices, chunks_of, spread, take_over
+from promptccd.discovery.chunks import spread, take_over
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.publish import PARQUET, PUBLISH
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import IntakeReport
-from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import (
@@ -41,19 +40,18 @@ from promptccd.discovery.project.folder import (
     RECORD,
     clear_leftovers,
     open_project,
+    results_folder,
 )
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, RunError
+from promptccd.errors import RunError
+from promptccd.experiments import PoolOfDevices, RayEngine
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
 from promptccd.runs.models import checkpoint_bytes
-from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
-    CHECKSUMS,
-    make_folder,
     read_file,
     readable_size,
     refuse_links,
@@ -119,7 +117,7 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
-    carrier: Devices | Cluster | None = None,
+    engine: PoolOfDevices | RayEngine | None = None,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write the results to a folder.
@@ -136,7 +134,7 @@ def discover(
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
-        carrier: has other processes or machines look at new files first, if they are many; results are the same.
+        engine: has other processes or machines look at new files first, if they are many; results are the same.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -146,30 +144,8 @@ def discover(
     if adaptation is not None:
         require_head(session)
     with _nothing_left_of_an_error(Path(os.path.expanduser(out))):
-        target = _target(source, out)
-        return _Discovery(session, source, target, num_categories, adaptation, exports, carrier, stop).run()
-
-
-def make_part(session: DiscoverySession, source: str | Path, out: str | Path, part: int, parts: int) -> None:
-    """Look at one of so many parts of the new files of a source; nothing is grouped.
-
-    Whatever makes the others, wherever: the next `discover` of the folder finds all that was made.
-
-    Args:
-        session: fresh, with its model.
-        source: as `discover` takes it.
-        out: the same.
-        part: from 1 on.
-        parts: of the files, as many for all.
-
-    Raises:
-        PromptCCDError: as `discover`.
-    """
-    project = open_project(_target(source, out))
-    session.cache = FeatureCache(project / FEATURES)
-    with contextlib.closing(find_source(source, session.image_roots)) as opened:
-        for chunk in chunks_of(session, opened, project, parts)[part - 1 :: parts]:
-            chunk.make(session)
+        target = results_folder(source, out)
+        return _Discovery(session, source, target, num_categories, adaptation, exports, engine, stop).run()
 
 
 @dataclass
@@ -189,7 +165,7 @@ class _Discovery:
     num_categories: int | None
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
-    carrier: Devices | Cluster | None
+    engine: PoolOfDevices | RayEngine | None
     stop: StopRequest | None
     came_with: str = ""
     command: dict[str, Any] | None = None
@@ -205,9 +181,9 @@ class _Discovery:
             clear_leftovers(project)
             session.cache = FeatureCache(project / FEATURES)
             self._begin()
-            if self.carrier is not None and self.trained is None:
-                with self._timed(seconds, "chunks"):
-                    spread(session, self.source, project, self.carrier, self._heed, self._progress)
+            if self.engine is not None and self.trained is None:
+                with self._timed(seconds, "parts"):
+                    spread(session, self.source, self.out, self.engine, self._heed, self._progress)
             take_over(session, project)
             with self._timed(seconds, "reading"):
                 self._read()
@@ -402,25 +378,3 @@ def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
     """Bytes of so many images: in memory, and on disk for good."""
     feature = 4 * session.model.config.vision_config.hidden_size
     return count * (_FILE_BYTES + 2 * feature), count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
-
-
-def _target(source: str | Path, out: str | Path) -> Path:
-    """The folder for the results, made if need be.
-
-    Raises:
-        ConfigurationError: it is a checkpoint, or lies inside the folder of images.
-        DiskError: it cannot be made.
-    """
-    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
-    if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
-        raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
-    if RunDirectory(folder).begun:
-        raise ConfigurationError(
-            f"{str(out)!r} is a run of promptccd train: give another --out for the results."
-        )
-    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
-        raise ConfigurationError(
-            f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
-            "--out outside of it."
-        )
-    return make_folder(folder)

@@ -23,6 +23,7 @@ from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import Precision
+from promptccd.discovery.project.folder import FEATURES
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
@@ -87,7 +88,7 @@ class DiscoverySession:
 
     Attributes:
         stages: the stages that were read, oldest first.
-        opened_from: where `open` found the model, as it takes it; empty without it.
+        opened_with: what `open` was given, for other processes; empty without it.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class DiscoverySession:
         precision: Precision = "auto",
         batch_size: int | None = None,
     ):
-        self.precision, self.batch_size, self.opened_from = precision, batch_size, dict[str, Any]()
+        self.precision, self.batch_size, self.opened_with = precision, batch_size, dict[str, Any]()
         self._embedder: Embedder | None = None  # at work since the images were read
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
@@ -153,11 +154,12 @@ class DiscoverySession:
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model = placed(model, view, chosen).eval()
-        session = cls(
-            model, view, registry_of(model, place), seed=seed, limits=limits, cache=cache, workers=workers,
-            bit_depth=bit_depth, image_roots=image_roots, precision=precision, batch_size=batch_size,
-        )  # fmt: skip
-        session.opened_from = {"place": place, "max_model_bytes": max_model_bytes}
+        given: dict[str, Any] = {
+            "seed": seed, "limits": limits, "workers": workers, "bit_depth": bit_depth, "image_roots": image_roots,
+            "precision": precision, "batch_size": batch_size,
+        }  # fmt: skip
+        session = cls(model, view, registry_of(model, place), cache=cache, **given)
+        session.opened_with = {**given, "place": place, "max_model_bytes": max_model_bytes}
         return session
 
     # Images in
@@ -193,7 +195,7 @@ class DiscoverySession:
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self.intake_of(source, self._embedder, progress, project, announce)
+        intake = self._intake(self._embedder, source, progress, project, announce)
         try:
             intake.require_images()
         except DataError:
@@ -208,15 +210,23 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
-    def intake_of(
+    def fill(self, source: ImageSource, project: Path) -> None:
+        """Look at some files of a source and compute their features, for a folder; no stage is made of them.
+
+        Raises:
+            DivergedError: a feature holds NaN or infinity; the image is named.
+        """
+        embedder = self.new_embedder(FeatureCache(project / FEATURES))
+        embedder.features_of(self._intake(embedder, source, project=project), self.workers)
+
+    def _intake(
         self,
-        source: ImageSource | str | Path | Sequence[str | Path],
         embedder: Embedder,
+        source: Any,
         progress: Progress | None = None,
         project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> Intake:
-        """The files of a source, of which no stage is made; views go to the embedder, and the rest is as in `read`."""
         try:
             return read_intake(
                 source,
@@ -252,7 +262,7 @@ class DiscoverySession:
         return stage.features
 
     def new_embedder(self, part: FeatureCache | None = None) -> Embedder:
-        """What computes features with the session's settings, into its cache, or into that of a part of many pictures."""
+        """What computes features with the session's settings, into its cache, or that of a part of the pictures."""
         return Embedder(
             self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=part or self.cache,
             is_part=part is not None,

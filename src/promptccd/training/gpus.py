@@ -5,7 +5,6 @@ import logging
 
 import torch
 
-from promptccd import system
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import ConfigurationError, DeviceError
@@ -109,27 +108,6 @@ def _unlike(model: CategoryDiscoveryModel, there: CategoryDiscoveryModel, view: 
             return one_line(error)[:200]  # mutant 200 to 201, 200 to 199: as much as one reads
     # mutant >= to >: no device gives just this cosine
     return "" if alike >= _ALIKE else f"it gives other features than the CPU (cosine {alike:.4f})."
-
-
-def devices_named(text: str) -> list[str]:
-    """The devices that ``all``, a number, or names between commas mean; without a GPU a number is of CPU processes.
-
-    Raises:
-        ConfigurationError: there are not so many, or not these.
-    """
-    kind = usual_device(reported_gpu())
-    gpus = [] if kind == "cpu" else [f"{kind}:{each}" for each in range(torch.accelerator.device_count())]
-    if text == "all":
-        if not gpus:
-            logger.info("--devices all: no GPU is here, so one process works, on the CPU.")
-        return gpus or ["cpu"]
-    if not text.isdecimal():
-        return [str(device_named(each.strip())) for each in text.split(",")]
-    found = gpus or ["cpu"] * system.available_cores()
-    if not 1 <= int(text[:9]) <= len(found):
-        what = "GPUs" if gpus else "cores and no GPU"
-        raise ConfigurationError(f"--devices {text[:9]}: this machine has {len(found)} {what}.")
-    return found[: int(text)]
 
 
 def device_named(name: str | None) -> torch.device:

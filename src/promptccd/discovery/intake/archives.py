@@ -60,9 +60,6 @@ class ArchiveSource(ImageSource):
         self._unpacked = 0
         self._read: set[int] = set()  # offsets of the members that were read once
 
-    def __reduce__(self) -> tuple[type["ArchiveSource"], tuple[str]]:
-        return ArchiveSource, (self._stamp.path,)  # another process opens it again
-
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """Members in the order of the archive, without its folders.
 

@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work, log_of, work_into_log
+from promptccd.experiments.engines.carrying import (
+    LOOK_S,
+    RETRIES,
+    Engine,
+    JobOfACell,
+    Work,
+    log_of,
+    work_into_log,
+)
 from promptccd.training.recipe import Recipe
 
 ADDRESS = "RAY_ADDRESS"
-RETRIES = 3
-_LOOK_S = 0.5
 
 
 class RayEngine(Engine):
@@ -23,6 +29,7 @@ class RayEngine(Engine):
 
     Attributes:
         places: how many the cluster has room for at once.
+        cpus: the same.
 
     Raises:
         ConfigurationError: there is no Ray, or no cluster.
@@ -58,24 +65,18 @@ class RayEngine(Engine):
 
     def start(self, recipe: Recipe, work: Work, device: str) -> "RayTask":
         """Give a cell to the cluster."""
-        return RayTask(self._ray, self._task(work_into_log, log_of(recipe).parent.name, 1), recipe, work)
+        return RayTask(self._ray, self._task(work_into_log, log_of(recipe).parent.name), recipe, work)
 
     def outcomes(
         self, work: Callable[..., str], calls: Sequence[tuple[Any, ...]], look: Callable[[], None]
     ) -> Iterator[tuple[int, str]]:
-        """Positions of calls of a function as they end, each with what it returned, or why nobody could make it.
-
-        Args:
-            work: a function of a module.
-            calls: arguments of each.
-            look: called every moment; raises to end all.
-        """
-        task = self._task(work, work.__name__, 0)
+        """As `PoolOfDevices.outcomes`."""
+        task = self._task(work, work.__name__)
         waiting = {task.remote(*each): number for number, each in enumerate(calls)}
         try:
             while waiting:
                 look()
-                for each in self._ray.wait([*waiting], timeout=_LOOK_S)[0]:
+                for each in self._ray.wait([*waiting], timeout=LOOK_S)[0]:
                     try:
                         said = self._ray.get(each)
                     except Exception as error:  # of whoever carries it
@@ -85,11 +86,10 @@ class RayEngine(Engine):
             for each in waiting:
                 self._ray.cancel(each, force=True)
 
-    def _task(self, work: Callable[..., Any], name: str, calls: int) -> Any:
-        """A function as a task, after so many of which a process ends; 0 for never."""
+    def _task(self, work: Callable[..., Any], name: str) -> Any:
         # Ray sets threads of its own, and a process that is used again keeps them: other bytes would result.
         threads = {"OMP_NUM_THREADS": str(self.cpus), "OMP_WAIT_POLICY": "PASSIVE"}
-        return self._ray.remote(max_calls=calls)(work).options(
+        return self._ray.remote(max_calls=1)(work).options(
             num_cpus=self.cpus, num_gpus=self._gpus, max_retries=RETRIES, retry_exceptions=False,
             name=name, runtime_env={"env_vars": threads},
         )  # fmt: skip
