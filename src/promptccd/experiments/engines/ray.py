@@ -60,8 +60,8 @@ class RayEngine(Engine):
         has = ray.cluster_resources()
         self._ray, self.cpus = ray, cpus or int(os.environ.get("OMP_NUM_THREADS", 1))
         self._gpus = float("GPU" in has) if gpus is None else gpus
-        room = [has.get("CPU", 0) / self.cpus] + [has.get("GPU", 0) / self._gpus] * bool(self._gpus)
-        self.places = max(1, int(min(room)))
+        shares = {"CPU": self.cpus, "GPU": self._gpus}
+        self.places = max(1, int(min(has.get(kind, 0) / each for kind, each in shares.items() if each)))
 
     def start(self, recipe: Recipe, work: Work, device: str) -> "RayTask":
         """Give a cell to the cluster."""
