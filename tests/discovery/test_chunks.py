@@ -106,6 +106,7 @@ def test_a_part_that_was_killed_is_gone_on_with(stage0, mixed, alone, tmp_path, 
     same(tmp_path, alone)
 
 
+@pytest.mark.slow
 def test_parts_hold_what_nobody_knows(stage0, mixed, tmp_path):
     """A picture that was edited stays what it was, and is counted; another model needs features of all."""
     album, results = Path(shutil.copytree(mixed, tmp_path / "album")), (tmp_path / "one", tmp_path / "other")
@@ -131,6 +132,7 @@ def test_parts_hold_what_nobody_knows(stage0, mixed, tmp_path):
     assert lines_of(part).count('"path"') == 39
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "table"])
 def test_parts_of_archives_and_tables(stage0, mixed, tmp_path, kind):
     if kind == "zip":
