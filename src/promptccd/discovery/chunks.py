@@ -20,12 +20,13 @@ from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
-from promptccd.discovery.project.folder import CHUNKS, FEATURES, open_project, results_folder
+from promptccd.discovery.project.folder import CHUNKS, FEATURES, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError
 from promptccd.experiments import PoolOfDevices, RayEngine
 from promptccd.locks import FolderLock
-from promptccd.storage import make_inside, refuse_links, remove
+from promptccd.runs.run_directory import RunDirectory
+from promptccd.storage import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,28 @@ class _Part(ImageSource):
 
     def stamp(self, entry: Entry) -> Stamp | None:
         return self._source.stamp(entry)
+
+
+def results_folder(source: str | Path, out: str | Path) -> Path:
+    """The folder for the results, made if need be.
+
+    Raises:
+        ConfigurationError: it is a checkpoint, or lies inside the folder of images.
+        DiskError: it cannot be made.
+    """
+    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
+    if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
+        raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
+    if RunDirectory(folder).begun:
+        raise ConfigurationError(
+            f"{str(out)!r} is a run of promptccd train: give another --out for the results."
+        )
+    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
+        raise ConfigurationError(
+            f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
+            "--out outside of it."
+        )
+    return make_folder(folder)
 
 
 def make_part(session: DiscoverySession, source: str | Path, out: str | Path, part: int, parts: int) -> None:

@@ -24,7 +24,7 @@ from promptccd.discovery.adapt import (
 )
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
-from promptccd.discovery.chunks import spread, take_over
+from promptccd.discovery.chunks import results_folder, spread, take_over
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.publish import PARQUET, PUBLISH
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
@@ -40,7 +40,6 @@ from promptccd.discovery.project.folder import (
     RECORD,
     clear_leftovers,
     open_project,
-    results_folder,
 )
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
