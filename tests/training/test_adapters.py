@@ -64,6 +64,7 @@ def factors(model: nn.Module, kind: str) -> dict[str, Tensor]:
     return {name: value for name, value in model.named_parameters() if f".lora_{kind}." in name}
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_merged_weights_give_the_features_of_the_adapters(adapters, kind: str, tmp_path: Path) -> None:
     model = GCDModel.from_pretrained(write_backbone(kind, tmp_path), **TINY_HEAD)
@@ -123,6 +124,7 @@ def test_first_factors_are_drawn_by_place_and_seed(adapters, tiny_backbone: Path
 RATES = {"promptccd-b": 0.01}  # at the others' its second stage collapses, and nothing changes
 
 
+@pytest.mark.landing
 @every_method
 def test_adapters_learn_in_every_stage_and_what_is_saved_needs_none(
     adapters, name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
