@@ -96,6 +96,7 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
             folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
             with FolderLock(folder, _WAIT_S):
                 session.fill(_Part(opened, mine), folder)
+    logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
 
 
 def _new_files(session: DiscoverySession, source: ImageSource, project: Path) -> list[Entry]:
