@@ -19,6 +19,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.experiments import RayEngine, SlurmEngine, run_sweep
 from promptccd.experiments.engines.carrying import Engine, JobOfACell
 from promptccd.training.recipe import Recipe
+from tests.discovery.conftest import write_pictures
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -202,3 +203,40 @@ def test_a_worker_of_ray_that_is_killed_costs_steps_alone(
     kills.join()
     assert "goes on at epoch" in (cells[0].path / "train.log").read_text()
     assert hashes(cells) == hashes(plan(recipes, undisturbed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_discovery_over_a_cluster_is_that_of_one_process(
+    tiny_backbone: Path, tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    """A worker that is killed is replaced, and its part gone on with."""
+    images, parts = (
+        write_pictures(tmp_path / "images", [0, 1, 2, 3]),
+        tmp_path / "out" / ".promptccd" / "chunks",
+    )
+    words = ["discover", str(tiny_backbone), str(images), "--batch_size", "4", "--num_categories", "4"]
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    struck = list[int]()
+
+    def strike_a_part() -> None:
+        while not struck:
+            for lock in parts.glob("*/.lock"):
+                if owner := lock.read_text().partition(" on ")[0]:
+                    struck.append(int(owner))
+                    os.kill(struck[0], signal.SIGKILL)
+                    return
+            time.sleep(0.01)
+
+    strikes = threading.Thread(target=strike_a_part, daemon=True)
+    strikes.start()
+    ended = subprocess.run(
+        [sys.executable, "-m", "promptccd", *words, "--out", str(tmp_path / "out"), "--engine", "ray"],
+        capture_output=True, text=True, check=False, env=cluster,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert struck
+    assert "parts failed" not in ended.stderr
+    assert "32 of 32 features were cached" in ended.stderr
+    for name in ("assignments.csv", ".promptccd/registry.json", ".promptccd/registry.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name

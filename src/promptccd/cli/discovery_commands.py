@@ -2,11 +2,12 @@
 
 import argparse
 import logging
+import re
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from promptccd import discovery
+from promptccd import discovery, experiments, system
 from promptccd.cli.parsing import (
     MOST_DIGITS,
     MOST_SEED,
@@ -21,6 +22,9 @@ from promptccd.cli.parsing import (
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, GPU_BATCH_SIZE, AdaptationOptions
 from promptccd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from promptccd.experiments import PoolOfDevices, RayEngine
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +62,23 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         help=f"images per forward ({BATCH_SIZE}, on a GPU {GPU_BATCH_SIZE}), and per step of --adapt "
         f"({AdaptationOptions.batch_size})",
     )
-    add_device(found)
+    spread = found.add_mutually_exclusive_group()
+    add_device(spread)
+    spread.add_argument(
+        "--devices",
+        metavar="all|N",
+        help="look at new files in a process for each of all GPUs, or of N; N processes where there is no GPU",
+    )
+    spread.add_argument(
+        "--engine",
+        choices=["ray"],
+        help="look at new files on the Ray cluster that RAY_ADDRESS names, with --workers cores for each task",
+    )
+    spread.add_argument(
+        "--chunk",
+        metavar="I/N",
+        help="look at part I of N of the new files and group nothing; when all N are done, the command without it does",
+    )
     found.add_argument(
         "--workers",
         type=whole_number(1, MOST_WORKERS),
@@ -98,6 +118,7 @@ def discover_command(options: argparse.Namespace) -> None:
     adaptation = None
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
+    part, engine = _part(options.chunk), _engine(options)
     session = discovery.DiscoverySession.open(
         options.model,
         seed=options.seed,
@@ -110,6 +131,8 @@ def discover_command(options: argparse.Namespace) -> None:
         device=options.device,
         max_model_bytes=options.max_model_bytes,
     )
+    if part is not None:
+        return discovery.make_part(session, options.images, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(
             session,
@@ -118,6 +141,7 @@ def discover_command(options: argparse.Namespace) -> None:
             num_categories=num_categories,
             adaptation=adaptation,
             exports=options.export,
+            engine=engine,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))
@@ -134,6 +158,29 @@ def _count(text: str) -> int | None:
             f"Expected --num_categories to be auto or a number from 1 on, got {text[:50]!r}."
         )
     return int(text)
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigurationError(f"Expected --chunk I/N with I from 1 to N, such as 3/8, got {text[:50]!r}.")
+    return int(found[1]), int(found[2])
+
+
+def _engine(options: argparse.Namespace) -> "PoolOfDevices | RayEngine | None":
+    if options.engine:
+        return experiments.RayEngine(None, options.workers)
+    if options.devices is None:
+        return None
+    gpus, wanted = experiments.visible_devices(), options.devices
+    if wanted != "all" and not re.fullmatch(r"[1-9]\d{0,3}", wanted):
+        raise ConfigurationError(f"Expected --devices to be all or a number from 1 on, got {wanted[:50]!r}.")
+    found = gpus if wanted == "all" else (gpus or [""] * system.available_cores())[: int(wanted)]
+    where = f"GPU {', '.join(found)}" if gpus else "no GPU is here"
+    logger.info("--devices %s: processes %d (%s).", wanted, max(1, len(found)), where)
+    return experiments.PoolOfDevices(found, options.workers) if len(found) > 1 else None
 
 
 def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:

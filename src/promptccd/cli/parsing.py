@@ -115,7 +115,7 @@ def add_model_limit(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: argparse._ActionsContainer) -> None:
     """Add the option of commands that compute features."""
     parser.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from promptccd.discovery.adapt import adapt as adapt
     from promptccd.discovery.cache import FeatureCache as FeatureCache
     from promptccd.discovery.checkpoint import save_checkpoint as save_checkpoint
+    from promptccd.discovery.chunks import make_part as make_part
     from promptccd.discovery.discover import DiscoveryResult as DiscoveryResult
     from promptccd.discovery.discover import discover as discover
     from promptccd.discovery.exports.kept_folder import Export as Export

@@ -232,6 +232,17 @@ class FeatureCache:
         rows = features.detach().float().cpu().contiguous().numpy()
         self._of(space).add({digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)})
 
+    def take_over(self, other: "FeatureCache", keys: Mapping[str, str]) -> None:
+        """Store what another cache holds and this one does not.
+
+        Args:
+            other: the other.
+            keys: of pictures here, by those there; others are left out.
+        """
+        for folder in other.folder.glob("*"):
+            rows = other._of(folder.name).each(keys)
+            self._of(folder.name).add({keys[key]: row for key, row in rows})
+
     def moments(self, of: str, count: int) -> np.ndarray | None:
         """``(N,)`` moments as `find_moments` gave them; `None` if they are not stored.
 

@@ -24,6 +24,7 @@ from promptccd.discovery.adapt import (
 )
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
+from promptccd.discovery.chunks import results_folder, spread, take_over
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.publish import PARQUET, PUBLISH
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
@@ -43,15 +44,13 @@ from promptccd.discovery.project.folder import (
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, DataError, RunError
+from promptccd.errors import DataError, RunError
+from promptccd.experiments import PoolOfDevices, RayEngine
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
 from promptccd.runs.models import checkpoint_bytes
-from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
-    CHECKSUMS,
-    make_folder,
     read_file,
     readable_size,
     refuse_links,
@@ -117,6 +116,7 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
+    engine: PoolOfDevices | RayEngine | None = None,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write the results to a folder.
@@ -133,6 +133,7 @@ def discover(
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
+        engine: has other processes or machines look at new files first, if they are many; results are the same.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -142,8 +143,8 @@ def discover(
     if adaptation is not None:
         require_head(session)
     with _nothing_left_of_an_error(Path(os.path.expanduser(out))):
-        target = _target(source, out)
-        return _Discovery(session, source, target, num_categories, adaptation, exports, stop).run()
+        target = results_folder(source, out)
+        return _Discovery(session, source, target, num_categories, adaptation, exports, engine, stop).run()
 
 
 @dataclass
@@ -163,6 +164,7 @@ class _Discovery:
     num_categories: int | None
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
+    engine: PoolOfDevices | RayEngine | None
     stop: StopRequest | None
     came_with: str = ""
     command: dict[str, Any] | None = None
@@ -178,6 +180,10 @@ class _Discovery:
             clear_leftovers(project)
             session.cache = FeatureCache(project / FEATURES)
             self._begin()
+            if self.engine is not None and self.trained is None:
+                with self._timed(seconds, "parts"):
+                    spread(session, self.source, self.out, self.engine, self._heed, self._progress)
+            take_over(session, project)
             with self._timed(seconds, "reading"):
                 self._read()
             with self._timed(seconds, "features"):
@@ -345,10 +351,13 @@ class _Discovery:
     def _progress(self) -> Progress:
         return self.stop.progress if self.stop else progress_bar
 
-    @contextmanager
-    def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
+    def _heed(self) -> None:
         if self.stop is not None and self.stop.received:
             raise self.stop.error("stopped; features that were computed are kept")
+
+    @contextmanager
+    def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
+        self._heed()
         started = time.perf_counter()
         yield
         seconds[step] = round(time.perf_counter() - started, 2)
@@ -383,25 +392,3 @@ def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
     """Bytes of so many images: in memory, and on disk for good."""
     feature = 4 * session.model.config.vision_config.hidden_size
     return count * (_FILE_BYTES + 2 * feature), count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
-
-
-def _target(source: str | Path, out: str | Path) -> Path:
-    """The folder for the results, made if need be.
-
-    Raises:
-        ConfigurationError: it is a checkpoint, or lies inside the folder of images.
-        DiskError: it cannot be made.
-    """
-    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
-    if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
-        raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
-    if RunDirectory(folder).begun:
-        raise ConfigurationError(
-            f"{str(out)!r} is a run of promptccd train: give another --out for the results."
-        )
-    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
-        raise ConfigurationError(
-            f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
-            "--out outside of it."
-        )
-    return make_folder(folder)

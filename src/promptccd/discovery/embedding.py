@@ -148,6 +148,7 @@ class Embedder:
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
         cache: of features, read and written; `None` for neither.
+        is_part: whether the pictures are some of many, so that a batch is filled up also where it is the only one.
 
     Attributes:
         space: name of what features are computed with, see `feature_space`.
@@ -161,8 +162,9 @@ class Embedder:
         batch_size: int | None = None,
         precision: Precision = "auto",
         cache: FeatureCache | None = None,
+        is_part: bool = False,
     ):
-        self.model, self.view, self.cache = model, view, cache
+        self.model, self.view, self.cache, self._fills = model, view, cache, is_part
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
@@ -243,11 +245,14 @@ class Embedder:
 
     @torch.no_grad()
     def _compute(self, files: Sequence[IntakeFile], pixels: Tensor) -> None:
-        was_training = self.model.training
+        was_training, count = self.model.training, len(files)
+        self._fills |= count == self.batch_size
+        if self._fills:  # a shorter batch rounds otherwise, and where it stands must not matter
+            pixels = torch.cat([pixels, pixels[-1:].expand(self.batch_size - count, -1, -1, -1)])
         self.model.eval()
         try:
             forward = partial(_forward, self.model, self.view, precision=self.precision)
-            self._on_device.append((files, in_smaller_batches(forward, pixels)))
+            self._on_device.append((files, in_smaller_batches(forward, pixels)[:count]))
         finally:
             self.model.train(was_training)
         if len(self._on_device) >= _most_on_device(self.model.device):

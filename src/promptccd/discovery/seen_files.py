@@ -178,6 +178,31 @@ class SeenFiles:
             self._were_held.add(digest)
             self._append(_line_of_file(stamp, digest))
 
+    def take_over(self, other: "SeenFiles") -> dict[str, str]:
+        """Keep what another list remembers of files that this one does not know.
+
+        Returns:
+            What a picture is known by here, by its key there.
+        """
+        looks, keys = {each: other.look(each) for each in (*other._before.row_of, *other._looks)}, {}
+        fresh = [digest for digest in looks if self.look(digest) is None]
+        self._fresh_thumbs |= other._thumbs.load(fresh)
+        self._fresh_miniatures |= other._miniatures.load(fresh)
+        for digest, there in looks.items():
+            assert there is not None
+            verdict, image = self.look(digest) or there
+            if image is not None and there[1] is not None:
+                keys[there[1].key] = key = self._inherited.get(digest, image.key)
+                image = replace(image, key=key)
+            if self.look(digest) is None:
+                self._looks[digest] = verdict, image
+                self._fresh.append(_line_of(digest, (verdict, image)))
+        for path in (*other._before.paths, *other._contents):
+            if not self.held_by(path) and (held := other._held(path)) is not None:
+                self.add(*held)
+        self.flush()
+        return keys
+
     def forget(self, path: str) -> None:
         """Read a file again the next time, because it does not hold what it seemed to."""
         if (found := self._held(path)) is not None:

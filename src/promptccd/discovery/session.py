@@ -23,6 +23,7 @@ from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import Precision
+from promptccd.discovery.project.folder import FEATURES
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
@@ -87,6 +88,7 @@ class DiscoverySession:
 
     Attributes:
         stages: the stages that were read, oldest first.
+        opened_with: what `open` was given, for other processes; empty without it.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class DiscoverySession:
         precision: Precision = "auto",
         batch_size: int | None = None,
     ):
-        self.precision, self.batch_size = precision, batch_size
+        self.precision, self.batch_size, self.opened_with = precision, batch_size, dict[str, Any]()
         self._embedder: Embedder | None = None  # at work since the images were read
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
@@ -138,7 +140,9 @@ class DiscoverySession:
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model = placed(model, view, chosen).eval()
-        return cls(model, view, registry_of(model, place), **options)
+        session = cls(model, view, registry_of(model, place), **options)
+        session.opened_with = {**options, "cache": None, "place": place, "max_model_bytes": max_model_bytes}
+        return session
 
     # Images in
 
@@ -172,24 +176,8 @@ class DiscoverySession:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
-        self._embedder = self._new_embedder()
-        made_with = {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
-        try:
-            intake = read_intake(
-                source,
-                limits=self.limits,
-                bit_depth=self.bit_depth,
-                image_roots=self.image_roots,
-                progress=progress,
-                view=self.view,
-                workers=self.workers,
-                use=self._embedder.add,
-                seen=None if project is None else SeenFiles(project, made_with),
-                announce=announce,
-            )
-        except BaseException:
-            self._embedder.keep()
-            raise
+        self._embedder = self.new_embedder()
+        intake = self._intake(self._embedder, source, progress, project, announce)
         try:
             intake.require_images()
         except DataError:
@@ -204,9 +192,47 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
+    def fill(self, source: ImageSource, project: Path) -> None:
+        """Look at some files of a source and compute their features, for a folder; no stage is made of them.
+
+        Raises:
+            DivergedError: a feature holds NaN or infinity; the image is named.
+        """
+        embedder = self.new_embedder(FeatureCache(project / FEATURES))
+        embedder.features_of(self._intake(embedder, source, project=project), self.workers)
+
+    def _intake(
+        self,
+        embedder: Embedder,
+        source: Any,
+        progress: Progress | None = None,
+        project: Path | None = None,
+        announce: Callable[[int, float], None] | None = None,
+    ) -> Intake:
+        try:
+            return read_intake(
+                source,
+                limits=self.limits,
+                bit_depth=self.bit_depth,
+                image_roots=self.image_roots,
+                progress=progress,
+                view=self.view,
+                workers=self.workers,
+                use=embedder.add,
+                seen=None if project is None else self.seen_files(project),
+                announce=announce,
+            )
+        except BaseException:
+            embedder.keep()
+            raise
+
+    def seen_files(self, project: Path) -> SeenFiles:
+        """What a folder remembers of files."""
+        return SeenFiles(project, {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough})
+
     def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
-        stage, embedder = self.current, self._embedder or self._new_embedder()
+        stage, embedder = self.current, self._embedder or self.new_embedder()
         self._embedder = None
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
@@ -217,10 +243,12 @@ class DiscoverySession:
             self.cache.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
         return stage.features
 
-    def _new_embedder(self) -> Embedder:
+    def new_embedder(self, part: FeatureCache | None = None) -> Embedder:
+        """What computes features with the session's settings, into its cache, or that of a part of the pictures."""
         return Embedder(
-            self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=self.cache
-        )
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=part or self.cache,
+            is_part=part is not None,
+        )  # fmt: skip
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
         """Found, or known from when the same pictures were looked at before."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from promptccd.experiments.comparison import with_own_answers as with_own_answers
     from promptccd.experiments.comparison import write_comparison as write_comparison
     from promptccd.experiments.engines.local import LocalEngine as LocalEngine
+    from promptccd.experiments.engines.local import PoolOfDevices as PoolOfDevices
     from promptccd.experiments.engines.local import visible_devices as visible_devices
     from promptccd.experiments.engines.ray import RayEngine as RayEngine
     from promptccd.experiments.engines.slurm import SlurmEngine as SlurmEngine

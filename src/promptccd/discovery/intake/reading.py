@@ -120,7 +120,7 @@ def read_intake(
     limits = limits or IntakeLimits()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
-        entries = _without_leftovers(opened.entries(limits))
+        entries = entries_of(opened, limits)
         reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(seen), use)
         stamped = [(entry, reader.stamp(entry)) for entry in entries]
         unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
@@ -333,8 +333,13 @@ class _Reader:
         return known
 
 
-def _without_leftovers(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, of which those are not read that show a photograph of which another file is used."""
+def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
+    """All entries, of which those are not read that show a photograph of which another file is used.
+
+    Raises:
+        DataError: as `ImageSource.entries`.
+    """
+    entries = source.entries(limits)
     beside = leftovers(entry.name for entry in entries if not entry.reason)
     return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
 

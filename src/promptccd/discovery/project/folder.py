@@ -14,6 +14,7 @@ from promptccd.storage import make_inside, refuse_links, remove_leftovers
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
 FILES, COLUMNS = "files.jsonl", "files.safetensors"
 THUMBS, MINIATURES = "thumbs", "miniatures"
+CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
 PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
 
 
@@ -34,6 +35,7 @@ def open_project(out: Path) -> Path:
             RECORD,
             BEFORE,
             FEATURES,
+            CHUNKS,
             FILES,
             COLUMNS,
             THUMBS,

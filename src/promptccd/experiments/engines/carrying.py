@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 LOG = "train.log"
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _LAST_LINES = 5
+RETRIES = 3  # of what a lost process or machine was at
+LOOK_S = 0.5  # between looks for a signal
 
 Work = Callable[[Recipe], Any]
 

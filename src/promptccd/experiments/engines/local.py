@@ -5,13 +5,24 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from promptccd.experiments.engines.carrying import Engine, Work, last_words, log_of, work_into_log
+from promptccd import system
+from promptccd.experiments.engines.carrying import (
+    LOOK_S,
+    RETRIES,
+    Engine,
+    Work,
+    last_words,
+    log_of,
+    work_into_log,
+)
 from promptccd.processes import ProcessApart
 from promptccd.training.recipe import Recipe
 
@@ -51,6 +62,61 @@ class CellProcess(ProcessApart):
             return None
         self.end_rest()
         return last_words(self.log, killed, code)
+
+
+class PoolOfDevices:
+    """Calls a function in processes of this machine, each of which sees one GPU.
+
+    Args:
+        devices: as ``CUDA_VISIBLE_DEVICES`` names them; an empty one for a process on the CPU.
+        cpus: for all of them; by default the cores of this process.
+
+    Attributes:
+        places: how many calls are made at once.
+        cpus: for each.
+    """
+
+    def __init__(self, devices: Sequence[str], cpus: int | None = None):
+        self._devices, self.places = devices, len(devices)
+        self.cpus = max(1, (cpus or system.available_cores()) // self.places)
+
+    def outcomes(
+        self, work: Callable[..., str], calls: Sequence[tuple[Any, ...]], look: Callable[[], None]
+    ) -> Iterator[tuple[int, str]]:
+        """Positions of calls as they end, each with why it failed or nothing; one that is killed is made again.
+
+        Args:
+            work: a function of a module, which returns that.
+            calls: arguments of each.
+            look: called every moment; raises to end all.
+        """
+        waiting, tries, idle = deque(range(len(calls))), Counter[int](), deque(self._devices)
+        at_work = dict[Any, tuple[ProcessApart, int, str]]()
+        try:
+            while waiting or at_work:
+                look()
+                while waiting and idle:
+                    number, device = waiting.popleft(), idle.popleft()
+                    process = ProcessApart(_call_alone, (work, calls[number], device), [work.__module__])
+                    at_work[process.sentinel] = process, number, device
+                for sentinel in connection.wait([*at_work], LOOK_S):
+                    process, number, device = at_work.pop(sentinel)
+                    (code, killed), tries[number] = process.ended(), tries[number] + 1
+                    process.end_rest()
+                    idle.append(device)
+                    if killed and tries[number] <= RETRIES:
+                        waiting.append(number)
+                    else:
+                        yield number, killed or f"exit code {code}" * (code != 0)
+        finally:
+            for process, *_ in at_work.values():
+                process.kill()
+
+
+def _call_alone(work: Callable[..., str], arguments: Sequence[Any], device: str) -> None:
+    if device:
+        os.environ[VISIBLE] = device  # before CUDA starts in here
+    sys.exit(work(*arguments) or 0)  # words are printed
 
 
 def visible_devices() -> list[str]:

@@ -1,0 +1,196 @@
+"""Parts of the new files of a big source, which other processes or machines look at before one discovery groups all.
+
+Each part has a folder like that of a project, with what its files hold and their features. Any process may make it, be
+killed, and go on with it. It holds nothing but what `discover` would make itself: results are the same bytes.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from promptccd.data.limits import ByteBudget, IntakeLimits
+from promptccd.data.loaders import Progress
+from promptccd.data.sources import Entry, ImageSource, Stamp
+from promptccd.discovery.cache import FeatureCache
+from promptccd.discovery.embedding import resolve_precision
+from promptccd.discovery.intake.reading import entries_of, find_source
+from promptccd.discovery.project.folder import CHUNKS, FEATURES, open_project
+from promptccd.discovery.session import DiscoverySession
+from promptccd.errors import ConfigurationError
+from promptccd.experiments import PoolOfDevices, RayEngine
+from promptccd.locks import FolderLock
+from promptccd.runs.run_directory import RunDirectory
+from promptccd.storage import CHECKSUMS, make_folder, make_inside, refuse_links, remove
+
+logger = logging.getLogger(__name__)
+
+MANY = 4096  # files of a part, from which on there are several for each process: they last unequally long
+_SEVERAL = 4
+_WAIT_S = 10.0  # for the lock of a killed process
+
+
+class _Part(ImageSource):
+    """Some files of a source, in order."""
+
+    def __init__(self, source: ImageSource, files: Sequence[Entry]):
+        self._source, self._files, self.name = source, files, source.name
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        return [*self._files]
+
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
+        return self._source.read(entry, budget)
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        return self._source.stamp(entry)
+
+
+def results_folder(source: str | Path, out: str | Path) -> Path:
+    """The folder for the results, made if need be.
+
+    Raises:
+        ConfigurationError: it is a checkpoint, or lies inside the folder of images.
+        DiskError: it cannot be made.
+    """
+    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
+    if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
+        raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
+    if RunDirectory(folder).begun:
+        raise ConfigurationError(
+            f"{str(out)!r} is a run of promptccd train: give another --out for the results."
+        )
+    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
+        raise ConfigurationError(
+            f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
+            "--out outside of it."
+        )
+    return make_folder(folder)
+
+
+def make_part(session: DiscoverySession, source: str | Path, out: str | Path, part: int, parts: int) -> None:
+    """Look at one of so many parts of the new files of a source, or go on with that; nothing is grouped.
+
+    Whoever makes the others, wherever: the next `discover` with that folder finds all that was made.
+
+    Args:
+        session: with its model.
+        source: as `discover` takes it.
+        out: the same.
+        part: from 1 on.
+        parts: as many for all.
+
+    Raises:
+        PromptCCDError: as `discover`, or because another process is at this part.
+    """
+    project = open_project(results_folder(source, out))
+    with contextlib.closing(find_source(source, session.image_roots)) as opened:
+        files = _new_files(session, opened, project)
+        size = -(-len(files) // parts)
+        if mine := files[(part - 1) * size : part * size]:
+            folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
+            with FolderLock(folder, _WAIT_S):
+                session.fill(_Part(opened, mine), folder)
+    logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
+
+
+def _new_files(session: DiscoverySession, source: ImageSource, project: Path) -> list[Entry]:
+    """The files of which nothing is known, or no feature; none if they are few.
+
+    Those that have changed are not among them: what they held before decides what their pictures are known by.
+    """
+    embedder, seen, cache = (
+        session.new_embedder(),
+        session.seen_files(project),
+        FeatureCache(project / FEATURES),
+    )
+    is_begun = (cache.folder / embedder.space).exists()
+
+    def is_new(entry: Entry) -> bool:
+        if (stamp := source.stamp(entry)) is None:
+            return not is_begun  # a row of a data set, which has to be read to see whether it is known
+        _, image = seen.look(seen.content_of(stamp)) or (None, None)
+        lacks_feature = image is not None and not cache.holds(embedder.space, image.key)
+        return lacks_feature or not seen.held_by(stamp.path)
+
+    files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_new(entry)]
+    return files if len(files) > embedder.batch_size else []
+
+
+def spread(
+    session: DiscoverySession,
+    source: str | Path,
+    out: Path,
+    engine: PoolOfDevices | RayEngine,
+    look: Callable[[], None],
+    progress: Progress,
+) -> None:
+    """Have all parts of the new files of a source made; those that fail are made here.
+
+    Args:
+        session: opened from a place, where others find its model.
+        source: as `discover` takes it.
+        out: the same.
+        engine: has them made.
+        look: called every moment; raises to end all.
+        progress: wraps the parts, their number and a label in a progress bar.
+
+    Raises:
+        ConfigurationError: the session was not opened so.
+        PromptCCDError: as `make_part`.
+    """
+    if not session.opened_with:
+        raise ConfigurationError("Other processes need a session that DiscoverySession.open has opened.")
+    with contextlib.closing(find_source(source, session.image_roots)) as opened:
+        count = len(_new_files(session, opened, open_project(out)))
+    if not count:
+        return
+    parts = engine.places * (_SEVERAL if count > _SEVERAL * MANY * engine.places else 1)
+    precision = resolve_precision(session.precision, session.model.device)
+    opening = {**session.opened_with, "precision": precision, "workers": engine.cpus}
+    calls = [(opening, source, out, part, parts, Path.cwd()) for part in range(1, parts + 1)]
+    ended = progress(engine.outcomes(_problem_of, calls, look), parts, f"parts of {count} new files")
+    failed = {number + 1: problem for number, problem in ended if problem}
+    if failed:
+        why = " ".join(next(iter(failed.values())).split())[:300]
+        logger.warning("%d of %d parts failed, and are made here: %s", len(failed), parts, why)
+    for part in sorted(failed):
+        make_part(session, source, out, part, parts)
+
+
+def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts: int, folder: Path) -> str:
+    """Make a part in a process of its own, which paths are meant from a folder in; why that failed, or nothing."""
+    try:
+        os.chdir(folder)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        torch.set_num_threads(opening["workers"])
+        make_part(DiscoverySession.open(**opening), source, out, part, parts)
+    except Exception as error:  # whoever gets it makes the part, and meets the same
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def take_over(session: DiscoverySession, project: Path) -> None:
+    """Put what was made of parts into a project, in order; only the holder of its lock may.
+
+    Raises:
+        RunError: a process is still at work on one of them.
+    """
+    folders = [each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir()]
+    if not folders:
+        return
+    refuse_links(project / CHUNKS, [each.name for each in folders])
+    seen, cache = session.seen_files(project), FeatureCache(project / FEATURES)
+    for folder in folders:
+        with FolderLock(folder):
+            keys = seen.take_over(session.seen_files(folder))
+            cache.take_over(FeatureCache(folder / FEATURES), keys)
+        remove(folder)
+    seen.flush(last=True)
+    remove(project / CHUNKS)
