@@ -28,6 +28,7 @@ from promptccd.storage import (
     remove_leftovers,
     require_no_links,
     require_space,
+    require_writable,
     temporary,
     trusted,
     write_directory,
@@ -214,6 +215,16 @@ def test_what_did_not_fit_needs_more_than_was_free(tmp_path: Path) -> None:
     assert needed == pytest.approx(free, rel=0.1)
     assert left == pytest.approx(free, rel=0.1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_told_before_the_work_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below" / "it"):
+        with pytest.raises(DiskError, match="Cannot write to .*file.*Not a directory"):
+            require_writable(folder)
+    for folder in (tmp_path, tmp_path / "not" / "there"):
+        require_writable(folder)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.fault(4)

@@ -284,6 +284,20 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
+def require_writable(folder: Path) -> None:
+    """Make sure before long work that a folder, which need not exist, can be written; nothing of it is left.
+
+    Raises:
+        DiskError: it cannot be.
+    """
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    try:  # rights alone tell less than the disk itself
+        (tried := temporary(there / "tried")).mkdir()
+        tried.rmdir()
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
 def newer_format(version: Any, known: int) -> str | None:
     """What to say of a file in a format that only a newer version reads; `None` where this one reads it."""
     if type(version) is not int or version <= known:

@@ -11,7 +11,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.errors import ConfigurationError, MismatchError, PromptCCDError, RunError
+from promptccd.errors import ConfigurationError, DiskError, MismatchError, PromptCCDError, RunError
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
 from promptccd.experiments.charts import NUM_STYLES
 from promptccd.experiments.comparison import published_table
@@ -437,3 +437,10 @@ def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list
         assert (names[0], names[-1]) == ("stage 0", "stage 52")
         assert f"{NUM_STYLES} of 53 stages" in chart.label
         assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")
+
+
+@pytest.mark.parametrize("write", [write_report, write_run_comparison])
+def test_a_place_that_takes_no_report_is_told_before_runs_are_read(write, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DiskError, match="Cannot write to"):
+        write([tmp_path / "no run"], tmp_path / "file" / "report")

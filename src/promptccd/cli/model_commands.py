@@ -3,6 +3,7 @@
 import argparse
 import logging
 from dataclasses import asdict
+from pathlib import Path
 
 from promptccd import hub, runs
 from promptccd.cli.parsing import (
@@ -17,6 +18,7 @@ from promptccd.cli.parsing import (
 from promptccd.cli.tables import explanation_table
 from promptccd.data.file_names import display_name
 from promptccd.errors import ConfigurationError, MismatchError
+from promptccd.storage import require_writable
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ def explain_command(options: argparse.Namespace) -> None:
     from promptccd.training.gpus import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
+    require_writable(Path(options.out))
     model = runs.load_model(place, options.max_model_bytes)
     view = runs.load_view(model.name_or_path, **model.hub_options)
     explanation = runs.explain_image(placed(model, view, device), view, options.image)

@@ -34,6 +34,7 @@ from promptccd.experiments.stream_report import write_stream_report
 from promptccd.runs import RunEvaluation
 from promptccd.runs.model_card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
+from promptccd.storage import require_writable
 from promptccd.training.arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
     """
     options = options or ReportOptions()
+    require_writable(Path(out))
     names = list(dict.fromkeys(without_seed(Path(path).resolve().name) for path in paths))
     if len(names) != 1:
         raise ConfigurationError(
@@ -120,6 +122,7 @@ def write_run_comparison(
         PromptCCDError: as `write_report`.
     """
     options = options or ReportOptions()
+    require_writable(Path(out))
     require_different(paths)
     groups: dict[str, list[RunMeasures]] = {}
     for path, name in zip(paths, row_names(paths), strict=True):
