@@ -59,14 +59,14 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER
 # Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
 PART ?= commit
 
-test: $(VENV)/.dev           ## what a change is tried with, offline; some five minutes on two idle cores
-	$(PYTEST) -m "not slow"
+test: $(VENV)/.dev           ## what a change is tried with, offline; some three minutes on two idle cores
+	$(PYTEST) -m "not slow and not landing"
 
-test-landing: $(VENV)/.dev   ## what a landing has to pass: the fast tests, every method's whole life, a fifth of the slow rest
+test-landing: $(VENV)/.dev   ## what a landing has to pass: these, those that take a second, whole lives, a fifth of the slow rest
 	$(PYTEST) --slow-part $(PART)
 
-test-slow: $(VENV)/.dev      ## all slow ones: kills at every instant, hostile files, browsers, whole runs
-	$(PYTEST) -m slow
+test-slow: $(VENV)/.dev      ## the others: kills at every instant, hostile files, browsers, whole runs
+	$(PYTEST) -m "slow or landing"
 
 test-all: test test-slow     ## the whole suite, before a release
 

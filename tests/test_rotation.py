@@ -44,6 +44,7 @@ def land(repository: Path, commits: int) -> None:
     run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [5, 2, 1, 10, 4]])
 def test_five_landings_in_a_row_run_every_part(repository: Path, sizes: list[int]) -> None:
     parts = set()
@@ -53,6 +54,7 @@ def test_five_landings_in_a_row_run_every_part(repository: Path, sizes: list[int
     assert parts == set(range(1, PARTS + 1))
 
 
+@pytest.mark.landing
 def test_a_shallow_clone_draws_its_part_by_the_commit(repository: Path, tmp_path: Path) -> None:
     drawn = set()
     for number in range(8):
@@ -100,7 +102,7 @@ def test_one(number): ...
 def test_other(number): ...
 
 @pytest.mark.slow
-@pytest.mark.whole_life
+@pytest.mark.landing
 def test_life(): ...
 """
 
@@ -119,7 +121,7 @@ class Collected:
 def collected(tmp_path: Path) -> Callable[..., list[str]]:
     """Names of a small suite's tests that are run with some options."""
     (tmp_path / "test_suite.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  whole_life\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  landing\n")
 
     def collect(*options: str) -> list[str]:
         seen = Collected()

@@ -1,13 +1,41 @@
 """Values of millions of things as columns of one file, in as few bytes as hold them."""
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from promptccd.storage import plain_json
 
 HASH_BYTES = 32  # of a SHA-256
+HASH = re.compile("[0-9a-f]{64}")  # the same as text
+
+
+def sealed(columns: Mapping[str, np.ndarray], order: Sequence[str] = ()) -> bytes:
+    """The content of a file of columns that holds their checksum, taken in this order, or else in that of names."""
+    return save({**columns, "sum": np.frombuffer(_sum(columns, order), np.uint8)})
+
+
+def unsealed(content: bytes, order: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The columns of such a file, or else a `ValueError`: anybody may have written it."""
+    try:
+        columns: dict[str, np.ndarray] = load(content)
+        if columns.pop("sum").tobytes() != _sum(columns, order):
+            raise ValueError("its checksum differs")
+        return columns
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _sum(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> bytes:
+    digest = hashlib.sha256()
+    for name in order or sorted(columns):
+        digest.update(columns[name].data)
+    return digest.digest()
 
 
 def narrow(values: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -80,7 +80,8 @@ def write_directory(
         _put_in_place(staging, path, replace)
         system.flush(path.parent)
     except Exception as error:
-        if not _is_disk_error(error):
+        is_of_disk = _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE))
+        if not is_of_disk and "SafetensorError" not in type(error).__name__:
             raise
         least = max(needed, sum(file.stat().st_size for file in _files(staging)))
         shutil.rmtree(staging, ignore_errors=True)
@@ -508,10 +509,6 @@ def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskEr
         f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). {kept} is untouched: "
         f"{mended} and run the same command again."
     )
-
-
-def _is_disk_error(error: Exception) -> bool:
-    return _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE)) or "SafetensorError" in type(error).__name__
 
 
 def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:

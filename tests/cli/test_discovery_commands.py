@@ -45,6 +45,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, st
     return code, out, err
 
 
+@pytest.mark.landing
 def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> None:
     model = trained_run / "stage0"
     arguments = ("discover", model, album, "--out", tmp_path / "out")
@@ -73,7 +74,10 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
     [
         (["--num_categories", "many"], "auto or a number from 1 on, got 'many'"),
         (["--num_categories", "0"], "auto or a number from 1 on, got '0'"),
-        (["--num_categories", "1"], "Expected 2 <= num_categories"),
+        (
+            ["--num_categories", "1"],
+            "Expected 2 <= num_categories, as 2 categories are known and stay, got 1",
+        ),
         (["--num_categories", "99"], "got 99"),
         (["--adapt", "--epochs", "0"], "Expected epochs >= 1, got 0"),
         (["--adapt", "--batch_size", "1"], "Expected batch_size >= 2, got 1"),
@@ -90,6 +94,8 @@ def test_numbers_that_cannot_be_are_one_line(trained_run, album, tmp_path, capsy
     assert out == ""
     assert said in err
     assert "Traceback" not in err
+    # What was computed is kept; how many images there are is known once they are read.
+    assert (tmp_path / "out").exists() == ("99" in options)
 
 
 @pytest.mark.parametrize("place", ["nowhere/at/all", "https://example.org/a.zip"])

@@ -470,6 +470,32 @@ def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Pa
     assert found["counts"] == json.loads(usual.out)["counts"]
 
 
+@pytest.mark.landing
+@pytest.mark.skipif(sys.platform == "win32", reason="keeps a folder that somebody is in")
+def test_a_folder_that_is_gone_is_told_before_the_work(pictures: Path, tmp_path: Path) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    script = (
+        "import os; os.rmdir(os.getcwd()); from promptccd_command import main; raise SystemExit(main("
+        f"['discover', 'photographs', {str(pictures)!r}, '--out', {str(tmp_path / 'out')!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=gone, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("promptccd: The folder that this command was started in is gone")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_python_without_docstrings_is_named(pictures: Path, tmp_path: Path) -> None:
+    words = ["discover", "photographs", pictures, "--out", tmp_path / "out"]
+    environment = os.environ | {"PYTHONOPTIMIZE": "2"}
+    done = subprocess.run([*COMMAND, *words], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("unset PYTHONOPTIMIZE, or leave -OO away.")
+
+
 @pytest.mark.slow
 @pytest.mark.fault(54)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])

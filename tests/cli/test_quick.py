@@ -60,6 +60,7 @@ def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> N
     assert heavy_modules_of(words) == "[]"
 
 
+@pytest.mark.landing
 def test_no_help_waits_for_what_its_command_needs() -> None:
     from promptccd.cli.main import COMMANDS
 
@@ -83,6 +84,7 @@ def test_methods_are_called_in_help_what_they_call_themselves() -> None:
         assert all(getattr(METHODS[name], each) == value for each, value in vars(words).items())
 
 
+@pytest.mark.landing
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
     from promptccd.registry import load_registry, save_registry
 

@@ -7,7 +7,7 @@ import torch
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.stream import Stream, false_openings
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
-from promptccd.registry.grouping import WAITS
+from promptccd.registry.grouping import NO_CATEGORY
 
 WIDTH, KINDS = 16, 6
 
@@ -150,12 +150,12 @@ def test_a_project_of_its_own_opens_what_is_new_and_lets_wait_what_fits_nowhere(
     assert known.spread is not None
     assert estimate.count == KINDS + 1
     assert estimate.low <= estimate.count <= estimate.high
-    assert found.category_ids[-1] == WAITS
+    assert found.category_ids[-1] == NO_CATEGORY
     new = found.category_ids[-21:-1]
     assert (new == KINDS).float().mean() > 0.8
     truth = torch.arange(KINDS).repeat_interleave(20)
     assert (found.category_ids[: len(truth)] == truth).float().mean() > 0.8
-    assert (found.category_ids == WAITS).float().mean() < 0.15
+    assert (found.category_ids == NO_CATEGORY).float().mean() < 0.15
 
 
 def test_a_number_that_is_given_is_obeyed_and_nothing_waits():
@@ -178,7 +178,7 @@ def test_what_a_person_said_of_an_image_keeps_it_from_waiting():
     said = GroupingConstraints(pinned={keys[-1]: 2}, forbidden={keys[-2]: frozenset({3})})
     found, _ = group_images(newest, keys, known, next_id=KINDS, constraints=said)
     assert found.category_ids[-1] == 2
-    assert found.category_ids[-2] not in (WAITS, 3)
+    assert found.category_ids[-2] not in (NO_CATEGORY, 3)
 
 
 def test_images_of_one_moment_wait_together_and_count_once():
@@ -193,7 +193,7 @@ def test_images_of_one_moment_wait_together_and_count_once():
     moments[len(plain) :] = len(plain)
     found, estimate = group_images(newest, keys, known, next_id=KINDS, moments=moments.tolist())
     assert estimate.count == KINDS
-    assert (found.category_ids[len(plain) :] == WAITS).all()
+    assert (found.category_ids[len(plain) :] == NO_CATEGORY).all()
     alone, more = group_images(newest, keys, known, next_id=KINDS)
     assert more.count == KINDS + 1
     assert (alone.category_ids[len(plain) :] == KINDS).all()

@@ -363,6 +363,27 @@ def test_a_folder_without_images_is_refused_and_says_what_it_holds(
         StageStream.from_dataset(str(tmp_path), class_blocks=[1, 1])
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("manifest.json", "split.json"), "a run of promptccd train"),
+        (("config.json", "checksums.json"), "a model"),
+        ((EXPORTED,), "made by an export of groups"),
+    ],
+)
+@pytest.mark.parametrize("place", ["out", "boat/out", "2024/runs/again"])
+def test_what_promptccd_wrote_among_images_is_one_line(place, names, said, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    for name in (*names, "stage0/README.md", "stage0/sub/thing.png"):
+        (path := folder / place / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    found = read(folder)
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+    assert found.left_out == {f"{place}/": f"folder not searched: {said}"}
+    (folder / place / names[0]).unlink()
+    assert len(read(folder).left_out) > 1  # one name alone may be anybody's
+
+
 def test_a_link_does_not_lead_past_the_mark_of_an_export(tmp_path: Path) -> None:
     folder = categories(tmp_path / "photos")
     categories(folder / "exp", ("boat",))

@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.numpy import load_file, save_file
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
+from promptccd.columns import sealed, unsealed
 from promptccd.data import duplicates
 from promptccd.data.depths import Depth
 from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.sources import Stamp
 from promptccd.discovery import cache, seen_files, session
 from promptccd.discovery.cache import FeatureCache, Packs
-from promptccd.discovery.project import file_columns, places
+from promptccd.discovery.project import places
 from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PROJECT, THUMBS
 from promptccd.discovery.project.places import pictures_in
@@ -273,6 +273,7 @@ DAMAGES = {
 QUICK = {(FILES, "cut short"), (FEATURES, "a bit")}
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize(
     ("which", "damage"),
     [
@@ -561,11 +562,9 @@ FORGED = {
 def test_columns_that_a_stranger_wrote_are_not_believed(tmp_path, caplog, monkeypatch, forge):
     monkeypatch.setattr(seen_files, "LONGEST_LIST", 3)
     filled(tmp_path).flush(last=True)
-    tensors = load_file(tmp_path / COLUMNS)
-    del tensors["sum"]
+    tensors = unsealed((tmp_path / COLUMNS).read_bytes())
     forge(tensors)
-    tensors["sum"] = np.frombuffer(file_columns._sum(tensors), np.uint8)
-    save_file(tensors, tmp_path / COLUMNS)
+    (tmp_path / COLUMNS).write_bytes(sealed(tensors))
     again = SeenFiles(tmp_path, {"enough": 5})
     assert "is not gone on with, and files are read again" in caplog.text
     assert (again.look(f"{1:064x}"), again.held_by("/1\udcff.png")) == (None, "")
@@ -693,9 +692,9 @@ def test_a_page_leaves_the_pack_that_grows_to_its_writer(tmp_path, monkeypatch):
 def test_a_pack_that_a_stranger_wrote_is_not_believed(tmp_path, caplog, ends):
     packs = Packs(tmp_path, "packs")
     packs.add({"a" * 64: b"1234"})
-    tensors = load_file(tmp_path / "packs" / "000000.safetensors") | {"ends": np.array(ends)}
-    tensors["sum"] = np.frombuffer(cache._sum(tensors), np.uint8)
-    save_file(tensors, tmp_path / "packs" / "000000.safetensors")
+    pack = tmp_path / "packs" / "000000.safetensors"
+    tensors = unsealed(pack.read_bytes(), cache._COLUMNS) | {"ends": np.array(ends)}
+    pack.write_bytes(sealed(tensors, cache._COLUMNS))
     assert Packs(tmp_path, "packs").row("a" * 64) in (None, b"1234")
 
 
@@ -720,6 +719,7 @@ def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
     run(album)
 
 
+@pytest.mark.landing
 def test_a_second_name_for_a_file_is_no_reason_to_read_it(run, album, tmp_path, monkeypatch):
     """As the export into folders gives it one, which the system takes for a touch."""
     run(album)

@@ -13,7 +13,7 @@ from promptccd.discovery.remembered import Remembered
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
-from promptccd.registry.grouping import WAITS
+from promptccd.registry.grouping import NO_CATEGORY
 
 SPACE, WIDTH = "space", 4
 AXES = np.eye(WIDTH)
@@ -48,7 +48,7 @@ def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Pa
     assert found is not None and found.newest == 2
     numbers = [each for each in range(130) if each not in (1, 101)]  # of 130 to 139 there are no features
     assert found.stages.tolist() == [int(each >= 100) for each in numbers]
-    rows = [WAITS if each == 4 else 1 - each % 2 for each in numbers]
+    rows = [NO_CATEGORY if each == 4 else 1 - each % 2 for each in numbers]
     assert found.rows.tolist() == rows, "rows of the ids as they are given"
     assert found.features.tolist() == AXES[np.array(numbers) % 2].tolist()
 
@@ -90,7 +90,13 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
     registry, cache = seen([6]), kept(tmp_path, 5)
     registry.edit(Move([key(0)], None))
     registry.observe(
-        0, StageGroups([*map(key, range(1, 6))], np.array([1, 0, WAITS, WAITS, WAITS]), AXES[:2], [0, 1])
+        0,
+        StageGroups(
+            [*map(key, range(1, 6))],
+            np.array([1, 0, NO_CATEGORY, NO_CATEGORY, NO_CATEGORY]),
+            AXES[:2],
+            [0, 1],
+        ),
     )
     past = Remembered(registry, SPACE, cache, {})
     assert past.waiting == [key(3), key(4), key(5)], "a person took the first one out"
@@ -102,7 +108,7 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
 
 def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(tmp_path: Path) -> None:
     registry, cache = seen([6]), FeatureCache(tmp_path)
-    clusters = np.array([WAITS, WAITS, WAITS, WAITS, 0, 1])
+    clusters = np.array([NO_CATEGORY, NO_CATEGORY, NO_CATEGORY, NO_CATEGORY, 0, 1])
     registry.observe(0, StageGroups([*map(key, range(6))], clusters, AXES[:2], [0, 1]))
     cache.store(SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]]))  # 1 is far from all
     past = Remembered(registry, SPACE, cache, {})

@@ -22,7 +22,7 @@ def test_the_nearest_prototype_by_hand() -> None:
     chances = [1 / (1 + math.exp(-margin / 0.5)) for margin in (1.25, 1.75, 0.35)]
     assert found.confidences.tolist() == pytest.approx(chances)
     assert found.margins.tolist() == pytest.approx([1.25, 1.75, 0.35])
-    assert (found.rows_of(3), found.known_ids) == ([1, 2], (7, 3))
+    assert (found.rows_of(3), found.num_known) == ([1, 2], 2)
 
 
 def test_the_best_categories_by_hand_and_first_the_one_that_is_assigned() -> None:
@@ -49,7 +49,7 @@ def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
     assert found.confidences.tolist() == pytest.approx(
         [1, 1 / (1 + math.exp(-1.75)), 1 / (1 + math.exp(0.35))]
     )
-    assert found.known_ids == (7,)
+    assert found.num_known == 1
 
 
 def test_a_known_spread_by_hand() -> None:

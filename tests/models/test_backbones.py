@@ -54,7 +54,7 @@ def pixels() -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "method"), [*(pytest.param(*each, marks=pytest.mark.whole_life) for each in LIVES), *MORE_LIVES]
+    ("kind", "method"), [*(pytest.param(*each, marks=pytest.mark.landing) for each in LIVES), *MORE_LIVES]
 )
 def test_a_run_is_trained_saved_loaded_predicted_and_explained(
     bare: dict[str, Path], kind: str, method: str, image_folder: Path, tmp_path: Path, capsys

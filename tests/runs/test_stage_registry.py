@@ -16,8 +16,9 @@ from promptccd.experiments import ReportOptions, write_report
 from promptccd.experiments.measures import measure_run
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
+from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage_checkpoint import NO_CATEGORY, key_of, observe_stage, settled_images
+from promptccd.runs.stage_checkpoint import key_of, observe_stage, settled_images
 from promptccd.storage import problems_of
 from tests.discovery.corrected import correct, registry_in
 
@@ -27,6 +28,7 @@ def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
     return [key_of(each) for each in found["sample_ids"]], found["category_ids"]
 
 
+@pytest.mark.landing
 def test_ids_and_names_of_a_stage_are_those_of_its_registry(trained_run: Path) -> None:
     seen: dict[str, int] = {}
     for stage in range(4):
@@ -67,6 +69,7 @@ def go_on(run: Path) -> None:
     train_run(recipe)
 
 
+@pytest.mark.landing
 def test_only_labelled_images_judge_how_sure_a_stage_may_be(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,11 +102,6 @@ def say(line: str) -> None:
             print(f"promptccd: {line}", file=sys.stderr, flush=True)
 
 
-def ignore_signals() -> None:
-    """Do not end an ending command a second time, however long the interpreter takes to leave."""
-    processes.on_ending(processes.IGNORED)
-
-
 def let_go_of_stdout() -> None:
     """Drop output that cannot be written any more, of which the interpreter would complain when it leaves."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -11,16 +12,16 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptccd import __version__
+from promptccd import __version__, processes
 from promptccd.cli.ends import (
     end_of,
     ended_by_signals,
-    ignore_signals,
     let_go_of_stdout,
     make_printable,
     say,
     with_next,
 )
+from promptccd.errors import DiskError
 from promptccd.on_demand import after_import
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_printable(sys.stdout, sys.stderr)
     try:
         options = parse(words)
+        if getattr(options, "needs", ()):
+            _require_place()
         # The imports take seconds, in which a signal ends the process at once.
         for module in getattr(options, "needs", ()):
             import_module(module)
@@ -90,13 +93,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end is None:
             raise
         if end.exit_code > 128 and threading.current_thread() is threading.main_thread():
-            ignore_signals()  # a signal ended it: a second one is not reported again
+            processes.on_ending(processes.IGNORED)  # a signal ended it: a second one is not reported again
         let_go_of_stdout()
         if "--debug" in words:
             traceback.print_exception(error)
         say(with_next(end, words))
         return end.exit_code
     return 0
+
+
+def _require_place() -> None:
+    """Refuse to work in a folder that is gone: a library of torch ends the process there, with words of its own."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise DiskError(
+            f"The folder that this command was started in is gone, or cannot be read ({error.strerror}): cd to "
+            "another one, or to the same place again if it was made anew."
+        ) from error
 
 
 def _run(options: Any) -> None:
@@ -129,12 +143,13 @@ def parse(words: Sequence[str]) -> Any:
 
 def command_parser(name: str) -> Parser | None:
     """The parser of a command, whose module is imported; none if there is no such command."""
-    from promptccd.cli.parsing import Parser, add_common_options
+    from promptccd.cli.parsing import Parser
 
     for module, commands in COMMANDS.items():
         if name in commands:
             parser = Parser(prog=f"promptccd {name}", description=commands[name])
-            add_common_options(parser)
+            parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
             import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
             return parser
     return None

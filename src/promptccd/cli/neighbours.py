@@ -48,6 +48,11 @@ def _not_as_wanted(wanted: str, wanting: str, error: ImportError) -> str:
 
 def _is_broken(package: str, error: BaseException) -> str:
     name = _distribution(package)
+    if sys.flags.optimize > 1:
+        return (
+            f"{_named(package)} cannot be imported ({_said(error)}) by a Python that has left all docstrings out: "
+            "unset PYTHONOPTIMIZE, or leave -OO away."
+        )
     base = next((each for each in BUILT_FOR if each != name and each in _requirements(name)), None)
     fits = f"does not fit {_named(base)}" if base else "cannot be imported"
     if _normal(name) in _needed():

@@ -48,13 +48,12 @@ class Parser(argparse.ArgumentParser):
         """Raise what is wrong with the typed words as a `ConfigurationError`."""
         ended = message if message.endswith((".", "?")) else f"{message}."
         if "required" in message:
-            ended = f"{ended[0].upper()}{ended[1:]} It is: {self._form()}."
+            needed = [
+                [*each.option_strings[:1], str(each.metavar)] for each in self._actions if each.required
+            ]
+            form = " ".join([self.prog, *itertools.chain(*needed)])
+            ended = f"{ended[0].upper()}{ended[1:]} It is: {form}."
         raise ConfigurationError(f"{ended} `{self.prog} --help` lists what there is.")
-
-    def _form(self) -> str:
-        """The command with all that it must have."""
-        needed = [[*each.option_strings[:1], str(each.metavar)] for each in self._actions if each.required]
-        return " ".join([self.prog, *itertools.chain(*needed)])
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The options that were typed; of an unknown one, the error names the likeliest that was meant."""
@@ -96,12 +95,6 @@ class _StoreOnce(argparse.Action):
 
 def _shown(values: Any) -> str:
     return " ".join(map(str, values)) if isinstance(values, list) else str(values)
-
-
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def add_push_target(parser: argparse.ArgumentParser) -> None:

@@ -116,8 +116,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
     def predict(self, X: Any) -> Rows:
         """Category ``(N,)`` of the nearest centre."""
         nearest = self._nearest(X)[0]
-        ids: Rows = self.cluster_ids_[nearest]
-        return ids
+        return self.cluster_ids_[nearest]
 
     def score(self, X: Any, y: Any = None) -> float:
         """Sum of squared distances to the nearest centres, negative: the higher, the better."""

@@ -341,7 +341,9 @@ def start_groups(
         )
         kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), settled[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
-        component = _components_of(settled, num_components)
+        # Settled clusters, which come first, keep their components, others take vacant ones.
+        own, every = settled[~free].unique(), torch.arange(num_components, device=settled.device)
+        component = torch.cat([own, every[~torch.isin(every, own)]])
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
         centres[component] = torch.as_tensor(kmeans.cluster_centers_)
     return members, centres
@@ -357,12 +359,6 @@ def start(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) ->
         log_weights=overall.new_zeros(len(centres)),
     )
     return data.maximisation(responsibilities, empty, floor)
-
-
-def _components_of(settled: Tensor, num_components: int) -> Tensor:
-    """The component of every cluster: settled clusters, which come first, keep theirs, others take vacant ones."""
-    own, every = settled[settled >= 0].unique(), torch.arange(num_components, device=settled.device)
-    return torch.cat([own, every[~torch.isin(every, own)]])
 
 
 def iterate(

@@ -29,10 +29,15 @@ from promptccd.data.sources import (
     read_regular_file,
 )
 from promptccd.errors import DataError, nothing_at
-from promptccd.storage import EXPORTED, PROJECT
+from promptccd.storage import CHECKSUMS, EXPORTED, PROJECT
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
-_OURS = {EXPORTED: "made by an export of groups", PROJECT: "groups that promptccd keeps"}
+_OURS = {  # by the names that all lie in such a folder
+    (EXPORTED,): "made by an export of groups",
+    (PROJECT,): "groups that promptccd keeps",
+    ("manifest.json", "split.json"): "a run of promptccd train",
+    ("config.json", CHECKSUMS): "a model",
+}
 SPLITS = {
     "train": "train", "training": "train", "test": "test", "val": "validation", "valid": "validation",
     "validation": "validation",
@@ -128,7 +133,12 @@ class FolderSource(ImageSource):
         places = itertools.takewhile(
             lambda each: str(each) not in self.roots, (Path(place), *Path(place).parents)
         )
-        found = (said for each in places for mark, said in _OURS.items() if (each / mark).exists())
+        found = (
+            said
+            for each in places
+            for names, said in _OURS.items()
+            if all((each / name).exists() for name in names)
+        )
         return next(found, "")
 
     def _judged(self, item: os.DirEntry[str], path: str, above: tuple[str, ...]) -> tuple[str, str]:

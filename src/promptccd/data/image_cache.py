@@ -187,7 +187,15 @@ class _Part:
                 for each in images:
                     if each.kept is not None:
                         stream.write(each.kept.pixels.tobytes())
-            storage.write_json(staging / IMAGES, [_as_json(each) for each in images])
+            records = [
+                {
+                    "status": verdict.status, "note": verdict.note, "digest": digest.hex(),
+                    "size": None if kept is None else kept.pixels.shape[:2],
+                    "resized": kept is not None and kept.is_resized,
+                }
+                for verdict, digest, kept in images
+            ]  # fmt: skip
+            storage.write_json(staging / IMAGES, records)
 
         storage.remove(self.folder)  # a damaged one
         storage.write_directory(self.folder, fill, needed=_bytes_of(images))
@@ -195,15 +203,6 @@ class _Part:
 
 def _bytes_of(images: Iterable[CheckedImage]) -> int:
     return sum(0 if each.kept is None else each.kept.pixels.nbytes for each in images)
-
-
-def _as_json(image: CheckedImage) -> dict[str, Any]:
-    size = None if image.kept is None else image.kept.pixels.shape[:2]
-    resized = image.kept is not None and image.kept.is_resized
-    verdict = image.verdict
-    return {
-        "status": verdict.status, "note": verdict.note, "digest": image.digest.hex(), "size": size, "resized": resized,
-    }  # fmt: skip
 
 
 class _Images:

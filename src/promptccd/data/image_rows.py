@@ -72,7 +72,10 @@ class ImageRows:
         self._column = image_column_of(table, image_column)
         table = table.with_format(None).select_columns([self._column])
         self._table = table.cast_column(self._column, datasets.Image(decode=False))
-        self._roots = [os.path.realpath(root) for root in (_download_folders() if roots is None else roots)]
+        if roots is None:
+            found = datasets.config
+            roots = [found.HF_DATASETS_CACHE, found.DOWNLOADED_DATASETS_PATH, constants.HF_HUB_CACHE]
+        self._roots = [os.path.realpath(root) for root in roots]
         self.whole, self.rows = self, np.arange(len(self._table))
 
     def __len__(self) -> int:
@@ -259,12 +262,3 @@ class DatasetSource(ImageSource):
     def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of a row's image."""
         return self._rows.read(entry.key, budget)
-
-
-def _download_folders() -> list[str]:
-    """The folders that data sets of the Hub are downloaded to."""
-    return [
-        str(datasets.config.HF_DATASETS_CACHE),
-        str(datasets.config.DOWNLOADED_DATASETS_PATH),
-        constants.HF_HUB_CACHE,
-    ]

@@ -259,8 +259,9 @@ def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> Decod
     found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough)
     if found.image is None:
         return found
-    if _orientation_of(raw.jpeg) is None:
-        found = _turned(found, raw.orientation)
+    with _opened(io.BytesIO(raw.jpeg), raw.jpeg[:FIRST_BYTES]) as image:
+        if _orientation(image) is None:
+            found = _turned(found, raw.orientation)
     return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
 
 
@@ -269,11 +270,6 @@ def _noted(found: DecodedImage, note: str) -> DecodedImage:
     if found.image is None:
         return found
     return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
-
-
-def _orientation_of(jpeg: bytes) -> int | None:
-    with _opened(io.BytesIO(jpeg), jpeg[:FIRST_BYTES]) as image:
-        return _orientation(image)
 
 
 def _turned(found: DecodedImage, orientation: int | None) -> DecodedImage:
@@ -343,13 +339,9 @@ def _accepted(accepts: Callable[[bytes], bool | str], head: bytes) -> bool:
 def _decode_opened(
     image: Image.Image, decoding: Decoding, enough: int | None = None, max_reduced: int | None = None
 ) -> DecodedImage:
-    """Decode what was opened from a stream, or by the caller, whose image stays as it is: `max_reduced` is none then.
+    """Decode what was opened from a stream, or by the caller, whose image stays as it is.
 
-    Args:
-        image: the image.
-        decoding: how.
-        enough: as `decode_image` takes it.
-        max_reduced: times the limit that the image may have, because it can be decoded at a reduced size.
+    One that can be decoded at a reduced size may have `max_reduced` times as many pixels as the limit.
     """
     width, height = image.size
     if width * height == 0:
@@ -504,17 +496,10 @@ def _deep_to_rgb(image: Image.Image, deep: DeepValues, depths: Depths) -> _Loade
     made.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
     rgb, profile_note = in_srgb(made)
     rgb, over = _over_white(rgb) if rgb.mode == "RGBA" else (rgb, "")
-    return rgb, "; ".join(filter(None, [_depth_note(depth), profile_note, over])), deep.values, depth
-
-
-def _depth_note(depth: Depth) -> str:
-    """How the values of a file became 8 bits."""
-    what = (
-        f"{depth.kind} values from 0 to {2**depth.used - 1}"
-        if depth.kind == "float"
-        else f"{depth.used} bits"
-    )
-    return f"{what} scaled to 8 bits{', larger values cut' if depth.needed > depth.used else ''}"
+    is_float, larger = depth.kind == "float", ", larger values cut" if depth.needed > depth.used else ""
+    what = f"{depth.kind} values from 0 to {2**depth.used - 1}" if is_float else f"{depth.used} bits"
+    notes = [f"{what} scaled to 8 bits{larger}", profile_note, over]
+    return rgb, "; ".join(filter(None, notes)), deep.values, depth
 
 
 def _over_white(rgba: Image.Image) -> tuple[Image.Image, str]:

@@ -184,8 +184,9 @@ def is_saved(folder: Path) -> bool:
 
 def _saved(folder: Path, own: "_OwnFiles") -> Any:
     """What ``save_to_disk`` wrote."""
-    for part in _parts_of(folder):
-        own.require_parts(part)
+    for part in _parts_of(folder):  # without any table, `datasets` says what is missing
+        for file in (part / "dataset_info.json", part / "state.json", *_tables_of(part)):
+            own.require(file)
     return load_from_disk(str(folder))
 
 
@@ -423,13 +424,6 @@ class _OwnFiles:
         path = os.path.normpath(_as_written(folder, name))
         self.require(path)
         return path
-
-    def require_parts(self, folder: Path) -> None:
-        """Refuse a saved table with a part that leads out."""
-        for name in ("dataset_info.json", "state.json"):
-            self.require(folder / name)
-        for table in _tables_of(folder):  # without any, `datasets` says what is missing
-            self.require(table)
 
     def require_plain(self, card: Path) -> None:
         """Refuse a card that names data outside its own folder."""

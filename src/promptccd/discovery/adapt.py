@@ -138,7 +138,9 @@ def _train(
         refit_every=max(1, options.epochs // 3),
         prompt_warmup_epochs=0,
     )
-    views = TrainingViews(_view_options(session))
+    side, resized = session.view.sides[0], session.view.processor.size.get("shortest_edge")
+    resize_size = max(side, resized or int(side / RESIZE_SHARE))
+    views = TrainingViews(ViewOptions(image_size=side, resize_size=resize_size))
     StageTrainer(
         model,
         StageContext(
@@ -184,11 +186,6 @@ def _stage_of(session: DiscoverySession) -> Stage:
         np.arange(len(records)),
         max(len(session.registry.active), 1),
     )
-
-
-def _view_options(session: DiscoverySession) -> ViewOptions:
-    side, resized = session.view.sides[0], session.view.processor.size.get("shortest_edge")
-    return ViewOptions(image_size=side, resize_size=max(side, resized or int(side / RESIZE_SHARE)))
 
 
 RECORD = "adaptation.json"

@@ -43,7 +43,7 @@ from promptccd.discovery.project.folder import (
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, RunError
+from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
@@ -214,6 +214,21 @@ class _Discovery:
             self.earlier = self.trained.take_up(session, out, self.command)
         else:
             self.earlier = self._earlier()
+            self._require_count()
+
+    def _require_count(self) -> None:
+        """Refuse fewer categories than those that stay before anything is read; how many at most, images tell."""
+        if self.num_categories is None:
+            return
+        registry = self.session.registry
+        # Where an earlier discovery looked at images, these may be the same ones, as the same stage.
+        stage = registry.stage + (self.earlier is None)
+        stay = sum(each.named or each.settled(stage) for each in registry.active)
+        if self.num_categories < stay:
+            raise DataError(
+                f"Expected {stay} <= num_categories, as {stay} categories are known and stay, got "
+                f"{self.num_categories}: give more, or none to estimate it."
+            )
 
     def _earlier(self) -> EarlierDiscovery | None:
         """What is in the folder; what was found beside a category that was set aside since is grouped anew."""
@@ -263,7 +278,7 @@ class _Discovery:
         )  # fmt: skip
 
     def _require_space(self) -> None:
-        """Refuse results that the disk or a registry has no room for, before anything is computed."""
+        """Refuse results that the disk or a registry has no room for, before images are grouped."""
         before, used = self.session.registry.images, self.session.current.intake.used
         require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)

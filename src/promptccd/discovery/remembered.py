@@ -11,7 +11,7 @@ from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_
 from promptccd.models import Assignment
 from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import CategoryRegistry
-from promptccd.registry.grouping import WAITS
+from promptccd.registry.grouping import NO_CATEGORY
 
 MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 
@@ -62,7 +62,7 @@ class Remembered:
             return None
         return EarlierImages(
             torch.stack(list(features.values())),
-            torch.tensor([row_of.get(members.get(key, WAITS), WAITS) for key in features]),
+            torch.tensor([row_of.get(members.get(key, NO_CATEGORY), NO_CATEGORY) for key in features]),
             torch.tensor([images[key] for key in features]),
             stage,
         )

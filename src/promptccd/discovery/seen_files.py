@@ -6,7 +6,6 @@ them hold thumbnails, and the miniatures that find images of one moment.
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from promptccd.columns import HASH
 from promptccd.data.capture_dates import KEPT
 from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 FORMAT = 1  # of the list of files
 LONGEST_LIST = 10_000  # lines, beyond which all is written as columns when reading ends
 MOST_LINES = 1_000_000  # lines, beyond which that does not wait for the end
-_DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST = 4096  # characters of a note
 
 
@@ -87,7 +86,7 @@ class SeenFiles:
 
     def _take(self, values: dict[str, Any]) -> None:
         digest = values["sha256"]
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        if not isinstance(digest, str) or not HASH.fullmatch(digest):
             raise ValueError("a hash is none")
         if "look" in values and values["look"] is None:
             self._inherited[digest] = _key(values["picture"])
@@ -293,16 +292,7 @@ def _line_of_file(stamp: Stamp, digest: str) -> bytes:
 
 
 def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
-    """The look at a content, from values that a stranger may have written.
-
-    Args:
-        values: of the look.
-        key: of the picture.
-        taken: when it was taken.
-
-    Raises:
-        ValueError: they are not valid.
-    """
+    """The look at a content, from values that a stranger may have written, or else a `ValueError`."""
     note = values["note"]
     if not isinstance(note, str) or len(note) > _LONGEST or note != display_name(note):
         raise ValueError("a note is no text on one line")
@@ -319,6 +309,6 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
 
 
 def _key(value: Any) -> str:
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+    if not isinstance(value, str) or not HASH.fullmatch(value):
         raise ValueError("a picture has no key")
     return value

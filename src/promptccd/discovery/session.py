@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -117,31 +118,17 @@ class DiscoverySession:
         cls,
         place: str | Path,
         *,
-        seed: int = 1,
-        limits: IntakeLimits | None = None,
-        cache: FeatureCache | None = None,
-        workers: int | None = None,
-        bit_depth: int | None = None,
-        image_roots: Sequence[str | Path] = (),
-        precision: Precision = "auto",
-        batch_size: int | None = None,
         device: str | None = None,
         max_model_bytes: int | None = None,
+        **options: Any,
     ) -> "DiscoverySession":
         """Start from a finished stage or a bare backbone, in a folder or on the Hub.
 
         Args:
             place: the model. With a bare backbone everything is new.
-            seed: this and the next three are those of the class.
-            limits: on what is read.
-            cache: of features.
-            workers: images that are decoded at once.
-            bit_depth: as `read_intake` takes it.
-            image_roots: the same.
-            precision: of the features, as `Embedder` takes it.
-            batch_size: images per forward, likewise.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
+            options: ``seed``, ``limits`` and the others of the class.
 
         Raises:
             RunError: there is no such model, or it is damaged.
@@ -151,10 +138,7 @@ class DiscoverySession:
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model = placed(model, view, chosen).eval()
-        return cls(
-            model, view, registry_of(model, place), seed=seed, limits=limits, cache=cache, workers=workers,
-            bit_depth=bit_depth, image_roots=image_roots, precision=precision, batch_size=batch_size,
-        )  # fmt: skip
+        return cls(model, view, registry_of(model, place), **options)
 
     # Images in
 

@@ -89,13 +89,13 @@ class StageGrouping:
         return len(here.intersection(each.id for each in self._registry.active).union(self._fixed))
 
     def group(
-        self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
+        self, images: NewImages, num_categories: int | None = None
     ) -> tuple[StageChange, CountEstimate]:
         """Group images, and those that waited where they fit now; returns what changed, and the number of categories.
 
         Arguments and errors are those of `find`.
         """
-        return self.take(self.find(images, num_categories, aside_draws=aside_draws))
+        return self.take(self.find(images, num_categories))
 
     def take(self, found: FoundGroups) -> tuple[StageChange, CountEstimate]:
         """Let the registry take in what was found in its very state."""

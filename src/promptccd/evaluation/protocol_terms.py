@@ -102,24 +102,15 @@ PROTOCOLS = {
 }
 
 
-def protocol_named(name: str) -> ProtocolTerms:
-    """The protocol of that name.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
-    if name not in PROTOCOLS:
-        raise ConfigurationError(f"Expected protocol to be {' | '.join(PROTOCOLS)}, got {name!r}.")
-    return PROTOCOLS[name]
-
-
 def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[str, ProtocolOptions]:
     """The options that each protocol reads.
 
     Raises:
         ConfigurationError: an unknown protocol, or an option that none of them reads.
     """
-    chosen = {name: protocol_named(name) for name in names}
+    chosen = dict.fromkeys(names)
+    if unknown := [name for name in chosen if name not in PROTOCOLS]:
+        raise ConfigurationError(f"Expected protocol to be {' | '.join(PROTOCOLS)}, got {unknown[0]!r}.")
     given = {item.name: getattr(options, item.name) for item in fields(options)}
     for option, value in given.items():
         readers = [name for name, each in PROTOCOLS.items() if option in each.options]
@@ -129,6 +120,6 @@ def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[
                 f"{' or '.join(readers)}."
             )
     return {
-        name: ProtocolOptions(**{option: given[option] for option in each.options})
-        for name, each in chosen.items()
+        name: ProtocolOptions(**{option: given[option] for option in PROTOCOLS[name].options})
+        for name in chosen
     }

@@ -36,7 +36,12 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path) -> list[str]:
         if state.startswith("running"):
             logger.info("%s: %s, and has no line", name, state)
     # Only the training can tell whether all of a cell is on the Hub.
-    todo = [cell for cell in cells if states[cell.name] in ("new", "begun") or _may_push(cell, states)]
+    todo = [
+        cell
+        for cell in cells
+        if states[cell.name] in ("new", "begun")
+        or (states[cell.name] == "finished" and cell.recipe.training.push_to_hub)
+    ]
     program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
     lines = []
     with tables_held(Path(out)):
@@ -49,7 +54,3 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path) -> list[str]:
             write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
             lines.append(shlex.join([*program, "train", "--config", str(path)]))
     return lines
-
-
-def _may_push(cell: SweepCell, states: dict[str, str]) -> bool:
-    return states[cell.name] == "finished" and cell.recipe.training.push_to_hub

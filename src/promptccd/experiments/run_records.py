@@ -28,10 +28,12 @@ def run_records(
 ) -> Sections:
     """Records by section; accuracies in percent. Map and cards are of the first run."""
     first, unscored = runs[:1], unscored_records(runs, cards)
-    sections = {
+    return {
         "scores": _of(runs, _scores),
         "summary": _summary(runs, published),
-        "known_and_novel": _of(runs, _known_and_novel),
+        "known_and_novel": _of(
+            runs, lambda run: ({"stage": each.stage, **each.known_and_novel} for each in run.stages)
+        ),
         "confusion": _of(runs, _confusion),
         "category_sizes": _of(runs, _sizes),
         "blocks": _of(runs, _blocks),
@@ -42,24 +44,22 @@ def run_records(
         "map": _of(first, lambda run: _map(figure)),
         "map_movement": _of(first, lambda run: _movement(figure)),
     }
-    return {name: [_plain(record) for record in records] for name, records in sections.items()}
 
 
 def unscored_records(runs: Sequence[RunMeasures], cards: Sequence[CategoryCard]) -> Sections:
     """Those of the records that need no label of an image."""
-    sections = {
+    return {
         "history": _of(runs, lambda run: (_epoch(asdict(each)) for each in run.history)),
         "costs": _of(runs, lambda run: map(asdict, run.costs)),
         "prompts": _of(runs, _prompts),
         "discovered": _of(runs[:1], lambda run: map(_discovered, cards)),
         "nearest_known": _of(runs[:1], lambda run: _nearest_known(cards)),
     }
-    return {name: [_plain(record) for record in records] for name, records in sections.items()}
 
 
 def _of(runs: Sequence[RunMeasures], make: Callable[[RunMeasures], Iterable[Record]]) -> list[Record]:
     """The records of all runs, each with the name of its run."""
-    return [{"run": run.name, **record} for run in runs for record in make(run)]
+    return [_plain({"run": run.name, **record}) for run in runs for record in make(run)]
 
 
 def _scores(run: RunMeasures) -> Iterator[Record]:
@@ -98,13 +98,8 @@ def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> l
                 "published_outcome": audited.verdict.outcome,
                 "published_reason": audited.verdict.reason,
             }
-        records.append(record)
+        records.append(_plain(record))
     return records
-
-
-def _known_and_novel(run: RunMeasures) -> Iterator[Record]:
-    for stage in run.stages:
-        yield {"stage": stage.stage, **stage.known_and_novel}
 
 
 def _confusion(run: RunMeasures) -> Iterator[Record]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from promptccd.data.ranges import number, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.experiments.category_cards import CardMaker, CategoryCard
 from promptccd.experiments.comparison import published_table, write_comparison
@@ -55,17 +56,14 @@ class ReportOptions:
     """
 
     map_method: str | None = "tsne"
-    max_points: int = 1500
-    samples: int = 8
+    max_points: int = number(1500, 1)
+    samples: int = number(8, 0)
     dataset: str | None = None
     num_workers: int | None = None
     image_cache: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name, least in (("max_points", 1), ("samples", 0)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"Expected {name} >= {least}, got {getattr(self, name)}.")
+        require_in_range(self)
 
 
 @dataclass

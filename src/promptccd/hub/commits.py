@@ -37,13 +37,13 @@ from promptccd.models.hub_answers import (
 )
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs.model_card import KEPT, merge_card
+from promptccd.runs.origin import CARD
 from promptccd.storage import sha256_of
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Contents = Mapping[str, Path | bytes]
 
-CARD = "README.md"
 ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
 PATIENCE = 20.0  # seconds without a byte; the client would wait for ever
@@ -167,7 +167,8 @@ def bring(
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
     gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     who = "private" if private else "public"
-    listing = f"{name} ({_KINDS[kind]}, {who}): {_amount(wanted)}: {holds}"
+    amount = f"{len(wanted)} files, {sum(map(_size, wanted.values())) / 1e6:.1f} MB"
+    listing = f"{name} ({_KINDS[kind]}, {who}): {amount}: {holds}"
     sent, size = tuple(sorted(changed)), sum(map(_size, changed.values()))
     if dry_run or not (changed or gone):
         return PushedRepository(name, head, sent, size, listing)
@@ -232,7 +233,9 @@ def own_namespace(api: HfApi) -> str:
     return told["name"]
 
 
-def retried(action: Callable[[], Result], later: str, undone: str = "Not pushed") -> Result:
+def retried(
+    action: Callable[[], Result], later: str = "Run the same command again.", undone: str = "Not pushed"
+) -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 
     Args:
@@ -294,10 +297,6 @@ def _text(data: Path | bytes) -> str:
 
 def _size(data: Path | bytes) -> int:
     return len(data) if isinstance(data, bytes) else data.stat().st_size
-
-
-def _amount(contents: Contents) -> str:
-    return f"{len(contents)} files, {sum(map(_size, contents.values())) / 1e6:.1f} MB"
 
 
 def _pause_before(attempt: int, error: Exception) -> float | None:

@@ -66,4 +66,4 @@ def push_metric(
                 api.create_tag(name, tag=tag, revision=brought.commit, repo_type="space")
         return brought
 
-    return retried(push, "Run the same command again.")
+    return retried(push)

@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[1]
 VARIABLE = "PROMPTCCD_MODEL"
 _FOLDER, _FILES = "spaces/discovery", ("app.py", "requirements.txt")
-_LATER = "Run the same command again."
 _OWNERS = ("title", "emoji", "colorFrom", "colorTo", "pinned", "short_description", "license")
 _OF_AN_EMPTY_SPACE = {".gitattributes", CARD}
 
@@ -84,9 +83,9 @@ def push_space(
     require_name(name, "space", "Give NAME or NAMESPACE/NAME.", namespace=False)
     _refuse_folder(model)
     if "/" not in name:
-        name = f"{retried(lambda: own_namespace(api), _LATER)}/{name}"
+        name = f"{retried(lambda: own_namespace(api))}/{name}"
     repository = Repository(name, "space", private, sdk="gradio")
-    chosen = retried(lambda: _checkpoint(model, api), _LATER)
+    chosen = retried(lambda: _checkpoint(model, api))
 
     def push() -> tuple[PushedRepository, bool]:
         stands = _stands(repository, chosen, api, dry_run)
@@ -104,7 +103,7 @@ def push_space(
         )
         return brought, changed
 
-    brought, changed = retried(push, _LATER)
+    brought, changed = retried(push)
     if chosen.needs_token:
         logger.warning(
             "Not everybody may read %s: give the Space a secret HF_TOKEN that may, in its settings.",

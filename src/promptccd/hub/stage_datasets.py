@@ -102,8 +102,7 @@ def publish_stages(
                 holds=_holdings(stages, ids_only),
                 replaces="*.parquet",
                 dry_run=dry_run,
-            ),
-            "Run the same command again.",
+            )
         )
 
 

@@ -185,12 +185,11 @@ def _source_check(what: str, source: Source, folder: Path) -> Check:
     wanted = CHECKSUMS if source.is_copy else CONFIGURATION
     try:
         theirs = Path(hf_hub_download(source.repo_id, wanted, revision=source.commit)).read_bytes()
-    except LocalEntryNotFoundError as error:
-        return Check(f"{what}: not compared, the Hub cannot be asked ({one_line(error)[:120]})")
-    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        return Check(what, f"it is not there: {one_line(error)[:120]}")
     except Exception as error:  # a dozen kinds, of a connection or of a Hub that refuses
-        return Check(f"{what}: not compared, the Hub cannot be asked ({one_line(error)[:120]})")
+        absent, said = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError), one_line(error)
+        if isinstance(error, absent) and not isinstance(error, LocalEntryNotFoundError):
+            return Check(what, f"it is not there: {said[:120]}")
+        return Check(f"{what}: not compared, the Hub cannot be asked ({said[:120]})")
     try:
         values = json.loads(theirs)
         if source.is_copy:

@@ -123,19 +123,13 @@ class Assignment:
     keys: Sequence[str] = ()
 
     @property
-    def known_ids(self) -> tuple[int, ...]:
-        """Categories that existed before these images."""
-        return self.ids[: self.num_known]
-
-    @property
     def margins(self) -> Tensor:
         """``(N,)`` how much nearer an image is to its category than to the next; below 0 if it was moved there."""
         return self.second_distances - self.distances
 
     def rows_of(self, category: int) -> list[int]:
         """Positions of a category's images."""
-        rows: list[int] = (self.category_ids == category).nonzero().flatten().tolist()
-        return rows
+        return (self.category_ids == category).nonzero().flatten().tolist()
 
     def select(self, rows: Tensor) -> "Assignment":
         """The images at these positions, in this order."""

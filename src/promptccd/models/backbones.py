@@ -153,8 +153,7 @@ def class_row(
         rotation: `rotation_of` the images.
     """
     block = blocks_of(backbone)[-1] if last_block is None else last_block
-    row: Tensor = final_norm(backbone)(run_block_class_row(block, entering, rotation=rotation))
-    return row
+    return final_norm(backbone)(run_block_class_row(block, entering, rotation=rotation))
 
 
 def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
@@ -170,8 +169,7 @@ def patch_features(
 ) -> Tensor:
     """Patch features ``(B, L, D)`` after the final norm, of tokens that enter this last block."""
     patches = patch_count(backbone, entering)
-    features: Tensor = final_norm(backbone)(run_block(last_block, entering, rotation=rotation)[:, -patches:])
-    return features
+    return final_norm(backbone)(run_block(last_block, entering, rotation=rotation)[:, -patches:])
 
 
 def class_attention(block: Any, tokens: Tensor, num_patches: int, rotation: Rotation | None = None) -> Tensor:
@@ -200,8 +198,7 @@ def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None
         key = turned(_heads(attention, attention.k_proj(normed)), rotation)
         return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
 
-    weights: Tensor = run_piece(block, tokens, attention_of, **_positions(block, rotation))
-    return weights
+    return run_piece(block, tokens, attention_of, **_positions(block, rotation))
 
 
 def _class_weights(
@@ -291,8 +288,7 @@ def run_block(
         return _after_attention(block, tokens, mixed.transpose(1, 2).flatten(2))
 
     _require_rotation(block, rotation)
-    out: Tensor = enter(block, tokens, with_prefix)
-    return out
+    return enter(block, tokens, with_prefix)
 
 
 def run_block_class_row(
@@ -321,8 +317,7 @@ def run_block_class_row(
         return _after_attention(block, tokens[:, 0], mixed.flatten(1))
 
     _require_rotation(block, rotation)
-    row: Tensor = enter(block, tokens, row_of)
-    return row
+    return enter(block, tokens, row_of)
 
 
 def _class_mix(attention: Any, weights: Tensor, normed: Tensor) -> Tensor:

@@ -80,18 +80,14 @@ class GaussianMixture(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """`log_joint` of unit features ``(N, D)``, and the means ``(K, D)``, which prompt."""
-        return self._log_joint(features), self.means
-
-    def log_joint(self, features: Tensor) -> Tensor:
-        """Log pi_c + log N(z | mu_c, Sigma_c) of unit features ``(N, D)`` under every component, ``(N, K)``."""
-        log_joint: Tensor = self(features)[0]
-        return log_joint
-
-    def _log_joint(self, features: Tensor) -> Tensor:
         # Not in bfloat16, since large terms are subtracted.
         with torch.autocast(features.device.type, enabled=False):
             joint = self._log_joint_full if self.variances.ndim == 3 else self._log_joint_axis_aligned
-            return joint(features.float())
+            return joint(features.float()), self.means
+
+    def log_joint(self, features: Tensor) -> Tensor:
+        """Log pi_c + log N(z | mu_c, Sigma_c) of unit features ``(N, D)`` under every component, ``(N, K)``."""
+        return self(features)[0]
 
     def _log_joint_axis_aligned(self, features: Tensor) -> Tensor:
         """Of diagonal and spherical covariance: two matrix products instead of an ``(N, K, D)`` difference."""

@@ -48,7 +48,3 @@ class RankStatsModel(HeadlessClassifierModel):
         """Add a head over new classes with these rows ``(n, D)``."""
         self.novel = LinearClassifier(0, rows.shape[1]).to(self.device)
         self.novel.grow(rows)
-
-    def close_novel_head(self) -> None:
-        """Drop that head."""
-        self.novel = None

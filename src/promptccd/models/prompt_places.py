@@ -57,20 +57,13 @@ def _before_the_first_block(passage: Passage, prompts: Tensor) -> Tensor:
     return run_prefix(passage.backbone, prompted, passage.rotation)
 
 
-def _before_the_last_block(passage: Passage, prompts: Tensor) -> Tensor:
-    """No token has a position of its own there any more, and no second pass through the prefix is needed."""
-    return _behind_class(passage.entering, prompts)
-
-
 PLACES = {
     "first": Place(lambda passage: passage.embedded, _before_the_first_block),
-    "last": Place(lambda passage: passage.entering, _before_the_last_block),
+    # No token has a position of its own there any more, and no second pass through the prefix is needed.
+    "last": Place(
+        lambda passage: passage.entering, lambda passage, prompts: _behind_class(passage.entering, prompts)
+    ),
 }
-
-
-def as_they_are(prompts: Tensor, length: Tensor, backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """The prompts ``(B, P, D)`` themselves."""
-    return prompts
 
 
 def as_long_as_patches(prompts: Tensor, length: Tensor, backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
@@ -87,4 +80,4 @@ def as_long_as_patches(prompts: Tensor, length: Tensor, backbone: PreTrainedMode
     return prompts * (patches / length.clamp_min(1e-12))[:, None, None]
 
 
-SCALES = {"raw": as_they_are, "tokens": as_long_as_patches}
+SCALES = {"raw": lambda prompts, length, backbone, tokens: prompts, "tokens": as_long_as_patches}

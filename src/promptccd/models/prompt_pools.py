@@ -189,8 +189,7 @@ class DualPromptPool(PromptPool):
         for number, block in enumerate(before):
             tokens = recomputed(block, partial(run_block, block), tokens, prefixes.get(number), rotation)
         row = run_block_class_row(last, tokens, prefixes.get(len(before)), rotation)
-        features: Tensor = final_norm(backbone)(row)
-        return features
+        return final_norm(backbone)(row)
 
 
 POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}

@@ -132,8 +132,7 @@ def patch_size_of(values: Mapping[str, Any]) -> int:
     """
     is_bare = values.get("model_type") in BACKBONE_TYPES
     kept = backbone_values(values if is_bare else values.get("vision_config") or {})
-    side: int = kept.get("patch_size", BACKBONE_CONFIGS[kept.get("model_type", "dinov2")].patch_size)
-    return side
+    return kept.get("patch_size", BACKBONE_CONFIGS[kept.get("model_type", "dinov2")].patch_size)
 
 
 def _kept(

@@ -82,8 +82,7 @@ def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscov
     hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
     found = find_model(name, **hub_options)
     variant = _variant_of(name, found.values)
-    model: CategoryDiscoveryModel = variant.from_pretrained(found.place, **{**options, **found.options})
-    return model
+    return variant.from_pretrained(found.place, **{**options, **found.options})
 
 
 def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
@@ -94,8 +93,7 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
         CheckpointError: it is none of ours, or refused.
     """
     values = find_model(name).values
-    config: CategoryDiscoveryConfig = _variant_of(name, values).config_class.from_dict(values)
-    return config
+    return _variant_of(name, values).config_class.from_dict(values)
 
 
 def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> Any:

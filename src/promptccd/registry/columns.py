@@ -4,13 +4,12 @@ Keys that are hashes come first, as 32 bytes each, then the others, as one list 
 value for each of both.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from promptccd.columns import hash_column, hashes_in, json_column, narrow
+from promptccd.columns import HASH, hash_column, hashes_in, json_column, narrow
 from promptccd.errors import RegistryError
 from promptccd.models.untrusted import strict_json
 from promptccd.registry.tables import LONGEST_KEY, Tables
@@ -18,7 +17,6 @@ from promptccd.registry.tables import LONGEST_KEY, Tables
 MOST_IMAGES = 10_000_000
 COLUMNS = ("images", "members", "confidences")  # tables that are written as columns
 _NAMES = ("hashes", "names", *COLUMNS)
-_HASH = re.compile("[0-9a-f]{64}")
 _NONE = -1  # no value
 
 
@@ -29,7 +27,7 @@ def columns_of(tables: Tables) -> dict[str, np.ndarray]:
         RegistryError: there are more images than are read again, or a confidence is none.
     """
     require_room(len(tables.images))
-    hashes = sorted(filter(_HASH.fullmatch, tables.images))
+    hashes = sorted(filter(HASH.fullmatch, tables.images))
     names = sorted(tables.images.keys() - hashes)
     keys = [*hashes, *names]
     confidences = np.array([tables.confidences.get(key, _NONE) for key in keys], dtype=np.float64)

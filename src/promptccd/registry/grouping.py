@@ -17,11 +17,10 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
 from promptccd.registry.tables import LONGEST_KEY, Draft, Tables
 
-WAITS = -1  # in place of a cluster or a category, of an image that fits nowhere yet
+NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
 # mutant 2 to 3: below every id and not NEW is all that is asked of it
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
 MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
-_UNASSIGNED = -1  # mutant 1 to 2: below every id is all that is asked of it
 _SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean
 
 
@@ -69,7 +68,7 @@ class StageGroups:
             confidences: see the class.
             features: see the class.
         """
-        row_of = {WAITS: WAITS} | {identity: row for row, identity in enumerate(ids)}
+        row_of = {NO_CATEGORY: NO_CATEGORY} | {identity: row for row, identity in enumerate(ids)}
         clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
         kept = [identity if identity in settled else None for identity in ids]
         return cls(keys, clusters, prototypes, kept, confidences, features)
@@ -77,7 +76,7 @@ class StageGroups:
     def parted(self) -> tuple["StageGroups", list[str]]:
         """The images in clusters, and the keys of those that wait."""
         clusters = np.asarray(self.clusters, dtype=np.int64)
-        placed, waiting = np.flatnonzero(clusters != WAITS), np.flatnonzero(clusters == WAITS)
+        placed, waiting = np.flatnonzero(clusters != NO_CATEGORY), np.flatnonzero(clusters == NO_CATEGORY)
         if not len(waiting):  # of millions of images the copies below take gigabytes
             return replace(self, clusters=clusters), []
         inside = replace(
@@ -119,7 +118,7 @@ class StageGroups:
             raise RegistryError(f"Expected {count} ids, one per cluster, got {len(self.settled)}.")
         if len(clusters) and clusters.dtype.kind not in "iu":
             raise RegistryError(f"Expected clusters to be integers, got {clusters.dtype}.")
-        if len(clusters) and not WAITS <= clusters.min() <= clusters.max() < count:
+        if len(clusters) and not NO_CATEGORY <= clusters.min() <= clusters.max() < count:
             raise RegistryError(
                 f"Expected clusters of 0 to {count - 1}, or -1, got {clusters.min()} to {clusters.max()}."
             )
@@ -164,7 +163,7 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> tuple[int |
     for index, (key, home) in enumerate(zip(groups.keys, homes.tolist(), strict=True)):
         if key not in tables.images:
             draft.put("images", key, stage)
-        draft.put("members", key, None if home == _UNASSIGNED else home)
+        draft.put("members", key, None if home == NO_CATEGORY else home)
         if groups.confidences is not None:
             draft.put("confidences", key, round(float(groups.confidences[index]), 6))
     ids = [
@@ -180,7 +179,7 @@ def _targets(
 ) -> dict[str, int]:
     targets: dict[str, int] = {}
     for key, cluster in zip(keys, clusters.tolist(), strict=True):
-        stays = tables.members.get(key, _UNASSIGNED)
+        stays = tables.members.get(key, NO_CATEGORY)
         found = int(matched[cluster])
         target = first_new + cluster if found == NEW else stays if found == REJECTED else found
         if target in tables.forbidden.get(key, ()):
@@ -200,7 +199,7 @@ def _keep_together(targets: dict[str, int], constraints: GroupingConstraints, ta
             for key in keys
             if key in tables.members and (key in tables.pinned or key not in targets)
         ]
-        votes = fixed or [targets[key] for key in keys if targets.get(key, _UNASSIGNED) != _UNASSIGNED]
+        votes = fixed or [targets[key] for key in keys if targets.get(key, NO_CATEGORY) != NO_CATEGORY]
         if not votes:
             continue
         winner = min(set(votes), key=lambda each: (-votes.count(each), each))
@@ -213,7 +212,7 @@ def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, table
     """Of two images that came together and must not, one that was elsewhere before goes back there."""
     linked = {key for pair in constraints.must_link for key in pair}
     for pair in constraints.cannot_link:
-        home, other = (targets.get(key, tables.members.get(key, _UNASSIGNED)) for key in pair)
+        home, other = (targets.get(key, tables.members.get(key, NO_CATEGORY)) for key in pair)
         if home != other:
             continue
         for key in reversed(pair):
@@ -237,9 +236,9 @@ def _update_prototypes(
 ) -> None:
     """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known."""
     prototypes = draft.prototypes
-    by_cluster = np.array([_UNASSIGNED if each is None else each for each in ids])[groups.clusters]
+    by_cluster = np.array([NO_CATEGORY if each is None else each for each in ids])[groups.clusters]
     sizes = np.bincount(groups.clusters, minlength=len(ids))
-    for identity in sorted({*homes.tolist(), *ids} - {_UNASSIGNED, None}):
+    for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
         category, own = draft.tables.categories[identity], homes == identity
         rows = [cluster for cluster, each in enumerate(ids) if each == identity]
         if category.aside:  # what looks like it must not change with what came by itself

@@ -83,5 +83,4 @@ def _between(registry: CategoryRegistry, keys: list[str]) -> np.ndarray:
         registry.categories[registry.members[key]].prototype_row for key in keys if key in registry.members
     ]
     vectors = registry.prototypes[rows] if rows else registry.active_prototypes().matrix
-    mean: np.ndarray = vectors.mean(axis=0, dtype=np.float64)
-    return mean
+    return vectors.mean(axis=0, dtype=np.float64)

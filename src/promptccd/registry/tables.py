@@ -484,7 +484,10 @@ class Draft:
                     {each: step for each, step in ((before, -1), (after, 1)) if each is not None}
                 )
         for identity, step in difference.items():
-            self._resize(identity, step)
+            category = self.tables.categories[identity]
+            size = category.size + step
+            is_dormant = size == 0 and category.state is CategoryState.DISCOVERED
+            self.change(identity, size=size, dormant=is_dormant)
         changes: Changes = {}
         for name, values in self._before.items():
             table = getattr(self.tables, name)
@@ -500,8 +503,3 @@ class Draft:
         for name, values in self._before.items():
             for key, before in values.items():
                 self.tables.put(name, key, before)
-
-    def _resize(self, identity: int, step: int) -> None:
-        category = self.tables.categories[identity]
-        size = category.size + step
-        self.change(identity, size=size, dormant=size == 0 and category.state is CategoryState.DISCOVERED)

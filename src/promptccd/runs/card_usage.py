@@ -225,6 +225,7 @@ def links(recipe: Recipe, hub_id: str | None, backbone: str | None) -> str:
         backbone: the backbone, if it lies on the Hub.
     """
     addresses, paper = _addresses(), _paper()
+    authors = ", ".join(each["family-names"] for each in paper["authors"])
     record = BUILT_IN.get(recipe.data.resolved.dataset)
     data = f"[{hub_id}]({HUB}/datasets/{hub_id})" if hub_id else ""
     if record is not None and record.page:
@@ -232,7 +233,7 @@ def links(recipe: Recipe, hub_id: str | None, backbone: str | None) -> str:
     where = {
         "Code": _link("promptccd", addresses.get("Repository")),
         "Documentation": _link("docs", addresses.get("Documentation")),
-        "Paper": _link(paper["title"], paper.get("url")) or f"{paper['title']} ({_authors(paper)})",
+        "Paper": _link(paper["title"], paper.get("url")) or f"{paper['title']} ({authors})",
         "Data": data,
         "Backbone": _link(backbone, f"{HUB}/{backbone}") if backbone else "",
     }
@@ -263,16 +264,11 @@ def _plain(name: str) -> str:
     return re.sub(r"([\\|<>*_`\[\]])", r"\\\1", " ".join(name.split()))
 
 
-def _authors(paper: dict) -> str:
-    return ", ".join(each["family-names"] for each in paper["authors"])
-
-
 @cache
 def _paper() -> dict:
     """The paper of the method, from CITATION.cff."""
     text = shipped("CITATION.cff").read_text(encoding="utf-8")
-    paper: dict = yaml.safe_load(text)["references"][0]
-    return paper
+    return yaml.safe_load(text)["references"][0]
 
 
 def _addresses() -> dict[str, str]:

@@ -12,10 +12,10 @@ from promptccd.errors import PromptCCDError, RunError
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
+from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.prediction import load_model
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory, assignments_in
-from promptccd.runs.stage_checkpoint import NO_CATEGORY
 from promptccd.storage import problems_of
 
 # Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.

@@ -234,16 +234,13 @@ def data_in_words(recipe: Recipe) -> str:
 def _in_plain_words(config: CategoryDiscoveryConfig) -> str:
     """What the model does, for who has never read of category discovery."""
     number, known = len(config.category_ids), _num_known(config)
-    whose = f"{known} that it was taught with labelled pictures"
+    text = f"Give it a picture, and it says which of {number} kinds of things it shows"
     if not config.stage:
-        return (
-            f"Give it a picture, and it says which of {number} kinds of things it shows, all of which it was taught "
-            "with labelled pictures."
-        )
+        return f"{text}, all of which it was taught with labelled pictures."
     times = "one batch" if config.stage == 1 else f"{config.stage} batches"
     return (
-        f"Give it a picture, and it says which of {number} kinds of things it shows: {whose}, and {number - known} "
-        f"that it found by itself in {times} of pictures without labels."
+        f"{text}: {known} that it was taught with labelled pictures, and {number - known} that it found by itself in "
+        f"{times} of pictures without labels."
     )
 
 

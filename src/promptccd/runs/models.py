@@ -325,13 +325,12 @@ def _vision_config(recipe: Recipe, **hub_options: Any) -> PreTrainedConfig:
     if name in PUBLISHED:
         return PUBLISHED[name]
     try:
-        config: PreTrainedConfig = backbone_configuration(name, **hub_options)
+        return backbone_configuration(name, **hub_options)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "
             "Hub id that can be reached, or photographs, which comes along."
         ) from error
-    return config
 
 
 @dataclass(frozen=True)

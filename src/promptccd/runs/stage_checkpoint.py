@@ -30,6 +30,7 @@ from promptccd.registry import (
     save_registry,
     take_labels,
 )
+from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
 from promptccd.runs.card_usage import Example
@@ -44,7 +45,6 @@ from promptccd.training.objectives import method_named
 logger = logging.getLogger(__name__)
 
 EXEMPLARS = "exemplars.json"
-NO_CATEGORY = -1
 
 
 def save_stage(
@@ -156,10 +156,9 @@ def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
     """The model of a finished stage, given its run's arguments; a `RunError` if it holds no such model."""
     kind = method_named(arguments.variant).model
     try:
-        model: CategoryDiscoveryModel = kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
+        return kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load the model of {path}: {one_line(error)}") from error
-    return model
 
 
 def load_configuration(path: Path) -> CategoryDiscoveryConfig:

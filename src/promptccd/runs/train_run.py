@@ -360,25 +360,16 @@ def _with_streams(recipe: Recipe, stages: StageStream, tell: bool) -> Recipe:
     """The recipe with the blocks that streams without labels turned out to have, which is told."""
     if stages.is_scored:
         return recipe
-    recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
     if tell:
-        _tell_of_streams(recipe, stages)
-    return recipe
-
-
-def _tell_of_streams(recipe: Recipe, stages: StageStream) -> None:
-    """Say which images are labelled, what arrives without labels, and where numbers of categories come from."""
-    counting = recipe.training.counting
-    how = (
-        "are those given"
-        if counting == "given"
-        else f"are estimated ({counting}; --category_count gives them)"
-    )
-    logger.info(
-        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is "
-        "scored.",
-        len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1, how,
-    )  # fmt: skip
+        counting = recipe.training.counting
+        estimated = f"are estimated ({counting}; --category_count gives them)"
+        logger.info(
+            "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is "
+            "scored.",
+            len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1,
+            "are those given" if counting == "given" else estimated,
+        )  # fmt: skip
+    return replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
 
 
 class _Run:

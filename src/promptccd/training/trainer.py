@@ -148,7 +148,11 @@ class StageTrainer:
                 forward = self._compiled(wrapped) if self.arguments.compile else wrapped
                 for epoch in range(first_epoch, self.epochs):
                     step = first_step if epoch == first_epoch else 0
-                    sums = sums_of(resumed, self.accelerator.device) if resumed and step else {}
+                    sums = {  # of the losses of the steps before, by name
+                        name.removeprefix("sum."): value.to(self.accelerator.device)
+                        for name, value in (resumed.tensors.items() if resumed and step else ())
+                        if name.startswith("sum.")
+                    }
                     self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
             self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
             if (
@@ -371,12 +375,6 @@ def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) ->
             if value is not None:  # SGD without momentum
                 tensors[f"{_ON_DISK.get(kept, kept)}.{name}"] = value
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-
-
-def sums_of(state: TrainingState, device: torch.device) -> dict[str, Tensor]:
-    """Losses of the steps of an epoch before a state, summed, by name, and their number; empty where it has none."""
-    named = {name: value for name, value in state.tensors.items() if name.startswith("sum.")}
-    return {name.removeprefix("sum."): value.to(device) for name, value in named.items()}
 
 
 def restore(

@@ -252,7 +252,11 @@ class KeptFolder:
     def finish(self) -> Export:
         """Remove what an export made and nobody has put now, and write down what is there."""
         self._remove()
-        self._keep_record()
+        there = sorted(place for place in self._own if self._size(place) is not None)
+        content = _header(self.project) + b"".join(_text_of(self._own[place]) for place in there)
+        if self._record.read_bytes() != content:
+            write_file(self._record, content)
+            self._end = len(content)
         return self.export
 
     # What is there
@@ -491,14 +495,6 @@ class KeptFolder:
         append_to(self._record, self._end, content)
         self._end += len(content)
         self._own.update({line.place: line for line in lines})
-
-    def _keep_record(self) -> None:
-        """Write what is there, sorted, unless that is what the record says."""
-        there = sorted(place for place in self._own if self._size(place) is not None)
-        content = _header(self.project) + b"".join(_text_of(self._own[place]) for place in there)
-        if self._record.read_bytes() != content:
-            write_file(self._record, content)
-            self._end = len(content)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -36,7 +36,7 @@ from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.models.feature_rows import FeatureRows, Points, some_of
-from promptccd.registry.grouping import WAITS
+from promptccd.registry.grouping import NO_CATEGORY
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ class GroupingProblem:
         stays[self.units.settled[0]] = stays[self.units.constrained] = True
         stays |= self.units.answered.cpu()
         waits = ~stays[units].to(found.category_ids.device)
-        return replace(found, category_ids=found.category_ids.where(~waits, WAITS))
+        return replace(found, category_ids=found.category_ids.where(~waits, NO_CATEGORY))
 
 
 def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:

@@ -54,12 +54,6 @@ class OpenSet:
         """Expected mean squared distance of the images of a new category from its centre."""
         return NEWCOMERS * self.spread.typical
 
-    @property
-    def usual_distance(self) -> float:
-        """Median squared distance from a known category to its nearest."""
-        between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
-        return float(between.amin(1).median())
-
     def grouped(
         self, closer: float = CLOSER, proposed: Tensor | None = None, uneven: float = UNEVEN
     ) -> UnitGroups:
@@ -77,7 +71,8 @@ class OpenSet:
         Raises:
             DataError: constraints cannot hold; the message names the images.
         """
-        apart = closer * self.usual_distance
+        between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
+        apart = closer * float(between.amin(1).median())
         free, _ = pinned_means(self.units, len(self.held), self.num_opened)
         if proposed is None:
             free = self._with_unexplained(free, apart, uneven)

@@ -231,8 +231,7 @@ class Project:
                 )
             return self.registry.observe(groups.stage, groups.groups)
 
-        change: StageChange = self.correct(act)
-        return change
+        return self.correct(act)
 
     def set_aside(self, category: int) -> LogEntry:
         """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.

@@ -25,6 +25,7 @@ from promptccd.errors import DiskError, RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
 from promptccd.registry.changes import SURE
+from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.tables import Patch
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
@@ -33,7 +34,7 @@ NEAR = 6  # other groups that one resembles
 _AT_ONCE = 4096  # photographs that are likened to others
 
 
-NOWHERE, ASIDE = -1, -2  # the category of images in none, and of those that are set aside
+ASIDE = -2  # in place of the category, of images that are set aside
 # Bits of a photograph: a person put it there; it came with the newest stage; its file is not where it was.
 PINNED, NEWEST, AWAY = 1, 2, 4
 COVERS = 4  # pictures of a group in the list
@@ -58,7 +59,7 @@ class Columns:
     """A value of every photograph, by row.
 
     Attributes:
-        group: category ``(N,)`` int32, `NOWHERE` or `ASIDE`.
+        group: category ``(N,)`` int32, `NO_CATEGORY` or `ASIDE`.
         sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
         flags: `PINNED`, `NEWEST` and `AWAY` ``(N,)`` uint8.
     """
@@ -73,7 +74,7 @@ class Columns:
         members, confidences, pinned = registry.members, registry.confidences, registry.pinned
         images, stage = registry.images, registry.stage
         aside = dict.fromkeys((each.id for each in registry.aside), ASIDE)
-        homes = (members.get(key, NOWHERE) for key in keys)
+        homes = (members.get(key, NO_CATEGORY) for key in keys)
         self.group[rows] = [aside.get(home, home) for home in homes]
         self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
         self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
@@ -238,7 +239,7 @@ class ProjectView(Project):
         features, columns = self.features(), self.columns()
         home = int(columns.group[row])
         why: dict[str, Any] = {
-            "group": None if home == NOWHERE else home,
+            "group": None if home == NO_CATEGORY else home,
             "set": bool(columns.flags[row] & PINNED),
             "sure": registry.confidences.get(key),
             "measured": read_record(self.out)["measured"],
@@ -247,7 +248,7 @@ class ProjectView(Project):
         }
         if not features.there[row]:
             return why
-        if home != NOWHERE:
+        if home != NO_CATEGORY:
             why["like"] = self.like_these([row], within=home, most=4)["rows"][1:]
         found = registry.active_prototypes()
         if found.ids:

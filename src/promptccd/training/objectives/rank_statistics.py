@@ -79,7 +79,7 @@ class RankStatisticsObjective(ClassifierObjective):
     def end_stage(self) -> None:
         """Check the pairs of the last epoch, and drop the novel head."""
         self.watch.check()
-        self.model.close_novel_head()
+        self.model.novel = None
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``classification`` with labels; ``pairs`` and ``pseudo`` of new classes; ``consistency``.
