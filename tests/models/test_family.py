@@ -1,6 +1,7 @@
 """What the models of all methods do alike: answers on request, prompts drawn anew, categories of their own."""
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +153,7 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> 
             model.require_numbers({}, "here")
         values[place] = before
 
+    refused("prototypes", model.prototypes, (2, 0), math.nan)
     refused("prototypes", model.prototypes, (2, 0), 1001.0)
     refused("spreads", model.spreads, (1,), 0.0)
     refused("mixture.variances", model.mixture.variances, (5, 31), 0.0)
@@ -161,6 +163,8 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> 
 
 def test_a_model_knows_where_it_came_from(built: Built, tmp_path: Path) -> None:
     built("promptccd").save_pretrained(tmp_path / "saved" / "inner")
+    with pytest.raises(CheckpointError, match="bytes, 1000 are allowed"):
+        PromptCCDModel.from_pretrained(tmp_path / "saved" / "inner", max_model_bytes=1000)
     model = PromptCCDModel.from_pretrained(tmp_path / "saved", subfolder="inner")
     assert model.name_or_path == model.config.name_or_path == str(tmp_path / "saved")
     assert model.hub_options == {"subfolder": "inner"}

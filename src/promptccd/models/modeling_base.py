@@ -265,7 +265,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             ValueError: adapters of peft hold the weights, under names that no model has.
         """
         # Those that transformers itself added are saved as adapters.
-        if hasattr(self, "peft_config") and not getattr(self, "_hf_peft_config_loaded", False):
+        if hasattr(self, "peft_config") and not self._hf_peft_config_loaded:
             raise ValueError(
                 "This model has adapters, and what it would save could not be loaded: merge them first "
                 "(merge_and_unload of peft), or take a finished stage, in which promptccd has merged them."
