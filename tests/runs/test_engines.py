@@ -195,6 +195,7 @@ def test_a_worker_of_ray_that_is_killed_costs_steps_alone(
     )
     assert stranger.returncode == 2
     assert "cannot be joined" in stranger.stderr
+    assert "token are the same here and there" in stranger.stderr
     assert "oken" in stranger.stderr
     kills = threading.Thread(target=strike, args=(cells[0].path, signal.SIGKILL))
     kills.start()

@@ -55,8 +55,11 @@ class RayEngine(Engine):
         try:
             ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            said = str(error).strip().splitlines()[-1]
-            raise ConfigurationError(f"The Ray cluster at {address} cannot be joined: {said}") from error
+            said = str(error).strip().splitlines()[-1].rstrip(".")
+            raise ConfigurationError(
+                f"The Ray cluster at {address} cannot be joined: {said}. See that it runs, and that RAY_AUTH_MODE and "
+                "its token are the same here and there."
+            ) from error
         has = ray.cluster_resources()
         self._ray, self.cpus = ray, cpus or int(os.environ.get("OMP_NUM_THREADS", 1))
         self._gpus = float("GPU" in has) if gpus is None else gpus
