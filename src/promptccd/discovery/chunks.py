@@ -20,7 +20,7 @@ from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
-from promptccd.discovery.project.folder import CHUNKS, FEATURES, open_project
+from promptccd.discovery.project.folder import CHUNKS, FEATURES, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError
 from promptccd.experiments import PoolOfDevices, RayEngine
@@ -95,6 +95,7 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
         if mine := files[(part - 1) * size : part * size]:
             folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
             with FolderLock(folder, _WAIT_S):
+                clear_leftovers(folder)
                 session.fill(_Part(opened, mine), folder)
     logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
 
@@ -184,6 +185,7 @@ def take_over(session: DiscoverySession, project: Path) -> None:
     """
     folders = [each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir()]
     if not folders:
+        remove(project / CHUNKS)  # which a process may have been killed before
         return
     refuse_links(project / CHUNKS, [each.name for each in folders])
     seen, cache = session.seen_files(project), FeatureCache(project / FEATURES)
