@@ -199,7 +199,7 @@ def test_two_sweeps_work_side_by_side(recipes: Path, undisturbed: Path, tmp_path
         words = [sys.executable, str(script), *command(recipes, out, "3")]
         hosts.append(subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     said = [host.communicate() for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], said
+    assert [host.returncode for host in hosts] == [0, 0], "\n".join(map("".join, said))
     assert all("FAILED" not in error for _, error in said)
     cells = plan(recipes, out, seeds=(1, 2, 3))
     assert states_of(cells) == dict.fromkeys(["tiny-seed1", "tiny-seed2", "tiny-seed3"], "finished")
