@@ -338,6 +338,18 @@ def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, al
     assert number(0).startswith("categories: "), "the estimate is of other images"
 
 
+@pytest.mark.landing
+def test_as_few_categories_as_stay_are_taken_and_those_of_this_stage_need_not(
+    stage0, albums, tmp_path, capsys
+):
+    out, known = tmp_path / "out", 2
+    for count in (known + 3, known + 1, known):  # the same images again: what they opened may go
+        assert run(stage0, albums[0], out, "--num_categories", str(count)) == 0
+        assert f"categories: {count}" in capsys.readouterr().out
+    assert run(stage0, albums[0], out, "--num_categories", str(known - 1)) == 2
+    assert f"as {known} categories are known and stay" in capsys.readouterr().err
+
+
 def test_a_folder_that_is_mistyped_is_said_to_be_missing(stage0, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert run(stage0, "phots/cats", tmp_path / "out") == 2

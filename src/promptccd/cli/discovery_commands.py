@@ -132,6 +132,14 @@ def discover_command(options: argparse.Namespace) -> None:
         max_model_bytes=options.max_model_bytes,
     )
     if part is not None:
+        later = {
+            "adapt": adaptation,
+            "export": options.export,
+            "json": options.json,
+            "num_categories": num_categories,
+        }
+        for name in (name for name, value in later.items() if value):
+            logger.warning("A part groups nothing: --%s is for the command without --chunk.", name)
         return discovery.make_part(session, options.images, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(
