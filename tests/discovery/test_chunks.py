@@ -26,6 +26,7 @@ from promptccd.discovery.project.folder import CHUNKS, PROJECT
 from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.experiments.engines.local import PoolOfDevices
 from promptccd.locks import LOCK, FolderLock
+from promptccd.storage import temporary
 from tests.discovery.conftest import write_pictures
 from tests.discovery.test_discover import run
 
@@ -148,6 +149,18 @@ def test_parts_of_archives_and_tables(stage0, mixed, tmp_path, kind):
     same(tmp_path / "other", tmp_path / "one")
     make_part(opened(stage0), source, tmp_path / "other", 1, 1)
     assert not (tmp_path / "other" / PROJECT / CHUNKS).exists()
+
+
+def test_nothing_stays_of_who_was_killed_at_a_part_or_taking_it_over(stage0, mixed, alone, tmp_path):
+    make_part(opened(stage0), mixed, tmp_path, 1, 2)
+    (part,) = (tmp_path / PROJECT / CHUNKS).iterdir()
+    left = temporary(part / "files.jsonl")
+    left.write_text("half a li")
+    make_part(opened(stage0), mixed, tmp_path, 1, 2)
+    assert not left.exists()
+    shutil.rmtree(part)
+    assert run(stage0, mixed, tmp_path, *FEW) == 0
+    same(tmp_path, alone)
 
 
 class Engine:

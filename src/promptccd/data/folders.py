@@ -35,7 +35,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".ti
 _OURS = {  # by the names that all lie in such a folder
     (EXPORTED,): "made by an export of groups",
     (PROJECT,): "groups that promptccd keeps",
-    ("manifest.json", "split.json"): "a run of promptccd train",
+    ("manifest.json", "split.json", "images.json"): "a run of promptccd train",  # data sets have two of them
     ("config.json", CHECKSUMS): "a model",
 }
 SPLITS = {
