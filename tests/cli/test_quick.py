@@ -20,12 +20,12 @@ def python(code: str, *words: object) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
-def heavy_modules_of(words: Sequence[object]) -> str:
+def heavy_modules_of(words: Sequence[object], heavy: Sequence[str] = HEAVY) -> str:
     code = (
         "import sys, promptccd_command\n"
         "try: promptccd_command.main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        f"print([each for each in {HEAVY} if each in sys.modules])"
+        f"print([each for each in {heavy} if each in sys.modules])"
     )
     return python(code, *words).splitlines()[-1]
 
@@ -58,6 +58,11 @@ def test_threads_of_torch_sleep_while_they_wait_unless_told(
 )
 def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> None:
     assert heavy_modules_of(words) == "[]"
+
+
+@pytest.mark.parametrize("words", ["--version", "train --help", "discover --help", "open --help"])
+def test_help_waits_for_no_numbers_and_no_pictures(words: str) -> None:
+    assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL")) == "[]"
 
 
 @pytest.mark.landing

@@ -16,7 +16,8 @@ from PIL import Image, ImageFile, ImageOps
 
 from promptccd.data import images
 from promptccd.data.depths import Depths
-from promptccd.data.images import MAX_REDUCED, DecodedImage, Decoding, Status, Verdict, decode_image
+from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image
+from promptccd.data.limits import MAX_REDUCED
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [

@@ -8,9 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from promptccd.data.depths import BIT_DEPTHS
-from promptccd.data.images import BYTES_PER_PIXEL, MAX_PIXELS
-from promptccd.data.limits import IntakeLimits
+from promptccd.data.limits import BIT_DEPTHS, BYTES_PER_PIXEL, MAX_PIXELS, IntakeLimits
 from promptccd.errors import ConfigurationError
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold

@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
-BIT_DEPTHS = (8, 10, 12, 14, 16)
+from promptccd.data.limits import BIT_DEPTHS
+
 UNIT = 1  # bit: of floats from 0 to 1, a convention of its own; its largest value is that of one bit
 
 Kind = Literal["integer", "float"]

@@ -113,7 +113,7 @@ class ImageRows:
 
         Args:
             bit_depth: of all of them; by default what each file says, or else the smallest of
-                `promptccd.data.depths.BIT_DEPTHS` that holds the values of all. Images that by their first bytes may
+                `promptccd.data.limits.BIT_DEPTHS` that holds the values of all. Images that by their first bytes may
                 have more than 8 bits are read for it.
         """
         depths = Depths(fixed=bit_depth)

@@ -33,14 +33,12 @@ from promptccd.data.depths import (
 from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
 from promptccd.data.heif import heif_plugin, is_heif
 from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
+from promptccd.data.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, largest_file
 
-MAX_PIXELS = 300_000_000
-MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
 MOST_HANDED_ON = (
     50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
 )
 PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
-BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
@@ -192,11 +190,6 @@ def decode_image(
 def depth_of(content: bytes, decoding: Decoding) -> Depth | None:
     """The depth of a file with more than 8 bits a value; `None` for others, most of which are not decoded for it."""
     return decode_image(content, decoding).depth if may_be_deep(content[:32]) else None
-
-
-def largest_file(max_pixels: int) -> int:
-    """Bytes of the largest file that is read: 16-bit RGBA without compression; some plug-ins read all at once."""
-    return 8 * max_pixels
 
 
 def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int | None) -> DecodedImage:

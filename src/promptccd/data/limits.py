@@ -1,14 +1,21 @@
-"""How much is taken in from people, and the two refusals: of one file, or of all of them."""
+"""How much is taken in from people, and the two refusals: of one file, or of all of them. Help waits for no numpy."""
 
 import sys
 from dataclasses import dataclass
 
-from promptccd.data.depths import Depths
-from promptccd.data.images import MAX_PIXELS, MAX_REDUCED, Decoding, largest_file
 from promptccd.errors import DataError
 
 MIB = 2**20
 ANY = sys.maxsize
+MAX_PIXELS = 300_000_000
+MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
+BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
+BIT_DEPTHS = (8, 10, 12, 14, 16)  # that a picture's values may have
+
+
+def largest_file(max_pixels: int) -> int:
+    """Bytes of the largest file that is read: 16-bit RGBA without compression; some plug-ins read all at once."""
+    return 8 * max_pixels
 
 
 @dataclass(frozen=True)
@@ -41,10 +48,6 @@ class IntakeLimits:
         """Limits on a person's own files; `None` is the usual one. Files are as large as such images may be."""
         pixels = max_pixels or MAX_PIXELS
         return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=largest_file(pixels))
-
-    def decoding(self, depths: Depths | None = None) -> Decoding:
-        """How images within these limits are decoded."""
-        return Decoding(self.max_pixels, depths or Depths())
 
     @classmethod
     def for_visitors(cls) -> "IntakeLimits":

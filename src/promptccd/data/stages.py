@@ -16,7 +16,8 @@ import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
+from promptccd.data.images import DecodedImage, Decoding
+from promptccd.data.limits import MAX_PIXELS
 from promptccd.data.loading import (
     OpenedImages,
     image_column_of,

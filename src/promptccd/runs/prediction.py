@@ -15,8 +15,8 @@ from promptccd import system
 from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
-from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.published import pictures_at
 from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
@@ -161,7 +161,7 @@ def predict_folder(
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them.
+            `promptccd.data.limits.BIT_DEPTHS` that holds the values of all of them.
         max_pixels: of an image, see `promptccd.data.images.Decoding`.
         image_roots: further folders that links among the images may lead into.
 

@@ -19,7 +19,7 @@ from promptccd.data.duplicates import look_at
 from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.images import Status, Verdict
+from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loaders import Progress
@@ -104,7 +104,7 @@ def read_intake(
         source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
+            `promptccd.data.limits.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.
@@ -163,7 +163,7 @@ class _Reader:
         use: Callable[[IntakeFile, "Tensor"], None] | None,
     ):
         seen = [] if kept.seen is None else kept.seen.depths
-        self.decoding = limits.decoding(Depths.holding(seen, depths.fixed))
+        self.decoding = Decoding(limits.max_pixels, Depths.holding(seen, depths.fixed))
         self._entries: list[Entry] = []
         self._source, self._limits, self._view, self.kept, self._use = source, limits, view, kept, use
         self._budget = ByteBudget(limits, source.name)
@@ -227,7 +227,7 @@ class _Reader:
         found = [image.depth for _, image in looks.values() if image is not None]
         before = [] if self.kept.seen is None else self.kept.seen.depths
         depths = Depths.holding([*before, *found], self.decoding.depths.fixed)
-        self.decoding = self._limits.decoding(depths)
+        self.decoding = Decoding(self._limits.max_pixels, depths)
         stale = [
             digest
             for digest, (_, image) in looks.items()
