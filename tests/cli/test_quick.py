@@ -60,7 +60,9 @@ def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> N
     assert heavy_modules_of(words) == "[]"
 
 
-@pytest.mark.parametrize("words", ["--version", "train --help", "discover --help", "open --help"])
+@pytest.mark.parametrize(
+    "words", ["--version", "train --help", "discover --help", "open --help", "categories --help"]
+)
 def test_help_waits_for_no_numbers_and_no_pictures(words: str) -> None:
     assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL")) == "[]"
 

@@ -1,5 +1,7 @@
 """``promptccd categories``: reading and renaming load no torch, and answer at once."""
 
+from __future__ import annotations
+
 import argparse
 import logging
 import os
@@ -8,13 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptccd.cli.parsing import MOST_DIGITS, show
 from promptccd.cli.tables import table
 from promptccd.discovery.options import PAGE, TABLE
-from promptccd.discovery.project import Command, Project
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry
+
+if TYPE_CHECKING:
+    from promptccd.discovery.project import Project
+    from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +40,13 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
         "sha256 as assignments.csv has them or the "
         "beginning of one, or row:NUMBER of a training run",
     )  # fmt: skip
-    categories.set_defaults(run=categories_command)
+    categories.set_defaults(run=categories_command, needs=("promptccd.discovery.project.project",))
 
 
 def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
+    from promptccd.discovery.project import Command, Project
+
     folder = Path(os.path.expanduser(options.model))
     act = _ACTIONS.get(options.action)
     if options.arguments and options.action in _ALONE:
