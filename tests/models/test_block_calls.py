@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel
 
 from promptccd.models import CategoryDiscoveryModel, CheckpointError
@@ -379,6 +380,19 @@ def test_a_hook_changes_what_comes_out(stage_of, pixels: Tensor) -> None:
         handle.remove()
         assert blocks_of(model.backbone)[-1].attention.v_proj in seen
     assert not is_watched(model.backbone)
+
+
+def test_counted_work_is_what_is_done(stage_of, pixels: Tensor) -> None:
+    """The counter hangs hooks on all modules, which do not make the last block whole."""
+    model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
+    last = blocks_of(model.backbone)[-1]
+    with FlopCounterMode(display=False) as row:
+        model(pixels)
+    with FlopCounterMode(display=False) as whole:
+        model.backbone(pixels)
+    with FlopCounterMode(display=False) as block:
+        last(torch.zeros(3, 7, 32))  # six patches and [CLS]
+    assert row.get_total_flops() < whole.get_total_flops() - block.get_total_flops() / 2
 
 
 def test_a_hook_without_a_module_acts(stage_of, pixels: Tensor) -> None:

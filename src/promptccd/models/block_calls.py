@@ -23,6 +23,8 @@ from transformers.models.vit import modeling_vit
 Piece = Callable[[Any, Tensor], Any]
 # PyTorch fills these in place, whoever hangs hooks on all modules.
 _GLOBAL = _global_forward_hooks, _global_forward_pre_hooks, _global_backward_hooks, _global_backward_pre_hooks
+# Those of transformers for hidden states stay and see its own forward alone; PyTorch's counter of work asks for names.
+_CONTENT = "transformers.", "torch.utils.module_tracker"
 
 
 class Enterable(nn.Module):
@@ -89,9 +91,9 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _hang_there(*hooks: Mapping[int, Any]) -> bool:
-    """Whether there are hooks; those of transformers for hidden states, which stay, see its own forward alone."""
+    """Whether there are hooks that need more than that a module is called."""
     return any(
-        not str(getattr(hook, "__module__", None)).startswith("transformers.")
+        not str(getattr(hook, "__module__", None)).startswith(_CONTENT)
         for each in hooks
         for hook in each.values()
     )
