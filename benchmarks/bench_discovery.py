@@ -7,7 +7,7 @@ embedding take turns, so that a machine that slows down slows both; compare the 
 """
 
 import json
-import resource
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def forward(embedder: Embedder, intake: Intake, pixels: Tensor) -> None:
 
 def report_discover(model: Path, images: Path, folder: Path) -> None:
     """The whole command: first, again with nothing new, and in float32; and whether the groups are the same."""
-    groups = {}
+    groups, peak = {}, 0.0
     for label, out, options in (
         ("discover", "auto", []),
         ("again, with nothing new", "auto", []),
@@ -102,14 +102,25 @@ def report_discover(model: Path, images: Path, folder: Path) -> None:
     ):
         command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(model), str(images)]
         command += ["--out", str(folder / out), "--json", *options]
-        wall, content = timed(partial(subprocess.check_output, command, stderr=subprocess.DEVNULL))
-        found = json.loads(content)
+        wall, (content, largest) = timed(partial(answer_of, command))
+        found, peak = json.loads(content), max(peak, largest)
         groups[out] = [row["category"] for row in found["assignments"]]
         steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in found["seconds"].items())
         print(f"  {label:28s}  {wall:7.1f} s in all: {steps}", flush=True)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     agreement = adjusted_rand_score(groups["fp32"], groups["auto"])
     print(f"  peak memory {peak:.2f} GiB; adjusted Rand index of the groups against fp32's {agreement:.4f}")
+
+
+def answer_of(command: list[str]) -> tuple[bytes, float]:
+    """What a process prints, and the most memory that it takes in GiB."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        content = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return content, usage.ru_maxrss / 2**20
 
 
 def main(argv: Sequence[str] | None = None) -> None:
