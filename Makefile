@@ -24,7 +24,7 @@ ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0
 # Its setting: 80 % of a category when it appears, the later stages share the rest equally.
 CUTS    := '[[.8, .2, .25, 0.3333333333333333, .5, 1], [.8, .25, 0.3333333333333333, .5, 1], [.8, 0.3333333333333333, .5, 1], [.8, .5, 1], [.8, 1], [1]]'
 
-.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms gpu peers test test-slow test-landing test-all faults mutants lint docs page format bench year clean
+.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms gpu peers test test-slow test-landing test-all faults mutants lint types-linux types-win32 types-darwin docs page format bench year clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -76,13 +76,15 @@ faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests th
 mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken out: a test must fail; MUTANTS='--count 50 clustering/'
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-lint: $(VENV)/.dev           ## ruff, and mypy for the three systems; nothing is changed
+lint: types-linux types-win32 types-darwin  ## ruff, and mypy for the three systems, side by side with make -j2; nothing is changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src train.py examples
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin src train.py examples
 	$(BIN)/python -c "import pathlib, yaml; [yaml.safe_load(each.read_text()) for each in pathlib.Path('.github/workflows').iterdir()]"
+
+types-linux: $(VENV)/.dev
+	$(BIN)/mypy
+types-win32 types-darwin: types-%: $(VENV)/.dev
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* src train.py examples
 
 versions: $(VENV)/.release    ## fast tests on other versions of what it needs, neighbours beside it; half an hour
 	$(BIN)/python -m tests.versions $(VERSIONS)

@@ -120,16 +120,25 @@ def test_threads_change_no_label(
 
 @pytest.mark.slow
 @pytest.mark.fault(14)
-def test_another_seed_changes_the_bytes(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
-    assert stage_hashes(train_alone(recipe_values, tmp_path, "seeded", seed=2)) != reference
+def test_another_seed_changes_the_bytes(quick_values: Values, tmp_path: Path) -> None:
+    hashes = []
+    for seed in (1, 2, 1):
+        folder = tmp_path / str(len(hashes))
+        values = {
+            **quick_values,
+            "training": {**quick_values["training"], "seed": seed, "output_dir": str(folder)},
+        }
+        train_run(Recipe.from_dict(values))
+        hashes.append(stage_hashes(folder, 1))
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 @pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
     ("number", "loaders"),
-    [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGTERM, 2), (signal.SIGINT, 2)],
-    ids=["ctrl-c", "sigterm", "sigterm to a whole job", "ctrl-c to a whole job"],
+    [(signal.SIGINT, 0), (signal.SIGTERM, 2)],
+    ids=["ctrl-c", "sigterm to a whole job"],
 )
 def test_a_signal_saves_and_the_same_command_goes_on(
     recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals, loaders: int

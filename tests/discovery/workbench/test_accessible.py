@@ -149,8 +149,7 @@ SCREENS: list[Callable[[Page], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_nothing_on_any_screen_shuts_anybody_out(
     browser: Browser, reader: Window, scheme: str, width: int
 ) -> None:
