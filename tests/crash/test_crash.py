@@ -35,25 +35,21 @@ SAMPLE = (
 )
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, dict]:
-    """What became of one kill of each, other ones every day; one process has all imported and forks the rest."""
+@pytest.mark.slow
+@pytest.mark.fault(1)
+@pytest.mark.timeout(600)
+def test_the_same_command_is_the_answer() -> None:
+    """One kill of each, other ones every day; one process has all imported and forks the rest."""
     chosen = ["--points", "1", "--seed", str(date.today().toordinal()), *(f"={name}=" for name in SAMPLE)]
     command = [sys.executable, "-m", "tests.crash", "--json", *chosen]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr[-3000:]
-    return {outcome["name"]: outcome for outcome in json.loads(done.stdout)}
-
-
-@pytest.mark.slow
-@pytest.mark.fault(1)
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SAMPLE)
-def test_the_same_command_is_the_answer(outcomes: dict[str, dict], name: str) -> None:
-    outcome = outcomes[name]
-    assert not outcome["wrong"]
-    assert outcome["calls"] > 8  # a correction is a line of the journal; the others make more
-    assert outcome["killed"] == outcome["completed"] == outcome["equal"]
+    outcomes = {outcome["name"]: outcome for outcome in json.loads(done.stdout)}
+    for name in SAMPLE:
+        outcome = outcomes[name]
+        assert not outcome["wrong"], outcome
+        assert outcome["calls"] > 8, name  # a correction is a line of the journal; the others make more
+        assert outcome["killed"] == outcome["completed"] == outcome["equal"], outcome
 
 
 def calls_of(work: Callable[[], None], folder: Path) -> list[Call]:

@@ -1,8 +1,11 @@
 """Finished stages of every method, over every kind of backbone, without training one."""
 
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     Dinov2Config,
@@ -39,6 +42,22 @@ BACKBONES: dict[str, tuple[type[PreTrainedModel], Any]] = {
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in VARIANTS} | {
     "promptccd-b-dualprompt": ("promptccd-b", {"pool": "dualprompt"}),
 }
+
+
+def some_methods(*quick: str, called: str = "method") -> Callable[[Callable], Callable]:
+    """For a test of what methods have in common: these, and among the slow tests a third of the others.
+
+    Which third follows from the test's name, so that tests of one kind meet all methods together.
+    """
+
+    def parametrised(test: Callable) -> Callable:
+        turn = zlib.crc32(test.__name__.encode())
+        others = [name for place, name in enumerate(METHODS) if name not in quick and (turn + place) % 3 == 0]
+        return pytest.mark.parametrize(
+            called, [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+        )(test)
+
+    return parametrised
 
 
 def write_backbone(kind: str, folder: Path) -> Path:

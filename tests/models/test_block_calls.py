@@ -21,13 +21,11 @@ from transformers import AutoModel
 from promptccd.models import CategoryDiscoveryModel, CheckpointError
 from promptccd.models.backbones import blocks_of, class_position, run_block
 from promptccd.models.block_calls import at_hand, is_watched, product_of
-from tests.models.finished import BACKBONES, METHODS, model_of, write_backbone
+from tests.models.finished import BACKBONES, METHODS, model_of, some_methods, write_backbone
 from tests.pretend_device import pretend_gpu
 
 FAST = ("promptccd-gcd", "promptccd", "promptccd-pp", "promptccd-b", "promptccd-b-dualprompt")
-every_method = pytest.mark.parametrize(
-    "method", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+of_methods = some_methods(*FAST)
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "gate_proj", "up_proj", "down_proj")
 
 
@@ -117,7 +115,7 @@ def replaced(model: CategoryDiscoveryModel, function: Callable[[Any], nn.Module]
         ("promptccd-b-dualprompt", "dino"),
         *(
             pytest.param(name, kind, marks=pytest.mark.slow)
-            for name, kind in itertools.product(METHODS, BACKBONES)
+            for name, kind in zip(METHODS, itertools.cycle(BACKBONES))
             if kind != "dinov2" or name not in FAST
         ),
     ],
@@ -168,7 +166,7 @@ def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, pixels: Ten
 
 
 @pytest.mark.slow
-@every_method
+@of_methods
 @pytest.mark.parametrize("with_buffers", [False, True])
 def test_weights_may_lie_elsewhere(
     stage_of, method: str, with_buffers: bool, pixels: Tensor, tmp_path: Path
@@ -188,7 +186,7 @@ def test_weights_may_lie_elsewhere(
 
 
 @pytest.mark.slow
-@every_method
+@of_methods
 def test_a_model_is_loaded_into_half_the_memory(
     stage_of, method: str, pixels: Tensor, tmp_path: Path
 ) -> None:
@@ -216,7 +214,7 @@ def test_an_offloaded_value_that_is_no_number_is_refused(stage_of, tmp_path: Pat
 
 
 @pytest.mark.landing
-@every_method
+@of_methods
 def test_a_model_may_be_spread_over_devices(stage_of, method: str, pixels: Tensor) -> None:
     """The hooks of accelerate's dispatch, by hand: it makes parameters as no pretended device can."""
     expected = answers(AutoModel.from_pretrained(stage_of(method)), pixels)
@@ -244,7 +242,7 @@ def test_an_offloaded_position_is_the_same(stage_of, kind: str) -> None:
 # What stands in for a projection
 
 
-@every_method
+@of_methods
 def test_quantised_weights_answer_alike(stage_of, method: str, pixels: Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
@@ -252,7 +250,7 @@ def test_quantised_weights_answer_alike(stage_of, method: str, pixels: Tensor) -
     assert torch.cosine_similarity(one, other).min() > 0.99
 
 
-@every_method
+@of_methods
 @pytest.mark.parametrize("kind", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])
 def test_weights_of_torchao_answer_alike(stage_of, method: str, kind: str, pixels: Tensor) -> None:
     quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
@@ -262,7 +260,7 @@ def test_weights_of_torchao_answer_alike(stage_of, method: str, kind: str, pixel
     assert torch.cosine_similarity(one, other).min() > 0.99
 
 
-@every_method
+@of_methods
 def test_adapters_of_peft_are_trained_merged_and_kept(
     stage_of, method: str, pixels: Tensor, tmp_path: Path
 ) -> None:
@@ -514,7 +512,7 @@ def _sharded(rank: int, method: str, place: str, rendezvous: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.slow) for name in METHODS])
+@some_methods()
 def test_shards_of_two_processes_answer_and_learn_as_one(stage_of, method: str, tmp_path: Path) -> None:
     import torch.multiprocessing as mp
 

@@ -39,12 +39,9 @@ from tests.conftest import TINY_HEAD
 from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
-from tests.models.finished import METHODS, model_of, write_backbone, write_stage
+from tests.models.finished import METHODS, model_of, some_methods, write_backbone, write_stage
 
-every_method = pytest.mark.parametrize(
-    "method",
-    [name if name == "promptccd-pp" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS],
-)
+of_methods = some_methods("promptccd-pp")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +91,7 @@ def answers(model: CategoryDiscoveryModel, pixels: torch.Tensor) -> dict[str, to
 
 
 @pytest.mark.landing
-@every_method
+@of_methods
 def test_auto_classes_know_the_model(stage_of, method: str) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     config = AutoConfig.from_pretrained(stage_of(method))
@@ -103,7 +100,7 @@ def test_auto_classes_know_the_model(stage_of, method: str) -> None:
     assert not model.training
 
 
-@every_method
+@of_methods
 def test_what_is_saved_comes_back(stage_of, method: str, pixels: torch.Tensor, tmp_path: Path) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     model.save_pretrained(tmp_path)
@@ -113,7 +110,7 @@ def test_what_is_saved_comes_back(stage_of, method: str, pixels: torch.Tensor, t
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.float16], ids=str)
-@every_method
+@of_methods
 def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pixels: torch.Tensor) -> None:
     half, whole = (
         AutoModel.from_pretrained(stage_of(method), dtype=dtype),
@@ -184,7 +181,7 @@ def test_loading_says_nothing(stage: Path, bare: Path, caplog: pytest.LogCapture
 
 
 @pytest.mark.slow
-@every_method
+@of_methods
 def test_what_a_trainer_touched_is_loaded(
     stage_of, bare: Path, method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -252,7 +249,7 @@ def test_what_could_not_be_loaded_is_not_saved(
 
 
 @pytest.mark.landing
-@every_method
+@of_methods
 def test_double_precision_is_saved_and_loaded(
     stage_of, method: str, pixels: torch.Tensor, tmp_path: Path
 ) -> None:
@@ -266,7 +263,7 @@ def test_double_precision_is_saved_and_loaded(
     torch.testing.assert_close(found[0].float(), expected, rtol=1e-4, atol=1e-4)
 
 
-@every_method
+@of_methods
 def test_some_layers_are_kept(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     whole = model(pixels, output_hidden_states=True, output_attentions=True)
@@ -282,7 +279,7 @@ def test_some_layers_are_kept(stage_of, method: str, pixels: torch.Tensor) -> No
 
 
 @pytest.mark.landing
-@every_method
+@of_methods
 def test_the_configuration_of_the_backbone_is_one(stage_of, method: str) -> None:
     model, other = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
     assert model.config.vision_config is model.backbone.config
@@ -291,7 +288,7 @@ def test_the_configuration_of_the_backbone_is_one(stage_of, method: str) -> None
 
 
 @pytest.mark.landing
-@every_method
+@of_methods
 def test_a_model_is_made_of_tensors(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -371,7 +368,7 @@ def test_the_state_dict_is_strict(stage: Path, bare: Path, pixels: torch.Tensor)
         other.load_state_dict(state)
 
 
-@every_method
+@of_methods
 @pytest.mark.parametrize(
     "twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"]
 )
@@ -436,7 +433,7 @@ def test_labels_are_not_given(stage: Path, labels: dict) -> None:
             AutoConfig.from_pretrained(stage).id2label = labels["id2label"]
 
 
-@every_method
+@of_methods
 def test_the_configuration_goes_through_json(stage_of, method: str, tmp_path: Path) -> None:
     config = AutoConfig.from_pretrained(stage_of(method))
     config.to_json_file(tmp_path / "config.json")
@@ -455,7 +452,7 @@ def test_fields_are_given_when_it_is_loaded(stage: Path) -> None:
 # What a forward answers
 
 
-@every_method
+@of_methods
 def test_hidden_states_are_those_of_the_backbone(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     found = model(pixels, output_hidden_states=True)
@@ -466,7 +463,7 @@ def test_hidden_states_are_those_of_the_backbone(stage_of, method: str, pixels: 
     assert model(pixels).hidden_states is None
 
 
-@every_method
+@of_methods
 def test_attentions_are_those_of_the_backbone(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     found = model(pixels, output_attentions=True).attentions
@@ -476,7 +473,7 @@ def test_attentions_are_those_of_the_backbone(stage_of, method: str, pixels: tor
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-@every_method
+@of_methods
 def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     output, values = model(pixels, project=True), model(pixels, project=True, return_dict=False)
@@ -525,7 +522,7 @@ def test_it_still_answers_after_mixed_precision(bare: Path, pixels: torch.Tensor
 
 
 @pytest.mark.landing
-@every_method
+@of_methods
 def test_attention_kernels_agree(stage_of, method: str, pixels: torch.Tensor) -> None:
     eager = AutoModel.from_pretrained(stage_of(method), attn_implementation="eager")
     fused = AutoModel.from_pretrained(stage_of(method), attn_implementation="sdpa")
@@ -554,7 +551,7 @@ def gradients(model: CategoryDiscoveryModel, pixels: torch.Tensor) -> dict[str, 
     return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
 
-@every_method
+@of_methods
 def test_activation_checkpointing_changes_no_gradient(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     expected = gradients(model, pixels)
@@ -578,7 +575,14 @@ def test_activation_checkpointing_changes_no_gradient(stage_of, method: str, pix
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "backend"), [("promptccd-pp", "inductor"), *((name, "aot_eager") for name in METHODS)]
+    ("method", "backend"),
+    [
+        ("promptccd-pp", "inductor"),
+        *(
+            (name, "aot_eager")
+            for name in ("promptccd", "promptccd-b", "promptccd-b-dualprompt", "simgcd", "grow-merge")
+        ),
+    ],
 )
 def test_the_compiled_forward_is_the_same(stage_of, method: str, backend: str, pixels: torch.Tensor) -> None:
     """In one graph, whatever then runs it; the compiler itself takes half a minute and is asked once."""
@@ -592,7 +596,7 @@ def test_the_compiled_forward_is_the_same(stage_of, method: str, backend: str, p
         torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
 
 
-@every_method
+@of_methods
 def test_parameters_are_counted(stage_of, method: str) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
     learning = sum(each.numel() for each in model.parameters() if each.requires_grad)

@@ -14,12 +14,9 @@ from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_HEAD
 from tests.contributing import blocks, section
-from tests.models.finished import METHODS, write_backbone, write_stage
+from tests.models.finished import some_methods, write_backbone, write_stage
 
-FIRST = ("promptccd",)
-every_method = pytest.mark.parametrize(
-    "method", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+of_methods = some_methods("promptccd")
 STAGE = "runs/promptccd-digits/stage0"
 
 
@@ -55,7 +52,7 @@ def learnt(model: CategoryDiscoveryModel, before: CategoryDiscoveryModel) -> set
 
 
 @pytest.mark.slow
-@every_method
+@of_methods
 def test_a_trainer_trains_saves_and_resumes(page, method: str) -> None:
     names = page(method)
     before, tuned = AutoModel.from_pretrained(STAGE), names["tuned"]
@@ -77,7 +74,7 @@ def test_a_trainer_trains_saves_and_resumes(page, method: str) -> None:
 
 
 @pytest.mark.slow
-@every_method
+@of_methods
 def test_adapters_are_trained_kept_and_merged(page, method: str) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
     names = page(method)

@@ -30,17 +30,13 @@ from promptccd.runs.models import TrainingSpace
 from promptccd.training import trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.compiling import WholeBatches
-from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe
-from tests.models.finished import BACKBONES, write_backbone
+from tests.models.finished import BACKBONES, some_methods, write_backbone
 from tests.training.test_compiling import Graphs, stage_bytes, trained
 from tests.training.test_pretend_gpu import MODEL, TRAINING
 
 Values = dict[str, dict[str, Any]]
-every_method = pytest.mark.parametrize(
-    "name", [name if name == "promptccd" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
 
 
 @pytest.fixture
@@ -193,7 +189,7 @@ RATES = {"promptccd-b": 0.01}  # at the others' its second stage collapses, and 
 
 
 @pytest.mark.landing
-@every_method
+@some_methods("promptccd", called="name")
 def test_adapters_learn_in_every_stage_and_what_is_saved_needs_none(
     adapters, name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
