@@ -183,7 +183,7 @@ def bounded(default: float, low: float, high: float) -> Any:
 
 def bounds_of(config_class: type) -> dict[str, tuple[float, float, bool]]:
     """Lowest and highest value of every field that may have a number, and whether that is whole."""
-    found = {name: (*limits, True) for name, limits in WHOLE.items()}
+    found: dict[str, tuple[float, float, bool]] = {name: (*limits, True) for name, limits in WHOLE.items()}
     found |= {name: (*limits, False) for name, limits in REAL.items()}
     declared = getattr(config_class, "__dataclass_fields__", {})
     return found | {
