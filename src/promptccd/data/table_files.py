@@ -7,7 +7,6 @@ the file is opened. Folders of images are read by `promptccd.data.folders`, and 
 """
 
 import glob
-import json
 import logging
 import os
 import re
@@ -34,7 +33,7 @@ from promptccd.data.limits import SkippedFileError
 from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
-from promptccd.storage import PROJECT
+from promptccd.storage import PROJECT, parsed_json
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +205,8 @@ def _tables_of(part: Path) -> list[Path]:
 def _note(file: Path) -> dict[str, Any]:
     """What `datasets` noted beside a saved data set; nothing in a file of that name that another program wrote."""
     try:
-        values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except (OSError, ValueError, RecursionError):
+        values = parsed_json(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -4,7 +4,6 @@
 them hold thumbnails, and the miniatures that find images of one moment.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
@@ -35,7 +34,7 @@ from promptccd.discovery.project.file_columns import (
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PICTURES, THUMBS
 from promptccd.discovery.project.places import LARGEST_LIST, keys_in
 from promptccd.errors import PromptCCDError
-from promptccd.storage import append_to, plain_json, read_lines, remove, write_file
+from promptccd.storage import append_to, parsed_json, plain_json, read_lines, remove, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +77,9 @@ class SeenFiles:
                 raise ValueError("it is of another format or for another model")
             self._before = before
             for line in [*before.lines, *lines[1:]]:
-                self._take(json.loads(line))
+                self._take(parsed_json(line))
             self._lines = len(lines)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning(
                 "%s is not gone on with, and files are read again (%s).", self._path, str(error)[:100]
             )
@@ -276,7 +275,7 @@ class SeenFiles:
         self._path.unlink(missing_ok=True)
         self._before, self._contents, self._looks = read_columns(self._whole), {}, {}
         for line in self._before.lines:
-            self._take(json.loads(line))
+            self._take(parsed_json(line))
         self._end = self._lines = 0
 
     def miniatures(self, digests: Sequence[str]) -> dict[str, np.ndarray]:

@@ -68,8 +68,6 @@ def json_object(content: bytes, name: str, remedy: str = "") -> dict[str, Any]:
         raise CheckpointError(f"{name} is larger than {MOST_JSON_BYTES} bytes: no model of ours needs that.")
     try:
         values = strict_json(content)
-    except RecursionError as error:
-        raise CheckpointError(f"{name} is nested too deeply for a configuration.") from error
     except ValueError as error:
         raise CheckpointError(f"{name} is no plain JSON: {one_line(error)}.{remedy}") from error
     if not isinstance(values, dict):
@@ -81,7 +79,10 @@ def json_object(content: bytes, name: str, remedy: str = "") -> dict[str, Any]:
 def strict_json(content: bytes) -> Any:
     """Values of JSON, which is in UTF-8, gives no key twice and has finite numbers alone; or else a `ValueError`."""
     text = content.decode("utf-8")
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:  # see `promptccd.storage.parsed_json`
+        raise ValueError("it is nested too deeply") from error
 
 
 def _require_plain(values: dict[str, Any], name: str) -> None:
