@@ -27,7 +27,7 @@ from transformers import Dinov2Config, Dinov2Model
 from benchmarks.measuring import options_of, timed
 from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
 from promptccd.data.views import normalise
-from promptccd.discovery.embedding import Embedder, can_use_bf16, load_embedder
+from promptccd.discovery.embedding import Embedder, load_embedder, resolve_precision
 from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.system import available_cores
@@ -64,7 +64,8 @@ def report_features(model_folder: Path, images: Path) -> None:
     """Embedding against the bare forward on pixels that are in memory already."""
     model, view = load_embedder(model_folder)
     bare = Dinov2Model.from_pretrained(model_folder).eval()
-    precisions: list[Literal["fp32", "bf16"]] = ["fp32", "bf16"] if can_use_bf16(model.device) else ["fp32"]
+    is_lowered = resolve_precision("auto", model.device) == "bf16"
+    precisions: list[Literal["fp32", "bf16"]] = ["fp32", "bf16"] if is_lowered else ["fp32"]
     seconds = dict.fromkeys(["bare", *precisions], 0.0)
     files = sorted(images.iterdir())
     for start in range(0, len(files), CHUNK):

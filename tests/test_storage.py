@@ -18,11 +18,13 @@ from safetensors.torch import load_file, save, save_file
 
 from promptccd.errors import DiskError, RunError
 from promptccd.locks import LOCK, FolderLock
+from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import (
     REPLACED,
     make_folder,
     make_inside,
     open_to_change,
+    parsed_json,
     problems_of,
     read_file,
     remove_leftovers,
@@ -434,3 +436,12 @@ def test_a_file_that_is_called_as_what_is_put_aside_stays(tmp_path: Path) -> Non
         (tmp_path / name).write_text("mine")
     remove_leftovers(tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == [f"{REPLACED}a", "a"]
+
+
+def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other(tmp_path: Path) -> None:
+    for content, said in ((b"[" * 10**5, "nested too deeply"), ("{", "Expecting"), (b"\xff", "decode")):
+        with pytest.raises(ValueError, match=said):
+            parsed_json(content)
+    (tmp_path / EXEMPLARS).write_text("[" * 10**5)
+    with pytest.raises(RunError, match=f"{EXEMPLARS} is damaged: it is nested too deeply"):
+        load_exemplars(tmp_path)

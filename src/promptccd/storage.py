@@ -384,6 +384,14 @@ def remove_leftovers(folder: Path) -> None:
             remove(item)
 
 
+def parsed_json(content: str | bytes) -> Any:
+    """What `json.loads` makes of it, or else a `ValueError`, also where it is nested too deeply to be read."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def plain_json(value: Any) -> bytes:
     """Plain values as JSON on one line; equal ones give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -455,8 +463,8 @@ def _sums(path: Path) -> dict[str, Any] | None:
     if not (path / CHECKSUMS).is_file() or (path / CHECKSUMS).stat().st_size > _LARGEST_SUMS:
         return None
     try:
-        values = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        values = parsed_json((path / CHECKSUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
 

@@ -16,7 +16,6 @@ from promptccd.discovery import embedding
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import (
     Embedder,
-    can_use_bf16,
     feature_space,
     load_embedder,
     model_fingerprint,
@@ -119,7 +118,7 @@ def test_cached_features_are_not_computed_again(model, counted, view, intake, tm
         model,
         view,
         intake,
-        precision="fp32" if can_use_bf16(CPU) else "bf16",
+        precision="fp32" if resolve_precision("auto", CPU) == "bf16" else "bf16",
         cache=FeatureCache(tmp_path / "cache"),
     )
     assert counted.images == 20

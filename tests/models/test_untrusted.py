@@ -42,7 +42,7 @@ from promptccd.models import (
 )
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import CODE, PREPROCESSOR, own_values, patch_size_of, stored_processor
-from promptccd.models.untrusted import REAL, WHOLE, one_line, read_json, require_bounds, require_side, shown
+from promptccd.models.untrusted import bounds_of, one_line, read_json, require_bounds, require_side, shown
 from promptccd.models.weights import described, memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
@@ -583,6 +583,11 @@ def test_weights_of_other_types_are_refused(dtype: torch.dtype, finished: Path) 
         pass
 
 
+CLASS_WITH = {name: each.config_class for each in VARIANTS.values() for name in bounds_of(each.config_class)}
+NO_FIELDS = object  # bounds of all models alone
+BOUNDS = {name: bounds_of(each)[name] for name, each in CLASS_WITH.items()}
+
+
 def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() -> None:
     sizes = (
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "image_size",
@@ -595,14 +600,14 @@ def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() 
         "num_clusters", "drawn_per_class", "meta_episodes", "meta_epochs", "split_rounds",
     )  # fmt: skip
     leasts = {**dict.fromkeys(sizes, 1), **dict.fromkeys(numbers, 0), "num_channels": 3, "num_parts": 2}
-    assert set(leasts) == set(WHOLE)
+    assert set(leasts) == {name for name, (*_, is_whole) in BOUNDS.items() if is_whole}
     for name, least in leasts.items():
-        require_bounds({name: least})
+        require_bounds({name: least}, CLASS_WITH[name])
         for other in (least - 1, float(least), str(least), True, [least]):
             with pytest.raises(
                 ValueError, match=f"{name} (>= {least}, got {least - 1}|to be a whole number)"
             ):
-                require_bounds({name: other})
+                require_bounds({name: other}, CLASS_WITH[name])
 
 
 def test_the_greatest_number_of_each_kind_is_taken_and_one_more_is_not() -> None:
@@ -617,11 +622,11 @@ def test_the_greatest_number_of_each_kind_is_taken_and_one_more_is_not() -> None
         "drawn_per_class": 65_536, "meta_episodes": 10**6, "meta_sessions": 65_536, "meta_epochs": 10**6,
         "split_rounds": 1_000, "split_epochs": 1_000,
     }  # fmt: skip
-    assert set(greatest) == set(WHOLE)
+    assert set(greatest) == {name for name, (*_, is_whole) in BOUNDS.items() if is_whole}
     for name, most in greatest.items():
-        require_bounds({name: most})
+        require_bounds({name: most}, CLASS_WITH[name])
         with pytest.raises(ValueError, match=f"{name} <= {most}, got {most + 1}"):
-            require_bounds({name: most + 1})
+            require_bounds({name: most + 1}, CLASS_WITH[name])
 
 
 def test_real_numbers_have_ranges_too() -> None:
@@ -641,34 +646,34 @@ def test_real_numbers_have_ranges_too() -> None:
         "attention_dropout": (0, 1), "rope_theta": (1e-3, 1e9), "pos_embed_shift": (0, 1e3),
         "pos_embed_jitter": (1e-3, 1e3), "pos_embed_rescale": (1e-3, 1e3),
     }  # fmt: skip
-    assert set(ranges) == set(REAL)
+    assert set(ranges) == {name for name, (*_, is_whole) in BOUNDS.items() if not is_whole}
     for name, (low, high) in ranges.items():
         for value in (low, 0.5 * (low + high), high):
-            require_bounds({name: value})
+            require_bounds({name: value}, CLASS_WITH[name])
         for value, said in ((low - 1e-7, ">="), (1.0001 * high, "<="), (math.nan, "number"), ("1", "number")):
             with pytest.raises(ValueError, match=f"{name}.*{said}"):
-                require_bounds({name: value})
+                require_bounds({name: value}, CLASS_WITH[name])
 
 
 def test_what_may_be_none_and_what_there_is_to_choose() -> None:
     for name in (
         "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
     ):  # fmt: skip
-        require_bounds({name: None})
+        require_bounds({name: None}, CLASS_WITH.get(name, NO_FIELDS))
     for name in ("num_known", "cos_weight", "hidden_act"):
         with pytest.raises(ValueError, match=name):
-            require_bounds({name: None})
-    require_bounds({"hidden_act": "gelu", "dtype": "bfloat16", "anything": "else"})
+            require_bounds({name: None}, CLASS_WITH.get(name, NO_FIELDS))
+    require_bounds({"hidden_act": "gelu", "dtype": "bfloat16", "anything": "else"}, NO_FIELDS)
     with pytest.raises(ValueError, match="hidden_act to be one of gelu"):
-        require_bounds({"hidden_act": "evil"})
-    require_bounds({"hidden_size": 12, "num_attention_heads": 3})
+        require_bounds({"hidden_act": "evil"}, NO_FIELDS)
+    require_bounds({"hidden_size": 12, "num_attention_heads": 3}, NO_FIELDS)
     with pytest.raises(ValueError, match="num_attention_heads divides, got 12 and 5"):
-        require_bounds({"hidden_size": 12, "num_attention_heads": 5})
-    require_bounds({"hidden_size": 24, "num_attention_heads": 3, "rope_theta": 100.0})
+        require_bounds({"hidden_size": 12, "num_attention_heads": 5}, NO_FIELDS)
+    require_bounds({"hidden_size": 24, "num_attention_heads": 3, "rope_theta": 100.0}, NO_FIELDS)
     with pytest.raises(ValueError, match="whose width 4 divides"):
-        require_bounds({"hidden_size": 96, "num_attention_heads": 16, "rope_theta": 100.0})
+        require_bounds({"hidden_size": 96, "num_attention_heads": 16, "rope_theta": 100.0}, NO_FIELDS)
     with pytest.raises(ValueError, match="heads whose width 4 divides .* got hidden_size 18 and"):
-        require_bounds({"hidden_size": 18, "num_attention_heads": 3, "rope_theta": 100.0})
+        require_bounds({"hidden_size": 18, "num_attention_heads": 3, "rope_theta": 100.0}, NO_FIELDS)
 
 
 def test_an_image_has_1_to_16384_patches() -> None:

@@ -183,10 +183,7 @@ def test_features_of_two_processes_are_those_of_one_in_its_order(
     view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=16)))
 
     def features() -> torch.Tensor:
-        return extract_features(
-            model, images, view, device=torch.device("cpu"), batch_size=2, num_workers=0,
-            progress=progress_bar, label="",
-        )  # fmt: skip
+        return extract_features(model, images, view, batch_size=2, num_workers=0)
 
     alone = features()
     assert len(alone) % 2 == 1

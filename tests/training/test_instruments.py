@@ -485,9 +485,8 @@ def test_the_image_whose_feature_is_no_number_is_named(
     images: StageImages, model: PromptCCDModel, monkeypatch
 ) -> None:
     """And features leave a model that trains as they found it."""
-    rest = {"device": CPU, "batch_size": 4, "num_workers": 0, "progress": progress_bar, "label": ""}
     model.train()
-    whole = extract_features(model, images, VIEW, **rest)
+    whole = extract_features(model, images, VIEW, batch_size=4, num_workers=0)
     assert model.training and len(whole) == len(images)
     features_of, seen = model.features_of, []
 
@@ -501,7 +500,7 @@ def test_the_image_whose_feature_is_no_number_is_named(
     monkeypatch.setattr(model, "features_of", poisoned)
     said = rf"2 features of stage 1 are not numbers, that of image {images.sample_ids[5]} for one"
     with pytest.raises(DivergedError, match=said):
-        extract_features(model, images, VIEW, **rest)
+        extract_features(model, images, VIEW, batch_size=4, num_workers=0)
 
 
 def test_features_are_held_once(images: StageImages, model: PromptCCDModel, monkeypatch) -> None:
@@ -510,8 +509,6 @@ def test_features_are_held_once(images: StageImages, model: PromptCCDModel, monk
     monkeypatch.setattr(model, "features_of", lambda pixels, prompted: pixels.new_ones(len(pixels), width))
     monkeypatch.setattr(semi_supervised_kmeans, "POINTS_PER_BLOCK", 1)
     with TensorMemory() as memory:
-        features = extract_features(
-            model, images, VIEW, device=CPU, batch_size=1, num_workers=0, progress=progress_bar, label=""
-        )
+        features = extract_features(model, images, VIEW, batch_size=1, num_workers=0)
     assert torch.equal(features, torch.ones(len(images), width))
     assert memory.peak < (len(images) + 4) * width * 4

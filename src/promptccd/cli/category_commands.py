@@ -248,6 +248,3 @@ _ALONE = {
     "undo": "takes back the newest correction; give it again for the one before",
     "redo": "does again what was undone last; give it again for the one after",
 }
-
-
-COMMANDS = {"categories": _declare_categories}

@@ -121,6 +121,3 @@ def diagnosis_text(found: "Diagnosis") -> str:
             rows.append([f"mixture, {name}", *figures, ahead] if rows else [name, *figures, ""])
         parts.append(table([f"{answers.categories} categories", "All", "Old", "New", "All, ahead"], rows))
     return "\n\n".join([*parts, "\n".join(found.verdict)])
-
-
-COMMANDS = {"diagnose": _declare_diagnose}

@@ -270,6 +270,3 @@ def export_command(options: argparse.Namespace) -> None:
 
 def _exported(export: "discovery.Export") -> dict[str, Any]:
     return {**asdict(export), "place": str(export.place)}
-
-
-COMMANDS = {"discover": _declare_discover, "export": _declare_export}

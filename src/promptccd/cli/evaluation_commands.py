@@ -275,6 +275,3 @@ def _audited_cells(each: AuditedRow) -> list[Any]:
     implied = f"{verdict.implied.low:.4f}-{verdict.implied.high:.4f}" if verdict.implied else ""
     declared = "" if verdict.declared is None else f"{verdict.declared:.4f}"
     return [name, row.stage or "avg", row.all, row.old, row.new, implied, declared, verdict.outcome]
-
-
-COMMANDS = {"evaluate": _declare_evaluate, "report": _declare_report, "audit": _declare_audit}

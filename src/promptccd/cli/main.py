@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What every command does, by the module beside this one that declares it. Only the typed command's module is imported,
-# and what the command needs only after its words have been read: help waits for no torch.
+# What every command does, by the module beside this one that declares it, in a function `_declare_NAME`. Only the
+# typed command's module is imported, and what the command needs only after its words have been read: help waits for no
+# torch.
 COMMANDS = {
     "training_commands": {
         "train": "train on your images, or all stages of a recipe; a run that was begun goes on",
@@ -150,7 +151,7 @@ def command_parser(name: str) -> Parser | None:
             parser = Parser(prog=f"promptccd {name}", description=commands[name])
             parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
             parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-            import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
+            getattr(import_module(f"promptccd.cli.{module}"), f"_declare_{name}")(parser)
             return parser
     return None
 

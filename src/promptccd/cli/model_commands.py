@@ -204,12 +204,3 @@ def verify_command(options: argparse.Namespace) -> None:
     wrong = [f"{check.what}: {check.problem}" for check in checks if check.problem]
     if wrong:
         raise MismatchError(f"{len(wrong)} of {len(checks)} checks disagree. {' | '.join(wrong)}")
-
-
-COMMANDS = {
-    "explain": _declare_explain,
-    "predict": _declare_predict,
-    "push": _declare_push,
-    "space": _declare_space,
-    "verify": _declare_verify,
-}

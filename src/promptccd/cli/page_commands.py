@@ -211,6 +211,3 @@ def _serve(server: "OpenPage | SpaceServer", options: argparse.Namespace, farewe
 def _show(url: str, options: argparse.Namespace) -> None:
     if not options.no_browser:
         webbrowser.open(url)
-
-
-COMMANDS = {"open": _declare_open, "demo": _declare_demo}

@@ -452,6 +452,3 @@ def _field(key: str) -> tuple[str, Any]:
     raise ConfigurationError(
         f"Unknown key of --set {key!r}.{hint} `promptccd train --help` lists the fields."
     )
-
-
-COMMANDS = {"sweep": _declare_sweep}

@@ -199,12 +199,3 @@ def _parts(rows: Sequence[dict[str, str]]) -> list[str]:
 def _lines(texts: dict[str, str]) -> list[str]:
     width = max(map(len, texts))
     return [f"  {name:{width}}  {text}" for name, text in texts.items()]
-
-
-COMMANDS = {
-    "train": _declare_train,
-    "split": _declare_split,
-    "data": _declare_data,
-    "parameters": _declare_parameters,
-    "recipes": _declare_recipes,
-}

@@ -6,12 +6,12 @@ and never gets past the pixel limit, because that is checked on the header.
 
 import io
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from errno import ELOOP, ENOENT
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -33,7 +33,8 @@ from promptccd.data.depths import (
 from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
 from promptccd.data.heif import heif_plugin, is_heif
 from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
-from promptccd.data.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, largest_file
+from promptccd.data.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
+from promptccd.data.sources import opened_file
 
 MOST_HANDED_ON = (
     50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
@@ -194,25 +195,19 @@ def depth_of(content: bytes, decoding: Decoding) -> Depth | None:
 
 def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int | None) -> DecodedImage:
     try:
-        found = os.stat(path)
-        if stat.S_ISDIR(found.st_mode):
-            raise _RefusedError("a folder, not a file")
-        if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for its writer
-            raise _RefusedError("not a regular file")
-        if found.st_size > (most := largest_file(decoding.max_pixels)):
-            raise _RefusedError(f"file of {found.st_size} bytes exceeds the limit of {most}")
-        with open(path, "rb") as stream:
+        with opened_file(path, follow=True) as (stream, size):
+            if size > (most := largest_file(decoding.max_pixels)):
+                raise _RefusedError(f"file of {size} bytes exceeds the limit of {most}")
             return _decode_stream(stream, decoding, enough)
-    except FileNotFoundError:
-        reason = "link to a file that does not exist" if os.path.islink(path) else "no such file"
-    except PermissionError:
-        reason = "no permission to read the file"
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        reason = f"file cannot be opened ({getattr(error, 'strerror', None) or 'not a file name'})"
-    raise _RefusedError(reason)
+    except SkippedFileError as skipped:
+        leads_nowhere = os.path.islink(path) and getattr(skipped.__cause__, "errno", 0) in (ENOENT, ELOOP)
+        raise _RefusedError("link to a file that does not exist" if leads_nowhere else str(skipped)) from None
 
 
-def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> DecodedImage:
+def _decode_stream(
+    stream: BinaryIO, decoding: Decoding, enough: int | None, turned: int | None = None
+) -> DecodedImage:
+    """Decode a file; `turned` is the EXIF orientation of one that says none itself."""
     head = stream.read(FIRST_BYTES)
     if not head:
         raise _RefusedError("empty file")
@@ -225,7 +220,7 @@ def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> 
         is_large = image.width * image.height > min(decoding.max_pixels, decoding.handed_on)
         in_one_scan = is_large and _is_in_one_scan(stream)
         try:
-            return _decode_opened(image, decoding, enough, MAX_REDUCED if in_one_scan else 1)
+            return _decode_opened(image, decoding, enough, MAX_REDUCED if in_one_scan else 1, turned)
         except _RefusedError as refused:
             if image.format not in ("JPEG", "MPO") or refused.verdict.note != _TRUNCATED:
                 raise
@@ -233,7 +228,7 @@ def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> 
     mended = _with_end(stream.read(), decoding)
     if mended is None:
         raise _RefusedError(_TRUNCATED)
-    return _noted(_decode_stream(io.BytesIO(mended), decoding, enough), "without its end marker")
+    return _noted(_decode_stream(io.BytesIO(mended), decoding, enough, turned), "without its end marker")
 
 
 def _refuse_bomb(pixels: int, size: int) -> None:
@@ -249,34 +244,13 @@ def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> Decod
     """The JPEG inside of a camera RAW."""
     if not raw.jpeg:
         raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
-    found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough)
-    if found.image is None:
-        return found
-    with _opened(io.BytesIO(raw.jpeg), raw.jpeg[:FIRST_BYTES]) as image:
-        if _orientation(image) is None:
-            found = _turned(found, raw.orientation)
+    found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough, raw.orientation)
     return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
 
 
 def _noted(found: DecodedImage, note: str) -> DecodedImage:
     """The same image with one more note, the first one."""
-    if found.image is None:
-        return found
     return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
-
-
-def _turned(found: DecodedImage, orientation: int | None) -> DecodedImage:
-    """An image turned upright by an orientation that stands elsewhere."""
-    if found.image is None or orientation not in _UPRIGHT:
-        return found
-    turn, order = _UPRIGHT[orientation]
-    image = found.image.transpose(turn)
-    width, height = found.image.size
-    margins = (found.box[0], found.box[1], width - found.box[2], height - found.box[3])
-    left, upper, right, lower = (margins[edge] for edge in order)
-    box = (left, upper, image.width - right, image.height - lower)
-    size = found.size[::-1] if orientation > 4 else found.size
-    return replace(found, image=image, box=box, size=size)
 
 
 def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
@@ -330,7 +304,11 @@ def _accepted(accepts: Callable[[bytes], bool | str], head: bytes) -> bool:
 
 
 def _decode_opened(
-    image: Image.Image, decoding: Decoding, enough: int | None = None, max_reduced: int | None = None
+    image: Image.Image,
+    decoding: Decoding,
+    enough: int | None = None,
+    max_reduced: int | None = None,
+    turned: int | None = None,
 ) -> DecodedImage:
     """Decode what was opened from a stream, or by the caller, whose image stays as it is.
 
@@ -358,7 +336,8 @@ def _decode_opened(
         rgb, note, loaded, depth = _load_rgb(image, decoding.depths)
         if shrink > scale:
             rgb, scale = rgb.reduce(shrink // scale), shrink
-    orientation = _orientation(image)
+    own_orientation = _orientation(image)
+    orientation = turned if own_orientation is None else own_orientation
     large = f"{width} x {height} pixels, reduced" if width * height > most else ""
     notes = [large, note, _frame_note(image, rgb)]
     cut = [0.0, 0.0, 0.0, 0.0]
@@ -367,7 +346,7 @@ def _decode_opened(
     if orientation in _UPRIGHT:
         turn, order = _UPRIGHT[orientation]
         rgb, cut = rgb.transpose(turn), [cut[edge] for edge in order]
-    if {orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
+    if {own_orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
         notes.append("turned upright by its EXIF orientation")
     rgb.info.clear()  # place, time and profile of the photograph stay behind
     box = (cut[0], cut[1], rgb.width - cut[2], rgb.height - cut[3])

@@ -1,6 +1,5 @@
 """Stages that ``promptccd split --push`` published, known by their split.json wherever a data set is named."""
 
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from promptccd.data.selection import UNUSED
 from promptccd.data.splits import CategorySplit
 from promptccd.data.table_files import load_table
 from promptccd.errors import DataError
+from promptccd.storage import parsed_json
 
 SPLIT_FILE = "split.json"
 LABELS_CONFIG = "evaluation_labels"
@@ -39,7 +39,7 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
         return None
     try:
         path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = parsed_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, EntryNotFoundError, RepositoryNotFoundError):
         return None  # whoever reads the data set says what is wrong
     if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
@@ -57,7 +57,7 @@ def published_tables(
     """
     try:
         path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-        split = CategorySplit.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        split = CategorySplit.from_dict(parsed_json(Path(path).read_text(encoding="utf-8")))
         tables = [
             load_table(name, stage_config(stage), revision).splits["train"]
             for stage in range(len(split.sample_ids))

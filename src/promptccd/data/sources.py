@@ -166,7 +166,7 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
         SkippedFileError: it is one of these, too large, no picture, or cannot be read.
     """
     limits = budget.limits
-    with _opened(path) as (stream, size):
+    with opened_file(path) as (stream, size):
         if size > SMALL and (reason := why_skipped(stream.read(FIRST_BYTES))):
             raise SkippedFileError(reason)  # a video of a gigabyte is not read for it
         if size > limits.max_file_bytes:
@@ -184,7 +184,7 @@ def first_bytes(path: str, count: int) -> bytes:
     Raises:
         SkippedFileError: as there.
     """
-    with _opened(path) as (stream, _):
+    with opened_file(path) as (stream, _):
         return stream.read(count)
 
 
@@ -194,15 +194,20 @@ def identity_of(path: str) -> bytes:
     Raises:
         SkippedFileError: as `read_regular_file`.
     """
-    with _opened(path) as (stream, size):
+    with opened_file(path) as (stream, size):
         changed = os.fstat(stream.fileno()).st_mtime_ns
         return b"%d %d " % (size, changed) + hashlib.blake2b(stream.read(TOLD_APART_BY)).digest()
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size."""
+def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file and its size; through a link only if told to follow it.
+
+    Raises:
+        SkippedFileError: it is none, or cannot be read.
+    """
     try:
+        path = os.path.realpath(path) if follow else path
         # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
         descriptor = system.open_file(path, os.O_RDONLY)
         with open(descriptor, "rb") as stream:
@@ -213,7 +218,7 @@ def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
                 )
             yield stream, status.st_size
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise SkippedFileError(_why_unreadable(error)) from None
+        raise SkippedFileError(_why_unreadable(error)) from error
 
 
 _UNREADABLE = {

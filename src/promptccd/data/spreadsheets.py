@@ -77,7 +77,8 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
     Args:
         file: commas, semicolons, tabs or bars divide its columns; it is in UTF-8, or has the mark of UTF-16 or UTF-32
             in front; its lines end as on any system.
-        wanted: for each column that is needed the names it may have, in any case, the one to take first in front.
+        wanted: for each column that is needed the names it may have, in any case, the one to take first in front. The
+            first column names images, one in each row.
 
     Raises:
         ForeignTableError: a column that is needed is not there.
@@ -106,6 +107,10 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
         )
     chosen = tuple(_chosen(columns, names, name) for names in wanted)
     rows = tuple(_row(line, cells, columns, name) for line, cells in records if any(cells))
+    if (bare := next((row for row in rows if not row.cells[chosen[0]]), None)) is not None:
+        raise DataError(
+            f"Line {bare.line} of {name!r} has no {chosen[0]}: name the image, or remove the line."
+        )
     notes = [encoding, f"divided by {_DIVIDERS.get(divider, repr(divider))}" if divider != "," else ""]
     for names, column in zip(wanted, chosen, strict=True):
         others = [each for each in columns if _is_one_of(each, names) and each != column]

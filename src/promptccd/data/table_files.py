@@ -7,7 +7,6 @@ the file is opened. Folders of images are read by `promptccd.data.folders`, and 
 """
 
 import glob
-import json
 import logging
 import os
 import re
@@ -34,7 +33,7 @@ from promptccd.data.limits import SkippedFileError
 from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
-from promptccd.storage import PROJECT
+from promptccd.storage import PROJECT, parsed_json
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +205,8 @@ def _tables_of(part: Path) -> list[Path]:
 def _note(file: Path) -> dict[str, Any]:
     """What `datasets` noted beside a saved data set; nothing in a file of that name that another program wrote."""
     try:
-        values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except (OSError, ValueError, RecursionError):
+        values = parsed_json(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
 
@@ -222,7 +221,7 @@ def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str], labelled: b
     suffixes = {path.suffix.lower() for path in folder.rglob("*")}
     if found.unlabelled and suffixes.isdisjoint(_TABLES):
         rows = [(folder / path, "") for path in found.unlabelled]
-        return Loaded(DatasetDict({"train": _images(rows)}), found.left_out, str(found))
+        return Loaded(DatasetDict({"train": _table(rows)}), found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     raise DataError(
@@ -252,13 +251,6 @@ def _labelled_tables(folder: Path, found: LabelledFolder) -> DatasetDict:
             split: _table([(folder / path, name) for path, name in rows], names)
             for split, rows in found.splits.items()
         }
-    )
-
-
-def _images(rows: Sequence[tuple[Path, str]]) -> Dataset:
-    """Images without labels."""
-    return Dataset.from_dict(
-        {"image": [str(path) for path, _ in rows]}, features=Features({"image": Image()})
     )
 
 
@@ -311,11 +303,6 @@ def _metadata(file: Path) -> tuple[Dataset, str]:
     except ForeignTableError:
         return Dataset.from_dict({}), ""
     place, label = sheet.chosen
-    for row in sheet.rows:
-        if not row.cells[place]:
-            raise DataError(
-                f"Line {row.line} of {display_name(file.name)!r} has no {place}: name the image, or remove the line."
-            )
     columns = {name: [row.cells[name] for row in sheet.rows] for name in sheet.columns if name}
     called = {place: "file_name", label: label.casefold()}
     return Dataset.from_dict(
@@ -464,10 +451,6 @@ def _listed_table(file: Path, roots: Sequence[str], labelled: bool) -> Loaded:
     rows, missing, others = [], list[str](), list[str]()
     for row in sheet.rows:
         place, name, *_ = (*(row.cells[column] for column in sheet.chosen), "")
-        if not place:
-            raise DataError(
-                f"Line {row.line} of {called!r} has no {sheet.chosen[0]}: name the image, or remove the line."
-            )
         path, line = _as_written(file.parent, place), f"line {row.line}: {display_name(place)!r}"
         if not os.path.lexists(path):
             _require_place_here(place, f"Line {row.line} of {called!r}")
@@ -480,7 +463,7 @@ def _listed_table(file: Path, roots: Sequence[str], labelled: bool) -> Loaded:
     ignored = f"{', '.join(map(repr, unread))} not looked at" if unread else ""
     gone = f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}" if missing else ""
     odd = f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}" if others else ""
-    table = _table(rows, in_order({name for _, name in rows if name})) if labelled else _images(rows)
+    table = _table(rows, in_order({name for _, name in rows if name}) if labelled else None)
     if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
         table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
     return Loaded(
@@ -535,9 +518,12 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(listed, key=lambda name: float(values[name])) if are_numbers else listed
 
 
-def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str]) -> Dataset:
-    id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
-    return Dataset.from_dict(
-        {"image": [str(path) for path, _ in rows], "label": [id_of.get(name) for _, name in rows]},
-        features=Features({"image": Image(), "label": ClassLabel(names=list(names))}),
-    )
+def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str] | None = None) -> Dataset:
+    """Images with their categories, of which these are all names; by default without."""
+    columns: dict[str, list[Any]] = {"image": [str(path) for path, _ in rows]}
+    features = Features({"image": Image()})
+    if names is not None:
+        id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
+        columns["label"] = [id_of.get(name) for _, name in rows]
+        features["label"] = ClassLabel(names=list(names))
+    return Dataset.from_dict(columns, features=features)

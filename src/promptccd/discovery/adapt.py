@@ -1,7 +1,6 @@
 """Train one discovery stage on a person's images, from a checkpoint alone."""
 
 import copy
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -36,7 +35,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.prediction import load_model
 from promptccd.runs.train_run import accelerator_for
-from promptccd.storage import write_json
+from promptccd.storage import parsed_json, write_json
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest
@@ -236,7 +235,7 @@ class AdaptedStage:
         if newest is None or not (newest / RECORD).is_file():
             return None
         try:
-            record = json.loads((newest / RECORD).read_text(encoding="utf-8"))
+            record = parsed_json((newest / RECORD).read_text(encoding="utf-8"))
             if record["asked"] != command["asked"]:
                 return None
             estimate = CountEstimate.from_dict(record["estimate"])

@@ -29,6 +29,7 @@ from promptccd.runs.models import published_processor, rim_not_seen
 from promptccd.runs.prediction import load_model, require_finite
 from promptccd.runs.stage_checkpoint import load_view, require_whole
 from promptccd.training.devices import in_smaller_batches, sent
+from promptccd.training.gpus import has_bf16
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,6 @@ def _json(values: Any) -> bytes:
     return json.dumps(values, sort_keys=True, default=str).encode()
 
 
-_BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
 _KEEP_EVERY = 16  # batches; a run that is killed loses no more
 
 
@@ -120,20 +120,10 @@ def _told_of_its_rim(path: str | Path, model: CategoryDiscoveryModel, view: Eval
     return view
 
 
-def can_use_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 in hardware; otherwise it is slower than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # which came after torch 2.6
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in _BF16_INSTRUCTIONS)
-
-
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
     """The precision that ``"auto"`` means on a device; fp32 and bf16 stay, any other word is a `ValueError`."""
     if precision == "auto":
-        return "bf16" if can_use_bf16(device) else "fp32"
+        return "bf16" if has_bf16(device, untold=False) else "fp32"  # elsewhere it is slower
     if precision not in ("fp32", "bf16"):
         raise ValueError(f"Expected a precision of auto, fp32 or bf16, got {precision!r}.")
     return precision

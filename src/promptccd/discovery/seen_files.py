@@ -4,7 +4,6 @@
 them hold thumbnails, and the miniatures that find images of one moment.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
@@ -35,7 +34,7 @@ from promptccd.discovery.project.file_columns import (
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PICTURES, THUMBS
 from promptccd.discovery.project.places import LARGEST_LIST, keys_in
 from promptccd.errors import PromptCCDError
-from promptccd.storage import append_to, plain_json, read_lines, remove, write_file
+from promptccd.storage import append_to, parsed_json, plain_json, read_lines, remove, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +53,15 @@ class SeenFiles:
     Args:
         project: the folder.
         made_with: settings of the decoder; of a list made with others only the keys of pictures are used.
+
+    Attributes:
+        thumbs: thumbnails by content.
     """
 
     def __init__(self, project: Path, made_with: Mapping[str, int]):
         self._project = project
         self._path, self._whole = project / FILES, project / COLUMNS
-        self._thumbs, self._miniatures = Packs(project, THUMBS), Packs(project, MINIATURES)
+        self.thumbs, self._miniatures = Packs(project, THUMBS), Packs(project, MINIATURES)
         self._settings = plain_json({"format": FORMAT, **made_with})
         self._contents: dict[str, tuple[Stamp, str]] = {}
         self._looks: dict[str, Look] = {}
@@ -75,9 +77,9 @@ class SeenFiles:
                 raise ValueError("it is of another format or for another model")
             self._before = before
             for line in [*before.lines, *lines[1:]]:
-                self._take(json.loads(line))
+                self._take(parsed_json(line))
             self._lines = len(lines)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning(
                 "%s is not gone on with, and files are read again (%s).", self._path, str(error)[:100]
             )
@@ -146,7 +148,7 @@ class SeenFiles:
             return
         self.flush()
         keys = [image.key for _, image in looks.values() if image is not None]
-        self._thumbs.discard(looks)
+        self.thumbs.discard(looks)
         self._miniatures.discard(looks)
         Packs(self._project, PICTURES).discard(looks)
         for space in (self._project / FEATURES).glob("*"):
@@ -186,7 +188,7 @@ class SeenFiles:
         """
         looks, keys = {each: other.look(each) for each in (*other._before.row_of, *other._looks)}, {}
         fresh = [digest for digest in looks if self.look(digest) is None]
-        self._fresh_thumbs |= other._thumbs.load(fresh)
+        self._fresh_thumbs |= other.thumbs.load(fresh)
         self._fresh_miniatures |= other._miniatures.load(fresh)
         for digest, there in looks.items():
             assert there is not None
@@ -225,7 +227,7 @@ class SeenFiles:
             remove(self._project / MINIATURES)
             self._fresh = [*self._unseen(), *self._fresh]
             self._is_new = False
-        self._thumbs.add(self._fresh_thumbs)
+        self.thumbs.add(self._fresh_thumbs)
         self._miniatures.add(self._fresh_miniatures)
         self._fresh_thumbs, self._fresh_miniatures = {}, {}
         fresh, self._fresh = self._fresh, []
@@ -273,7 +275,7 @@ class SeenFiles:
         self._path.unlink(missing_ok=True)
         self._before, self._contents, self._looks = read_columns(self._whole), {}, {}
         for line in self._before.lines:
-            self._take(json.loads(line))
+            self._take(parsed_json(line))
         self._end = self._lines = 0
 
     def miniatures(self, digests: Sequence[str]) -> dict[str, np.ndarray]:
@@ -289,14 +291,6 @@ class SeenFiles:
     def add_miniatures(self, made: Mapping[str, np.ndarray]) -> None:
         """Keep miniatures that were made again."""
         self._miniatures.add({digest: miniature.tobytes() for digest, miniature in made.items()})
-
-    def thumbnails(self, digests: Sequence[str]) -> dict[str, bytes]:
-        """Thumbnails of contents; lost ones are missing."""
-        return self._thumbs.load(digests)
-
-    def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
-        """Keep thumbnails that were made again."""
-        self._thumbs.add(made)
 
 
 def _line_of(digest: str, look: Look) -> bytes:

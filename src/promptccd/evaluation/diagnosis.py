@@ -225,9 +225,8 @@ def diagnose(
     options = options or DiagnosisOptions()
     counts = counts_of(labels, options.categories)
     features = extract_features(
-        model, images, view, device=model.device, batch_size=options.batch_size, num_workers=options.num_workers,
-        progress=progress_bar, label="features", prompted=False,
-    ).to(exact_device(model.device))  # fmt: skip
+        model, images, view, options.batch_size, options.num_workers, prompted=False
+    ).to(exact_device(model.device))
     first = Cut.of(labels, counts[-1], options.seeds[0])
     prompts = read_prompts(model, images, view, features, first, options)
     answers: list[Answers] = []

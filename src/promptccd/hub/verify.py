@@ -1,6 +1,5 @@
 """Stages that come from the Hub: fetch them, and recompute what they claim, as far as it can be recomputed."""
 
-import json
 import logging
 import re
 import shutil
@@ -29,7 +28,16 @@ from promptccd.runs.model_card import seed_on_card
 from promptccd.runs.origin import Source
 from promptccd.runs.shards import FROZEN, find_frozen, share_frozen, stages_beside
 from promptccd.runs.stage_checkpoint import load_configuration
-from promptccd.storage import CHECKSUMS, EDITABLE, links_in, problems_of, remove, trusted, write_directory
+from promptccd.storage import (
+    CHECKSUMS,
+    EDITABLE,
+    links_in,
+    parsed_json,
+    problems_of,
+    remove,
+    trusted,
+    write_directory,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -191,9 +199,9 @@ def _source_check(what: str, source: Source, folder: Path) -> Check:
             return Check(what, f"it is not there: {said[:120]}")
         return Check(f"{what}: not compared, the Hub cannot be asked ({said[:120]})")
     try:
-        values = json.loads(theirs)
+        values = parsed_json(theirs)
         if source.is_copy:
-            own = json.loads((folder / CHECKSUMS).read_bytes())
+            own = parsed_json((folder / CHECKSUMS).read_bytes())
             apart = sorted(
                 name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
             )

@@ -12,7 +12,16 @@ from transformers.configuration_utils import SubConfigSpec
 from .assignment import SPREAD_SCALARS
 from .loading import HUB_OPTIONS, find_model
 from .stored_files import BACKBONE_TYPES, own_values
-from .untrusted import REAL, WHOLE, CheckpointError, json_object, one_line, read_json, require_bounds, shown
+from .untrusted import (
+    CheckpointError,
+    bounded,
+    bounds_of,
+    json_object,
+    one_line,
+    read_json,
+    require_bounds,
+    shown,
+)
 
 _NO_LABELS = (
     "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
@@ -53,7 +62,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     category_ids: list[int] = field(default_factory=list)
     category_names: list[str] = field(default_factory=list)
     count_estimate: dict[str, Any] | None = None
-    confidence_temperature: float = 0.1
+    confidence_temperature: float = bounded(0.1, 1e-6, 1e6)
     spread: dict[str, float] | None = None
     initializer_range: float = 0.02
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -137,7 +146,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the backbone's sizes before its configuration is built, which lists its layers one by one."""
         if isinstance(self.vision_config, dict):
-            require_bounds(self.vision_config)
+            require_bounds(self.vision_config, PreTrainedConfig)
         super().__post_init__(**kwargs)
 
     def validate_backbone_type(self) -> None:
@@ -149,8 +158,8 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     def validate_magnitude(self) -> None:
         """Refuse sizes that no model of the family has, before memory is allocated."""
         for part in (self, self.vision_config):
-            names = (name for name in (*WHOLE, *REAL) if hasattr(part, name))
-            require_bounds({name: getattr(part, name) for name in names})
+            names = (name for name in bounds_of(type(part)) if hasattr(part, name))
+            require_bounds({name: getattr(part, name) for name in names}, type(part))
 
     def validate_spread(self) -> None:
         """Refuse scalars that no spread of categories has."""
@@ -211,7 +220,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     component_categories: list[int] = field(default_factory=list)
     answer_categories: list[int] = field(default_factory=list)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
-    count_scale: float = 1.0
+    count_scale: float = bounded(1.0, 1e-6, 1e6)
     prompts_per_image: int = 5
     random_prompts: bool = False
     prompts_at_test: bool = False
@@ -258,7 +267,7 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
     random_prompts: bool = False
     prompt_reach: float = 1.0
     key_reach: float = 1.0
-    cos_weight: float = 0.1
+    cos_weight: float = bounded(0.1, 0, 1e6)
 
     def validate_pool(self) -> None:
         """Refuse more prompts per image than the pool has."""
@@ -301,10 +310,10 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     router_hidden_size: int | None = None
     router_fusion: bool = True
     router_queries: bool = True
-    cos_weight: float = 1.0
-    route_weight: float = 0.1
+    cos_weight: float = bounded(1.0, 0, 1e6)
+    route_weight: float = bounded(0.1, 0, 1e6)
     route_reaches_backbone: bool = False
-    distill_weight: float = 0.2
+    distill_weight: float = bounded(0.2, 0, 1e6)
     anchor_on: Literal["projection", "cls"] = "projection"
 
     def validate_parts(self) -> None:

@@ -11,6 +11,7 @@ from .classifiers import CosineClassifier
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .projection_head import BottleneckHead, UnitHead
+from .untrusted import bounded
 
 
 @strict
@@ -21,7 +22,7 @@ class ClassifierConfig(CategoryDiscoveryConfig):
         num_classes: K, rows of the classifier; 0 until stage 0 begins.
     """
 
-    num_classes: int = 0
+    num_classes: int = bounded(0, 0, 1_000_000)
 
 
 class ClassifierModel(CategoryDiscoveryModel):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .modeling_classifier import RememberingModel
 from .modeling_rankstats import RankStatsConfig, RankStatsModel
+from .untrusted import bounded
 
 
 @strict
@@ -21,10 +22,10 @@ class FrostConfig(RankStatsConfig):
 
     model_type = "frost"
 
-    pseudo_weight: float = 0.01
-    drawn_per_class: int = 2
-    drift_weight: float = 10.0
-    num_means: int = 0
+    pseudo_weight: float = bounded(0.01, 0, 1e6)
+    drawn_per_class: int = bounded(2, 0, 65_536)
+    drift_weight: float = bounded(10.0, 0, 1e6)
+    num_means: int = bounded(0, 0, 1_000_000)
 
 
 class FrostModel(RankStatsModel, RememberingModel):

@@ -13,6 +13,7 @@ from .classifiers import LinearClassifier
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .modeling_base import CategoryDiscoveryOutput
 from .modeling_classifier import RememberingModel
+from .untrusted import bounded
 
 
 @strict
@@ -32,14 +33,14 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
 
     model_type = "grow-merge"
 
-    top_ranks: int = 5
-    distill_weight: float = 1.0
-    known_quantile: float = 0.05
+    top_ranks: int = bounded(5, 1, 8_192)
+    distill_weight: float = bounded(1.0, 0, 1e6)
+    known_quantile: float = bounded(0.05, 0, 1)
     static_for_known: bool = False
-    known_similarity: float = 0.0
-    num_means: int = 0
-    num_branches: int = 0
-    num_clusters: int = 0
+    known_similarity: float = bounded(0.0, -1, 1)
+    num_means: int = bounded(0, 0, 1_000_000)
+    num_branches: int = bounded(0, 0, 1_000)
+    num_clusters: int = bounded(0, 0, 1_000_000)
 
     def validate_branches(self) -> None:
         """A model with branches has means of labelled classes."""

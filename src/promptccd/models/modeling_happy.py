@@ -6,6 +6,7 @@ from huggingface_hub.dataclasses import strict
 
 from .modeling_classifier import ClassifierModel, RememberingModel
 from .modeling_simgcd import SelfDistillationConfig
+from .untrusted import bounded
 
 
 @strict
@@ -25,15 +26,15 @@ class HappyConfig(SelfDistillationConfig):
 
     model_type = "happy"
 
-    entropy_weight: float = 1.0
-    discovery_temperature: float = 0.05
+    entropy_weight: float = bounded(1.0, 0, 1e6)
+    discovery_temperature: float = bounded(0.05, 1e-6, 1e6)
     discovery_entropy_weight: float = 1.0
     clustered_rows: bool = True
     replay_weight: float = 1.0
-    hardness_temperature: float = 0.1
-    drift_weight: float = 1.0
-    num_means: int = 0
-    class_radius: float = 0.0
+    hardness_temperature: float = bounded(0.1, 1e-6, 1e6)
+    drift_weight: float = bounded(1.0, 0, 1e6)
+    num_means: int = bounded(0, 0, 1_000_000)
+    class_radius: float = bounded(0.0, 0, 1e3)
 
 
 class HappyModel(ClassifierModel, RememberingModel):

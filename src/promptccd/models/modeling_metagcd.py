@@ -4,6 +4,7 @@ from huggingface_hub.dataclasses import strict
 
 from .configuration_promptccd import GCDConfig
 from .modeling_gcd import GCDModel
+from .untrusted import bounded
 
 
 @strict
@@ -23,12 +24,12 @@ class MetaGCDConfig(GCDConfig):
 
     model_type = "metagcd"
 
-    neighbour_threshold: float = 0.85
-    neighbour_weight: float = 0.5
-    meta_episodes: int = 20
-    meta_sessions: int = 3
-    meta_epochs: int = 10
-    meta_learning_rate: float = 1e-5
+    neighbour_threshold: float = bounded(0.85, -1, 1)
+    neighbour_weight: float = bounded(0.5, 0, 1)
+    meta_episodes: int = bounded(20, 0, 1_000_000)
+    meta_sessions: int = bounded(3, 1, 65_536)
+    meta_epochs: int = bounded(10, 0, 1_000_000)
+    meta_learning_rate: float = bounded(1e-5, 0, 1e6)
 
 
 class MetaGCDModel(GCDModel):

@@ -4,6 +4,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
+from .untrusted import bounded
 
 
 @strict
@@ -17,8 +18,8 @@ class ORCAConfig(ClassifierConfig):
 
     model_type = "orca"
 
-    logit_scale: float = 10.0
-    largest_margin: float = 0.5
+    logit_scale: float = bounded(10.0, 1e-6, 1e6)
+    largest_margin: float = bounded(0.5, 0, 1e3)
 
 
 class ORCAModel(HeadlessClassifierModel):

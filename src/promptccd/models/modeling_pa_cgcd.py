@@ -6,6 +6,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
+from .untrusted import bounded
 
 
 @strict
@@ -29,17 +30,17 @@ class PACGCDConfig(ClassifierConfig):
 
     model_type = "pa-cgcd"
 
-    proxy_scale: float = 32.0
-    proxy_margin: float = 0.1
-    distill_weight: float = 10.0
-    warmup_share: float = 5 / 60
-    discovery_warmup_share: float = 10 / 60
-    largest_gradient: float = 10.0
-    clear_similarity: float = 0.03
-    clear_chance: float = 0.95
-    split_rounds: int = 3
-    split_epochs: int = 5
-    split_learning_rate: float = 0.01
+    proxy_scale: float = bounded(32.0, 1e-6, 1e6)
+    proxy_margin: float = bounded(0.1, 0, 1)
+    distill_weight: float = bounded(10.0, 0, 1e6)
+    warmup_share: float = bounded(5 / 60, 0, 1)
+    discovery_warmup_share: float = bounded(10 / 60, 0, 1)
+    largest_gradient: float = bounded(10.0, 1e-6, 1e6)
+    clear_similarity: float = bounded(0.03, 0, 1)
+    clear_chance: float = bounded(0.95, 0.5, 1)
+    split_rounds: int = bounded(3, 0, 1_000)
+    split_epochs: int = bounded(5, 1, 1_000)
+    split_learning_rate: float = bounded(0.01, 0, 1)
 
 
 class PACGCDModel(HeadlessClassifierModel):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .classifiers import LinearClassifier
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
+from .untrusted import bounded
 
 
 @strict
@@ -22,10 +23,10 @@ class RankStatsConfig(ClassifierConfig):
 
     model_type = "rankstats"
 
-    top_ranks: int = 5
-    pseudo_weight: float = 0.05
-    consistency_weight: float = 25.0
-    ramp_epochs: int = 300
+    top_ranks: int = bounded(5, 1, 8_192)
+    pseudo_weight: float = bounded(0.05, 0, 1e6)
+    consistency_weight: float = bounded(25.0, 0, 1e6)
+    ramp_epochs: int = bounded(300, 1, 1_000_000)
 
 
 class RankStatsModel(HeadlessClassifierModel):

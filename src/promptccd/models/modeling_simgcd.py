@@ -3,6 +3,7 @@
 from huggingface_hub.dataclasses import strict
 
 from .modeling_classifier import ClassifierConfig, ClassifierModel
+from .untrusted import bounded
 
 
 @strict
@@ -17,11 +18,11 @@ class SelfDistillationConfig(ClassifierConfig):
         teacher_epochs: epochs of that fall, both ends included.
     """
 
-    entropy_weight: float = 2.0
-    student_temperature: float = 0.1
-    first_teacher_temperature: float = 0.07
-    teacher_temperature: float = 0.04
-    teacher_epochs: int = 30
+    entropy_weight: float = bounded(2.0, 0, 1e6)
+    student_temperature: float = bounded(0.1, 1e-6, 1e6)
+    first_teacher_temperature: float = bounded(0.07, 1e-6, 1e6)
+    teacher_temperature: float = bounded(0.04, 1e-6, 1e6)
+    teacher_epochs: int = bounded(30, 1, 1_000_000)
 
 
 @strict

@@ -159,7 +159,7 @@ def _kept(
         )
     kept = {key: value for key, value in kept.items() if key in known}
     try:
-        require_bounds(kept)
+        require_bounds(kept, config_class)
     except ValueError as error:
         raise CheckpointError(f"Its configuration cannot be true. {error}") from error
     return kept

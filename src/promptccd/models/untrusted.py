@@ -6,6 +6,7 @@ import os
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,6 @@ def json_object(content: bytes, name: str, remedy: str = "") -> dict[str, Any]:
         raise CheckpointError(f"{name} is larger than {MOST_JSON_BYTES} bytes: no model of ours needs that.")
     try:
         values = strict_json(content)
-    except RecursionError as error:
-        raise CheckpointError(f"{name} is nested too deeply for a configuration.") from error
     except ValueError as error:
         raise CheckpointError(f"{name} is no plain JSON: {one_line(error)}.{remedy}") from error
     if not isinstance(values, dict):
@@ -80,7 +79,10 @@ def json_object(content: bytes, name: str, remedy: str = "") -> dict[str, Any]:
 def strict_json(content: bytes) -> Any:
     """Values of JSON, which is in UTF-8, gives no key twice and has finite numbers alone; or else a `ValueError`."""
     text = content.decode("utf-8")
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:  # see `promptccd.storage.parsed_json`
+        raise ValueError("it is nested too deeply") from error
 
 
 def _require_plain(values: dict[str, Any], name: str) -> None:
@@ -123,7 +125,8 @@ def _finite(text: str) -> float:
     return value
 
 
-# The largest published DINO is 1,536 wide and 40 deep; these bounds allow a few times that.
+# The largest published DINO is 1,536 wide and 40 deep; these bounds allow a few times that. Those of fields that no
+# backbone and no recipe has stand at the fields, see `bounded`.
 WHOLE = {
     "hidden_size": (1, 8_192),
     "num_hidden_layers": (1, 128),
@@ -140,10 +143,6 @@ WHOLE = {
     "stage": (0, 1_000_000),
     "num_known": (0, 1_000_000),
     "num_components": (0, 1_000_000),
-    "num_classes": (0, 1_000_000),
-    "num_means": (0, 1_000_000),
-    "num_branches": (0, 1_000),
-    "num_clusters": (0, 1_000_000),
     "num_parts": (2, 1_024),
     "pool_size": (1, 65_536),
     "prompt_length": (1, 4_096),
@@ -151,15 +150,6 @@ WHOLE = {
     "prompts_per_patch": (1, 65_536),
     "prompt_copies": (1, 1_024),
     "router_hidden_size": (1, 65_536),
-    "teacher_epochs": (1, 1_000_000),
-    "top_ranks": (1, 8_192),
-    "ramp_epochs": (1, 1_000_000),
-    "drawn_per_class": (0, 65_536),
-    "meta_episodes": (0, 1_000_000),
-    "meta_sessions": (1, 65_536),
-    "meta_epochs": (0, 1_000_000),
-    "split_rounds": (0, 1_000),
-    "split_epochs": (1, 1_000),
 }
 REAL = {
     "hidden_dropout_prob": (0, 1),
@@ -173,38 +163,8 @@ REAL = {
     "pos_embed_jitter": (1e-3, 1e3),
     "pos_embed_rescale": (1e-3, 1e3),
     "initializer_range": (0, 10),
-    "confidence_temperature": (1e-6, 1e6),
-    "count_scale": (1e-6, 1e6),
     "prompt_reach": (0, 1e3),
     "key_reach": (0, 1e3),
-    "cos_weight": (0, 1e6),
-    "route_weight": (0, 1e6),
-    "distill_weight": (0, 1e6),
-    "entropy_weight": (0, 1e6),
-    "student_temperature": (1e-6, 1e6),
-    "first_teacher_temperature": (1e-6, 1e6),
-    "teacher_temperature": (1e-6, 1e6),
-    "discovery_temperature": (1e-6, 1e6),
-    "hardness_temperature": (1e-6, 1e6),
-    "class_radius": (0, 1e3),
-    "pseudo_weight": (0, 1e6),
-    "consistency_weight": (0, 1e6),
-    "drift_weight": (0, 1e6),
-    "neighbour_threshold": (-1, 1),
-    "neighbour_weight": (0, 1),
-    "meta_learning_rate": (0, 1e6),
-    "logit_scale": (1e-6, 1e6),
-    "largest_margin": (0, 1e3),
-    "proxy_scale": (1e-6, 1e6),
-    "proxy_margin": (0, 1),
-    "warmup_share": (0, 1),
-    "discovery_warmup_share": (0, 1),
-    "largest_gradient": (1e-6, 1e6),
-    "clear_similarity": (0, 1),
-    "known_quantile": (0, 1),
-    "known_similarity": (-1, 1),
-    "clear_chance": (0.5, 1),
-    "split_learning_rate": (0, 1),
 }
 CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),
@@ -217,19 +177,33 @@ MOST_CATEGORIES = 100_000
 MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
 
 
-def require_bounds(values: Mapping[str, Any]) -> None:
+def bounded(default: float, low: float, high: float) -> Any:
+    """A field of a configuration whose number is at least `low` and at most `high`."""
+    return field(default=default, metadata={"bounds": (low, high, isinstance(default, int))})
+
+
+def bounds_of(config_class: type) -> dict[str, tuple[float, float, bool]]:
+    """Lowest and highest value of every field that may have a number, and whether that is whole."""
+    found: dict[str, tuple[float, float, bool]] = {name: (*limits, True) for name, limits in WHOLE.items()}
+    found |= {name: (*limits, False) for name, limits in REAL.items()}
+    declared = getattr(config_class, "__dataclass_fields__", {})
+    return found | {
+        name: each.metadata["bounds"] for name, each in declared.items() if "bounds" in each.metadata
+    }
+
+
+def require_bounds(values: Mapping[str, Any], config_class: type) -> None:
     """Refuse fields with a number, a choice or a ratio of numbers that no model of the family has.
 
     Raises:
         ValueError: naming the field, its value and its bound.
     """
+    bounds = bounds_of(config_class)
     for name, value in values.items():
         if value is None and name in _ABSENT:
             continue
-        if name in WHOLE:
-            _require_between(name, value, *WHOLE[name], whole=True)
-        elif name in REAL:
-            _require_between(name, value, *REAL[name], whole=False)
+        if name in bounds:
+            _require_between(name, value, *bounds[name])
         elif name in CHOICES and value not in CHOICES[name]:
             raise ValueError(f"Expected {name} to be one of {', '.join(CHOICES[name])}, got {shown(value)}.")
     _require_ratios(values)

@@ -87,7 +87,7 @@ def take_columns(tables: Tables, columns: Mapping[str, np.ndarray]) -> None:
 def _names(column: np.ndarray) -> list[str]:
     try:
         found: Any = strict_json(column.astype(np.uint8, casting="safe").tobytes())
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise RegistryError(f"The names of images are damaged ({str(error)[:100]}).") from error
     if type(found) is not list or not all(
         type(each) is str and 0 < len(each) <= LONGEST_KEY for each in found

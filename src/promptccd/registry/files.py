@@ -339,8 +339,6 @@ def _read(path: Path) -> bytes:
 def _parsed(content: bytes) -> Any:
     try:
         return strict_json(content)
-    except RecursionError as error:
-        raise RegistryError("it is nested too deeply.") from error
     except ValueError as error:
         raise RegistryError(
             f"it is no plain JSON ({str(error)[:100]}): copy the checkpoint again."

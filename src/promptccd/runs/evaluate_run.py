@@ -295,18 +295,9 @@ class RunEvaluation:
         images: Sequence[StageImages],
         prompted: bool | None = None,
     ) -> list[Tensor]:
+        batch_size, device = self.recipe.training.feature_batch_size, exact_device(model.device)
         return [
-            extract_features(
-                model,
-                each,
-                view,
-                device=model.device,
-                batch_size=self.recipe.training.feature_batch_size,
-                num_workers=self.num_workers,
-                progress=progress_bar,
-                label=f"features of stage {each.stage.index}",
-                prompted=prompted,
-            ).to(exact_device(model.device))
+            extract_features(model, each, view, batch_size, self.num_workers, prompted=prompted).to(device)
             for each in images
         ]
 

@@ -23,6 +23,7 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.storage import (
     make_inside,
     newer_format,
+    parsed_json,
     problems_of,
     read_file,
     refuse_links,
@@ -432,13 +433,13 @@ class RunDirectory:
             RunError: the file is a link, or holds no JSON object.
         """
         try:
-            values = json.loads(read_file(self.path / name))
+            values = parsed_json(read_file(self.path / name))
             if not isinstance(values, dict):
                 raise ValueError(f"expected an object, got a {type(values).__name__}")
             return values
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise RunError(
                 f"{name} in {self.path} is not JSON any more: {error}. Restore it from a copy."
             ) from error
@@ -458,13 +459,13 @@ def assignments_in(folder: Path) -> dict[str, list[int]]:
         RunError: the file is missing or damaged.
     """
     try:
-        given = json.loads((folder / ASSIGNMENTS).read_text(encoding="utf-8"))
+        given = parsed_json((folder / ASSIGNMENTS).read_text(encoding="utf-8"))
         columns = [given["sample_ids"], given["category_ids"], *given.values()]
         if not all(isinstance(each, int) for column in columns for each in column):
             raise ValueError("not all of it are numbers")
         if len({len(column) for column in columns}) != 1:
             raise ValueError("some images are without a category, or the other way round")
-    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise RunError(
             f"{folder / ASSIGNMENTS} does not say any more what was assigned to whom ({_said(error)}). Copy the stage "
             "again, or delete its folder and run the training command again."
@@ -482,7 +483,7 @@ def _is_by_stage(values: Any) -> bool:
 
 def _read_state(folder: Path) -> tuple[TrainingState, float]:
     """A state and the seconds spent so far; raises if a part is missing, without which other bytes would result."""
-    position = json.loads((folder / "position.json").read_text(encoding="utf-8"))
+    position = parsed_json((folder / "position.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "tensors.safetensors")
     absent = [name for name in _POSITION if name not in position]
     absent += sorted(set(position.get("tensors", ())) - tensors.keys())

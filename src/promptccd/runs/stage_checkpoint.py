@@ -1,6 +1,5 @@
 """One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ from promptccd.runs import endpoint
 from promptccd.runs.card_usage import Example
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.runs.shards import save_shards, stages_beside
-from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
+from promptccd.storage import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
 from promptccd.training.adapters import StageAdapter
 from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
@@ -221,7 +220,7 @@ def load_exemplars(path: Path) -> Exemplars:
         RunError: the stage names none, or the file is damaged.
     """
     try:
-        return Exemplars.from_dict(json.loads((path / EXEMPLARS).read_text(encoding="utf-8")))
+        return Exemplars.from_dict(parsed_json((path / EXEMPLARS).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise RunError(
             f"{path} has no {EXEMPLARS}: it was trained without exemplars_per_class. Set that to 0, or train all "

@@ -809,12 +809,10 @@ class _Run:
             model,
             images,
             self.view,
-            device=self.accelerator.device,
-            batch_size=self.recipe.training.feature_batch_size,
-            num_workers=self.recipe.training.num_workers,
-            progress=self.stop.progress,
-            label=f"features of stage {images.stage.index}",
+            self.recipe.training.feature_batch_size,
+            self.recipe.training.num_workers,
             prompted=prompted,
+            progress=self.stop.progress,
         ).to(exact_device(self.accelerator.device))
 
     def _read(self, stage: Stage) -> StageImages:
@@ -835,13 +833,8 @@ class _Run:
 
     def _finished_stages(self) -> list[int]:
         """Stages whose checkpoints are whole; the main process checks them for all."""
-        whole = torch.zeros(len(self.stages), dtype=torch.int64, device=self.accelerator.device)
-        if self.accelerator.is_main_process:
-            for stage in self.stages:
-                whole[stage.index] = trusted(self.run.stage(stage.index))
-        if self.accelerator.num_processes > 1:
-            torch.distributed.broadcast(whole, 0)
-        return whole.nonzero().flatten().tolist()
+        asked = range(len(self.stages)) if self.accelerator.is_main_process else ()
+        return same_on_all([stage for stage in asked if trusted(self.run.stage(stage))])
 
 
 def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:

@@ -33,24 +33,23 @@ def extract_features(
     model: CategoryDiscoveryModel,
     images: StageImages,
     view: EvaluationView,
-    *,
-    device: torch.device,
     batch_size: int,
     num_workers: int | None,
-    progress: Progress,
-    label: str,
+    *,
     prompted: bool | None = None,
+    progress: Progress = progress_bar,
+    label: str = "",
 ) -> Tensor:
-    """L2-normalised [CLS] features of a stage under the deterministic view, ``(N, D)`` float32 on the device.
+    """L2-normalised [CLS] features of a stage under the deterministic view, ``(N, D)`` float32 where the model is.
 
     (The released code uses the random training crop here; we do not.) Each of several processes embeds its share, and
-    all receive the whole. Where memory runs out, a batch is halved, with a warning. `progress` wraps the batches in a
-    bar and may raise to leave early; `prompted` says whether prompts act, `None` as at test.
+    all receive the whole. Where memory runs out, a batch is halved, with a warning. `prompted` says whether prompts
+    act, `None` as at test; `progress` wraps the batches in a bar of this label and may raise to leave early.
 
     Raises:
         DivergedError: a feature holds NaN or infinity; the image is named.
     """
-    was_training = model.training
+    device, was_training = model.device, model.training
     model.eval()
     rank, processes = place_among_processes()
     share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
@@ -68,7 +67,7 @@ def extract_features(
         pixel_values = normalise(pixels.to(device, non_blocking=device.type == "cuda"), view.mean, view.std)
         return model.features_of(pixel_values, prompted)
 
-    for pixels in progress(loader, len(loader), label):
+    for pixels in progress(loader, len(loader), label or f"features of stage {images.stage.index}"):
         features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
         place += len(pixels)
     model.train(was_training)

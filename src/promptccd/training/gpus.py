@@ -53,12 +53,13 @@ def usual_precision(on_cpu: bool) -> str:
     return "bf16" if not on_cpu and torch.cuda.is_available() and has_bf16(torch.device("cuda")) else "no"
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; also where an older torch cannot tell of a CPU."""
+def has_bf16(device: torch.device, untold: bool = True) -> bool:
+    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; `untold` of others, and where torch cannot tell."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    told = getattr(torch.cpu, "get_capabilities", lambda: {"bf16": True})()
-    return any(there for name, there in told.items() if "bf16" in name)
+    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
+        return untold
+    return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
 def placed(

@@ -10,7 +10,7 @@ import torch
 
 from promptccd import system
 from promptccd.errors import DiskError
-from promptccd.storage import open_to_change, read_file
+from promptccd.storage import open_to_change, parsed_json, read_file
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def read_history(run: Path) -> list[EpochRecord]:
 
 def _record_of(line: bytes) -> EpochRecord | None:
     try:
-        values = {"images": 0, "rates": {}, **json.loads(line)}
+        values = {"images": 0, "rates": {}, **parsed_json(line)}
         numbers: dict[str, Any] = {name: int(values[name]) for name in ("stage", "epoch", "steps", "images")}
         numbers |= {name: float(values[name]) for name in ("learning_rate", "seconds")}
         return EpochRecord(
@@ -106,5 +106,5 @@ def _record_of(line: bytes) -> EpochRecord | None:
             losses={str(name): float(value) for name, value in values["losses"].items()},
             rates={str(name): float(value) for name, value in values["rates"].items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None

@@ -357,12 +357,11 @@ class StageTrainer:
             self.model,
             self.images,
             self.evaluation_view,
-            device=self.accelerator.device,
-            batch_size=self.arguments.feature_batch_size,
-            num_workers=self.arguments.num_workers,
+            self.arguments.feature_batch_size,
+            self.arguments.num_workers,
+            prompted=False,
             progress=self.stop.progress,
             label=f"stage {self.stage}: {what}",
-            prompted=False,
         )
 
 

@@ -9,7 +9,6 @@ the next export goes by the record, and ends with the same bytes.
 import contextlib
 import errno
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -30,6 +29,7 @@ from promptccd.storage import (
     append_to,
     make_folder,
     newer_format,
+    parsed_json,
     plain_json,
     read_lines,
     refuse_links,
@@ -265,20 +265,20 @@ class KeptFolder:
         own = dict[str, list[_Line]]()
         lines, self._end = read_lines(self._record, _LARGEST_RECORD)
         try:
-            header = json.loads(lines[0]) if lines else {}
+            header = parsed_json(lines[0]) if lines else {}
             if (newer := newer_format(header.get("format"), FORMAT)) is not None:
                 raise RunError(f"{self._record} {newer}")
             if header.get("format") != FORMAT:
                 raise ValueError("not a record of this version")
             self.project = str(header.get("project", ""))
             for each in lines[1:]:
-                place, size, digest, *made_of = json.loads(each)
+                place, size, digest, *made_of = parsed_json(each)
                 line = _Line(place, digest, size, *made_of or [digest])
                 if [type(value) for value in vars(line).values()] != [str, str, int, str]:
                     raise ValueError("a line of other kinds")
                 if {"", ".", ".."}.isdisjoint(line.place.split("/")):
                     own.setdefault(line.place, []).append(line)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise RunError(
                 f"{self._record} is damaged, so there is no telling which files there are a person's: move {self.path} "
                 "away, and export again."

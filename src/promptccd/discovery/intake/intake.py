@@ -109,7 +109,7 @@ class Kept:
     def thumbnails_of(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """The thumbnails that were kept, by key of the picture."""
         if self.seen is not None:
-            found = self.seen.thumbnails([file.content_hash for file in files])
+            found = self.seen.thumbs.load([file.content_hash for file in files])
             return {file.key: found[file.content_hash] for file in files if file.content_hash in found}
         return {file.key: self._thumbnails[file.index] for file in files if file.index in self._thumbnails}
 
@@ -223,7 +223,7 @@ class Intake:
             if file.key not in kept:
                 kept[file.key] = made[file.content_hash] = self._again(file).thumbnail
         if self._kept.seen is not None:
-            self._kept.seen.add_thumbnails(made)
+            self._kept.seen.thumbs.add(made)
         return kept
 
     def _again(self, file: IntakeFile) -> SeenImage:

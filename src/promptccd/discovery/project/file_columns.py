@@ -3,7 +3,6 @@
 Photographs of which there is nothing to note have columns; lines of JSON say the rest, as they say what came since.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, fields
 from functools import cached_property
@@ -15,7 +14,7 @@ from promptccd.columns import hash_column, hashes_in, json_column, narrow, seale
 from promptccd.data.duplicates import SeenImage
 from promptccd.data.images import Status, Verdict
 from promptccd.data.sources import Stamp
-from promptccd.storage import read_file
+from promptccd.storage import parsed_json, read_file
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files
@@ -48,7 +47,7 @@ class FileColumns:
         self.settings, lines = columns["settings"].tobytes(), columns["lines"].tobytes()
         self.lines = lines.split(b"\n") if lines else []
         self._contents, self._keys = hashes_in(columns["contents"]), hashes_in(columns["keys"])
-        self.paths: list[str] = json.loads(columns["paths"].tobytes())
+        self.paths: list[str] = parsed_json(columns["paths"].tobytes())
         self.row_of = {digest: row for row, digest in enumerate(self._contents)}
         count, dates = len(self._contents), columns["dates"]
         if not isinstance(self.paths, list) or not all(isinstance(path, str) for path in self.paths):
@@ -121,7 +120,7 @@ def read_columns(path: Path) -> FileColumns:
         return FileColumns(unsealed(read_file(path, LARGEST_COLUMNS)))
     except FileNotFoundError:
         return FileColumns()
-    except (KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -1,7 +1,6 @@
 """Where the pictures of a project are, from the project alone, and which of them are there now."""
 
 import io
-import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from promptccd.data.file_names import parts_of
 from promptccd.discovery.project.file_columns import FileColumns, read_columns
 from promptccd.discovery.project.folder import COLUMNS, FILES
-from promptccd.storage import read_file
+from promptccd.storage import parsed_json, read_file
 
 LARGEST_LIST = 4 * 2**30  # bytes, of more lines than are ever written
 FEWEST_DIGITS = 6  # of a hash, to stand for all of them
@@ -84,9 +83,9 @@ def pictures_in(project: Path) -> dict[str, Seen]:
         if line.startswith(b'{"look"'):  # most of the list, and long; only its end is needed
             continue
         try:
-            values = json.loads(line)
+            values = parsed_json(line)
             path, digest = values["path"], values["sha256"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             continue  # the next discovery makes it again
         if isinstance(path, str) and isinstance(digest, str):
             held[path] = digest

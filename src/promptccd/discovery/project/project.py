@@ -43,7 +43,7 @@ from promptccd.registry import (
     has_registry,
 )
 from promptccd.registry.tables import Patch
-from promptccd.storage import REPLACED, remove_leftovers, write_file
+from promptccd.storage import REPLACED, parsed_json, remove_leftovers, write_file
 
 if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features, Means
@@ -577,6 +577,6 @@ def now() -> str:
 
 def _read(record: Path) -> object:
     try:
-        return json.loads(record.read_text(encoding="utf-8"))
+        return parsed_json(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None

@@ -1,6 +1,5 @@
 """Read what a discovery left in its folder, without a model and a session."""
 
-import json
 import logging
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ from promptccd.data.images import Decoding
 from promptccd.discovery.project.folder import BEFORE, PROJECT, RECORD
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry
-from promptccd.storage import newer_format, read_file
+from promptccd.storage import newer_format, parsed_json, read_file
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def read_record(out: Path) -> dict[str, Any]:
     """
     path = out / PROJECT / RECORD
     try:
-        record = json.loads(read_file(path, _LARGEST_RECORD))
+        record = parsed_json(read_file(path, _LARGEST_RECORD))
         if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
             raise RunError(f"{path} {newer}")
         texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
@@ -52,7 +51,7 @@ def read_record(out: Path) -> dict[str, Any]:
             raise ValueError("a limit is none")
         decoding = Decoding(pixels, Depths.from_dict(depths))
         return {**record, "estimate": CountEstimate.from_dict(record["estimate"]), "decoding": decoding}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         raise RunError(
             f"{path} is missing or damaged, so there is no telling which model the categories there belong to: give "
             "another --out."

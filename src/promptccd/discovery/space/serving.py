@@ -6,7 +6,6 @@ use: what visitors take away is at the address of their screens.
 """
 
 import asyncio
-import json
 import re
 import secrets
 import shutil
@@ -25,6 +24,7 @@ from promptccd.discovery.space.visits import OVER, Visits
 from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.experiments.pages import csv_text
+from promptccd.storage import parsed_json
 
 BODY_BYTES = MIB  # of a request that is no upload; and of what a form adds to the files
 COOKIE = "promptccd_visitor"
@@ -118,8 +118,8 @@ async def _without_addresses(receive: Receive) -> Receive:
         if len(body) > BODY_BYTES:
             raise HTTPException(413, f"This request is longer than {BODY_BYTES} bytes: files are uploaded.")
     try:
-        waiting = [json.loads(body)] if body else []
-    except (ValueError, RecursionError):
+        waiting = [parsed_json(body)] if body else []
+    except ValueError:
         raise HTTPException(400, "Expected JSON.") from None
     while waiting:
         value = waiting.pop()
