@@ -105,6 +105,9 @@ def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
     ).cells
     assert [(cell.share, cell.shown) for cell in cells] == [(0.0, "1"), (1.0, "3")]
     assert shortened("abcdef", 4) == "abc…"
+    names = ["a" * 16, "b" * 17]  # as wide as there is room for at most
+    wide = heat_map("h", [[1.0], [2.0]], names, ["c"], x_label="x", y_label="y", limits=(1, 3))
+    assert [tick.label for tick in wide.y_ticks] == ["a" * 16, "b" * 15 + "…"]
 
 
 def test_spread() -> None:

@@ -49,6 +49,18 @@ def test_an_engine_that_is_not_installed_says_how_it_is(
     assert f"pip install 'promptccd[{engine}]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("gpus", [-0.5, 1_000.0])
+def test_a_number_of_gpus_that_nobody_has_is_refused_before_a_cluster_is_joined(
+    gpus: float, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=f"Expected --cell-gpus from 0 on, got {gpus}"):
+        RayEngine(gpus)
+    for possible in (None, 0.0, 0.5, 999.0):
+        with pytest.raises(ConfigurationError, match="needs Ray"):
+            RayEngine(possible)
+
+
 class Ended(JobOfACell):
     """A cell that ended as it is told to."""
 

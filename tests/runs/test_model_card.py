@@ -88,6 +88,10 @@ def test_a_known_category_without_images_is_told_apart_by_nobody() -> None:
     assert "It tells 3 categories apart: 2 known, which stage 0 labelled, and 1 discovered" in card
 
 
+def test_a_card_of_what_began_here_speaks_of_no_other_run() -> None:
+    assert "None" not in card_of(recipe_of("promptccd-cub"))
+
+
 def test_a_card_says_what_people_did() -> None:
     recipe = recipe_of("promptccd-cub")
     assert "nobody looked\n  whether it is one kind of thing" in card_of(recipe)
