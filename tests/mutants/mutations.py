@@ -25,8 +25,8 @@ SIGNS: dict[type, tuple[str, ...]] = {
     ast.USub: ("-",), ast.UAdd: ("+",), ast.Not: ("not",), ast.Invert: ("~",),
 }  # fmt: skip
 SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said to a person
-# Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
-UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory")
+# Keywords that make no difference on a CPU or where UTF-8 is what files are in, watch over ourselves, or save bytes.
+UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory", "optimize")
 GENERATORS = ("torch_generator", "numpy_generator", "seed_of")  # of other random numbers, as good as these
 SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal", "suppress", *GENERATORS)
 UNFELT = ("torch.no_grad", "torch.inference_mode", "warnings.catch_warnings")  # with-blocks

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "rows.arrow"
 MOST_ROWS = 2**30  # a table may say that it has any number
-AT_ONCE = 4  # files that are read at a time
+AT_ONCE = 4  # files that are read at a time # mutant: speed alone
 _AT_ONCE_BYTES = 2**25  # of each # mutant: memory and speed alone
 _BATCH = 256  # rows, a few hundred megabytes of large photographs # mutant: memory and speed alone
 _WAIT_S = (
