@@ -489,9 +489,8 @@ class KeptFolder:
     # The record
 
     def _add(self, lines: list[_Line]) -> None:
-        # mutant guard removed: to add nothing costs a flush of the disk
         if not lines:
-            return
+            return  # mutant guard removed: to add nothing costs a flush of the disk
         content = b"".join(map(_text_of, lines))
         append_to(self._record, self._end, content)
         self._end += len(content)
