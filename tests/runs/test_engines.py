@@ -127,9 +127,11 @@ def test_a_cluster_has_room_for_as_many_cells_as_its_cores_and_gpus(gpus, cpus, 
 
 def test_what_ray_is_told_of_a_cell(ray, recipes: Path, tmp_path: Path) -> None:
     (cell,) = plan(recipes, tmp_path, seeds=(1,))
-    pretended = ray({"CPU": 8.0, "GPU": 1.0}, 3)
+    pretended, before = ray({"CPU": 8.0, "GPU": 1.0}, 3), threading.enumerate()
     task = RayEngine(None, 4).start(cell.recipe, hashes, "")
     assert task.running
+    waiting = [each for each in threading.enumerate() if each not in before]
+    assert waiting and all(each.daemon for each in waiting), "a sweep that ends would wait for it"
     task.stop()
     while task.running:
         time.sleep(0.001)
