@@ -213,6 +213,7 @@ def fails(recipe: Recipe) -> None:
     raise RuntimeError("no room")
 
 
+@pytest.mark.landing
 def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
     out, engine = begun[0].path.parent, InThreads()
