@@ -131,3 +131,4 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
     assert nothing_at("zzz/deep") == "Nothing is at 'zzz/deep'; the folder you are in holds herons."
     assert nothing_at(tmp_path / "zzz") == f"Nothing is at '{tmp_path}/zzz'; '{tmp_path}' holds herons."
     assert nothing_at("heron") == "Nothing is at 'heron'. Did you mean 'herons'?"
+    assert nothing_at("iron") == "Nothing is at 'iron'; the folder you are in holds herons."

@@ -9,6 +9,7 @@ from datasets import ClassLabel, Dataset, Features, Image
 
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
+from promptccd.data.creatures import NUM_CATEGORIES
 from promptccd.data.selection import select_rows
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
@@ -37,6 +38,9 @@ def test_the_table_is_the_papers() -> None:
         assert benchmark.num_parts == parts, name
         assert benchmark.num_classes in (None, classes), name
     assert BENCHMARKS["digits"].num_parts is None
+    # Those that come along hold ten digits and twenty creatures of five parts.
+    assert [sum(BENCHMARKS[name].class_blocks) for name in ("digits", "creatures")] == [10, NUM_CATEGORIES]
+    assert (NUM_CATEGORIES, BENCHMARKS["creatures"].num_parts) == (20, 5)
 
 
 def test_tinyimagenet_has_the_order_of_its_own_list() -> None:

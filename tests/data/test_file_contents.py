@@ -64,6 +64,14 @@ def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
         assert found.image.tobytes() == decode_image(FULL).image.tobytes()  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("sides", [(800, 300), (300, 800)])
+def test_the_longer_side_of_the_photograph_says_what_is_full_size(sides: tuple[int, int]) -> None:
+    raw = joined_tiff({254: 1}, {256: sides[0], 257: sides[1]})
+    for side, is_used in ((400, False), (710, False), (730, True)):
+        jpeg = encoded(picture(side, 280), "JPEG")
+        assert decode_image(raw + jpeg).jpeg == (jpeg if is_used else b"")
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_camera_raw_says_how_its_jpeg_is_turned_unless_that_says_so_itself(orientation: int) -> None:
     raw = joined_tiff({254: 1, 274: orientation}, {})

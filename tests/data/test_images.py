@@ -443,6 +443,9 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
     [
         lambda: deep_png(DIM, chunk(b"sBIT", b"\x0c")),
         lambda: deep_png(np.stack([DIM] * 3, axis=-1), chunk(b"sBIT", b"\x0c\x0c\x0c")),
+        lambda: deep_png(
+            np.stack([DIM] * 3 + [np.full_like(DIM, 4095)], axis=-1), chunk(b"sBIT", b"\x0c" * 4)
+        ),
         lambda: deep_tiff(DIM, tags={281: 4095}),
         lambda: deep_tiff(DIM, tags={341: 4095}),
         lambda: deep_tiff(np.stack([DIM] * 3, axis=-1), tags={281: 4095}),
@@ -450,7 +453,7 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
             Image.fromarray(DIM), "TIFF", tiffinfo={270: '<OME><Pixels SignificantBits="12"/></OME>'}
         ),
     ],
-    ids=["sBIT", "sBIT of colours", "MaxSampleValue", "SMaxSampleValue", "of colours", "SignificantBits"],
+    ids=["sBIT", "of RGB", "of RGBA", "MaxSampleValue", "SMaxSampleValue", "of colours", "SignificantBits"],
 )
 def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(content):
     found = decode_image(content())

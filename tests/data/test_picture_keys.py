@@ -41,6 +41,18 @@ def exif(**tags: object) -> Image.Exif:
     return made
 
 
+@pytest.mark.parametrize("is_tall", [False, True])
+def test_of_a_strip_the_middle_is_shown(is_tall: bool) -> None:
+    """No more of it than twenty times as long as it is wide."""
+    strip = Image.new("RGB", (900, 10), "red")
+    strip.paste("blue", (350, 0, 550, 10))
+    found = seen(saved(strip.transpose(Image.Transpose.ROTATE_90) if is_tall else strip, "PNG"))
+    with Image.open(io.BytesIO(found.thumbnail)) as shown:
+        assert shown.size == ((6, 128) if is_tall else (128, 6))
+        red, _, blue = shown.convert("RGB").getextrema()
+    assert red[1] < 40 and blue[0] > 215
+
+
 XMP = b"<x:xmpmeta xmlns:x='adobe:ns:meta/'><dc:subject>heron</dc:subject></x:xmpmeta>"
 JPEG = saved(photograph(), "JPEG", quality=88)
 

@@ -16,6 +16,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.streams import read_labels
 from promptccd.errors import DataError
 from promptccd.training.progress import progress_bar
+from tests.conftest import coloured_images
 
 Pictures = Sequence[tuple[str, str]]  # file and category, empty for none
 
@@ -24,6 +25,25 @@ def draw(path: Path, shade: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Pillow.fromarray(np.full((12, 12, 3), shade, dtype=np.uint8)).save(path)
     return path
+
+
+def test_a_stage_of_which_half_cannot_be_read_goes_on_with_the_rest_and_none_of_less() -> None:
+    table = coloured_images(2, 8).cast_column("image", Image(decode=False))
+    rows = StageStream.from_dataset(table, class_blocks=[1, 1])[1].sample_ids.tolist()
+    assert len(rows) % 2 == 0
+    for bad in (len(rows) // 2, len(rows) // 2 + 1):
+        broken = set(rows[:bad])
+        records = [
+            {**row, "image": {"bytes": b"none" if number in broken else row["image"]["bytes"], "path": None}}
+            for number, row in enumerate(table)
+        ]
+        stage = StageStream.from_dataset(Dataset.from_list(records, table.features), class_blocks=[1, 1])[1]
+        assert stage.sample_ids.tolist() == rows
+        if bad == len(rows) // 2:
+            assert len(StageImages.read(stage, 0, progress_bar)) == len(rows) - bad
+            continue
+        with pytest.raises(DataError, match=f"{bad} of {len(rows)} images of stage 1 cannot be read"):
+            StageImages.read(stage, 0, progress_bar)
 
 
 @pytest.fixture

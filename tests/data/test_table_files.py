@@ -18,7 +18,7 @@ from promptccd.data.images import Status
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import load_images, open_images
 from promptccd.data.stage_images import StageImages
-from promptccd.data.table_files import image_roots
+from promptccd.data.table_files import image_roots, is_of_data_set
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
@@ -35,6 +35,23 @@ def by_path(folder: Path) -> Dataset:
         place.write_bytes(record["image"]["bytes"])
         record["image"] = {"bytes": None, "path": str(place)}
     return as_table(records)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_own"),
+    [
+        ("hf://datasets/a/b@c0ffee/data/train.parquet", True),
+        ("hf://datasets/a/b@c0ffee/a..b/train.parquet", True),
+        ("hf://datasets/a/bb@c0ffee/train.parquet", False),
+        ("hf://datasets/a/c@c0ffee/train.parquet", False),
+        ("hf://datasets/a/b@c0ffee/../../c/train.parquet", False),
+        ("zip://x::hf://datasets/a/b@c0ffee/train.zip", False),
+        ("hf://datasets/a/b@c0ffee/train.zip::file:///etc/passwd", False),
+        ("/etc/passwd", False),
+    ],
+)
+def test_an_address_is_of_a_file_of_that_data_set_alone(file: str, is_own: bool) -> None:
+    assert is_of_data_set(file, "a/b") is is_own
 
 
 def test_own_files_are_read_and_so_are_links_among_them(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.nn import Module
@@ -18,12 +20,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.data import duplicates
-from promptccd.discovery import discover
+from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake import reading
 from promptccd.discovery.project.folder import PROJECT
-from promptccd.errors import ConfigurationError, DiskError, RunError
+from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, RunError
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
@@ -59,6 +62,21 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     assert b"Traceback" not in result.stderr
     assert [path.read_bytes() for path in written] == first
     assert any(float(row["confidence"]) < 1 for row in rows_of(tmp_path / "out"))
+
+
+class StopsWithin(StopRequest):
+    """A signal comes as soon as something takes long."""
+
+    def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
+        self.received = signal.SIGINT
+        return super().progress(items, total, label)
+
+
+def test_a_signal_ends_a_long_part_before_its_end(stage0, albums, tmp_path):
+    session = DiscoverySession.open(stage0)
+    with pytest.raises(InterruptedRunError, match="the last saved state is whole") as raised:
+        discover(session, albums[0], tmp_path / "out", stop=StopsWithin())
+    assert raised.value.exit_code == 128 + signal.SIGINT
 
 
 @pytest.mark.slow

@@ -125,6 +125,12 @@ def test_other_things_at_the_same_place_are_other_moments():
     assert moments_of([red, blue]) == [0, 1]
 
 
+def test_a_camera_that_turned_away_by_half_shows_another_moment():
+    """A third of the picture is as far as one moves it for the same photograph."""
+    assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
+    assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
+
+
 def test_what_fits_and_differs_everywhere_is_told_by_miniatures():
     """Scenes that share half of their detail, as those of one kind do: their thumbnails are not asked for."""
     scenes = [Image.blend(photograph(99), photograph(number), 0.5) for number in range(8)]

@@ -5,7 +5,7 @@ import pytest
 
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.experiments import stage_maps
-from promptccd.experiments.map_figure import choose_points
+from promptccd.experiments.map_figure import MARGIN, WIDTH, StageMaps, choose_points, map_figure
 
 
 def groups(sizes: list[int], width: int = 12, seed: int = 0) -> np.ndarray:
@@ -99,3 +99,27 @@ def test_what_no_map_can_be_made_of() -> None:
         stage_maps([])
     with pytest.raises(DataError, match="finite features"):
         stage_maps([np.full((5, 3), np.nan)])
+
+
+@pytest.mark.parametrize(
+    ("corner", "height"),
+    [
+        ((4.0, 3.0), 432.0), ((4.0, 1.0), 240.0), ((1.0, 9.0), 600.0),
+        ((5.0, 0.0), 240.0), ((0.0, 5.0), 600.0), ((0.0, 0.0), 240.0),
+    ],
+    ids=["as it is", "wide", "tall", "flat", "upright", "one point"],
+)  # fmt: skip
+def test_a_map_of_any_shape_lies_on_its_drawing_and_fills_it(
+    corner: tuple[float, float], height: float
+) -> None:
+    layout = np.array([(7.0, -2.0), np.add((7.0, -2.0), corner)])
+    maps = StageMaps(np.arange(2), [layout], [None], "pca")
+    ids = np.zeros(2, dtype=int)
+    figure = map_figure(maps, ids, np.array([3, 4]), ids, ids, {0: "heron"}, ["heron"])
+    assert figure.height == height + 2 * MARGIN
+    ((first,), (second,)) = [point.places for point in figure.points]
+    assert list(first) == [MARGIN, MARGIN]
+    x, y = np.subtract(second, first)
+    assert 0 <= x <= WIDTH - 2 * MARGIN and 0 <= y <= height
+    assert not any(corner) or x == WIDTH - 2 * MARGIN or y == height
+    assert x * corner[1] == pytest.approx(y * corner[0], abs=1)  # both directions at one scale

@@ -105,6 +105,12 @@ def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
     ).cells
     assert [(cell.share, cell.shown) for cell in cells] == [(0.0, "1"), (1.0, "3")]
     assert shortened("abcdef", 4) == "abc…"
+    for count in range(1, 40):
+        row = heat_map("h", [[3.0] * count], ["r"], ["c"] * count, x_label="x", y_label="y", limits=(1, 3))
+        assert {cell.shown for cell in row.cells} == {"3" if row.side_x >= 16 else ""}  # there is no room
+    names = ["a" * 16, "b" * 17]  # as wide as there is room for at most
+    wide = heat_map("h", [[1.0], [2.0]], names, ["c"], x_label="x", y_label="y", limits=(1, 3))
+    assert [tick.label for tick in wide.y_ticks] == ["a" * 16, "b" * 15 + "…"]
 
 
 def test_spread() -> None:

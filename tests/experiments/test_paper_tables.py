@@ -253,6 +253,9 @@ def test_a_trial_leaves_to_a_method_what_is_no_rate(tmp_path: Path) -> None:
         for name in ("prompts_at_test", "num_parts"):
             assert getattr(cell.recipe.model, name) == getattr(usual, name)
         assert (digits.prompts_at_test, digits.num_parts) != (usual.prompts_at_test, usual.num_parts)
+        data = cell.recipe.data
+        # Of 101 categories 71 are labelled, and 10 come at every stage.
+        assert (data.num_classes, data.resolved.class_blocks) == (20, (14, 2, 2, 2))
 
 
 def recipes_without(method: str, folder: Path) -> Path:

@@ -15,8 +15,8 @@ from promptccd.errors import ConfigurationError, DiskError, MismatchError, Promp
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
 from promptccd.experiments.charts import NUM_STYLES
 from promptccd.experiments.comparison import published_table
-from promptccd.experiments.measures import measure_run, signed
-from promptccd.experiments.run_figures import history_charts, score_rows
+from promptccd.experiments.measures import ABSENT, StageCost, measure_run, signed
+from promptccd.experiments.run_figures import cost_rows, history_charts, score_rows
 from promptccd.experiments.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.training.arguments import DataArguments, ModelArguments
@@ -382,6 +382,40 @@ def test_published_rows_are_those_of_the_recipes_setting(
     fewer = published_table(read, num_scored=0)
     assert fewer is not None
     assert f"0 of {len(read.data.resolved.class_blocks) - 1} stages are scored" in fewer.differences
+
+
+@pytest.mark.parametrize(
+    ("counting", "protocol"),
+    [
+        ([85, 100, 115], "unknown_c_gpc"), ([84, 84, 84], "unknown_c_kmeans"), ("split_merge", "unknown_c_gpc"),
+        ("kmeans", "unknown_c_kmeans"), ([85, 100, 116], None), ("stream", None),
+    ],
+)  # fmt: skip
+def test_published_rows_are_those_of_the_numbers_of_categories(
+    counting: str | list[int], protocol: str | None
+) -> None:
+    """The paper gives the numbers that one method found to the others."""
+    changes = {"training": {"category_count": counting}}
+    table = published_table(
+        Recipe.from_yaml(HUB_CONFIGS / "promptccd-gcd-cifar100.yaml", changes), num_scored=3
+    )
+    assert ({row.protocol for row, _ in table.rows.values()} if table else {None}) == {protocol}
+
+
+def test_the_cost_of_an_epoch_is_that_of_its_stage(runs: list[Path]) -> None:
+    run = measure_run(RunEvaluation(str(runs[0])), routing=False)
+    costs = [StageCost(0, 9.0, 2_000_000), StageCost(1, 5.0, 4_000_000, 7_000_000)]
+    history = [
+        replace(run.history[0], stage=stage, seconds=each) for stage, each in ((0, 1.0), (0, 2.0), (1, 4.0))
+    ]
+    second = replace(run, costs=[replace(costs[0], seconds=11.0)], history=history[:1])
+    _, rows = cost_rows([replace(run, costs=costs, history=history), second])
+    assert [each[2] for each in rows] == ["1.33", "4.00"]
+    assert [each[0] for each in rows] == ["stage 0", "stage 1"]
+    assert rows[0][1] == "10.0 ± 1.4" and rows[1][1] == "5.0"
+    assert rows[0][3] == "2.0 ± 0.0" and rows[1][3:] == ["4.0", "7.0"]
+    _, (first, _) = cost_rows([replace(run, costs=costs, history=[])])
+    assert first[2] == ABSENT
 
 
 @pytest.mark.parametrize(

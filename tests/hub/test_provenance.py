@@ -209,6 +209,7 @@ def test_only_what_was_made_from_nothing_is_ours_to_licence(hub: Hub, waits, tmp
     assert licence_of(None) == OWN
     assert licence_of(None).metadata == {"license": "apache-2.0"}
     assert licence_of("photographs").metadata == {"license": "apache-2.0"}
+    assert "the card of `photographs`" in str(licence_of("photographs"))
     hub.add("lab/bare", {"config.json": b"{}"})
     for place, why in (
         ("lab/bare", "`lab/bare` has no card"),

@@ -25,8 +25,8 @@ SIGNS: dict[type, tuple[str, ...]] = {
     ast.USub: ("-",), ast.UAdd: ("+",), ast.Not: ("not",), ast.Invert: ("~",),
 }  # fmt: skip
 SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said to a person
-# Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
-UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory")
+# Keywords that make no difference on a CPU or where UTF-8 is what files are in, watch over ourselves, or save bytes.
+UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory", "optimize")
 GENERATORS = ("torch_generator", "numpy_generator", "seed_of")  # of other random numbers, as good as these
 SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal", "suppress", *GENERATORS)
 UNFELT = ("torch.no_grad", "torch.inference_mode", "warnings.catch_warnings")  # with-blocks
@@ -37,6 +37,9 @@ OTHERS = {
     int: lambda value: [value + 1] if value in (0, 1) else [value + 1, value - 1],
     float: lambda value: [2 * value or 1.0],
 }
+# Of a named amount (bytes of a limit, rows that are read together, seconds that are waited) nobody could notice one
+# more or less. Its mistakes are of size: so little that nothing goes through, or so much that it limits nothing.
+AMOUNT, TOO_MUCH = 100, 1000  # from how many on it is one; times as many
 OF_BODY = ("guard removed", "branch removed")
 MARK = re.compile(r"# mutant(?: ([^:]+))?: \S")
 UNTOUCHED = ("annotation", "returns", "decorator_list", "exc", "cause", "names")
@@ -115,6 +118,8 @@ def _nodes(node: ast.AST, lines: range, *, at_import: bool) -> Iterator[tuple[as
         body = getattr(node, "body", None)
         lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1)
     yield node, lines
+    if _amount(node):
+        return
     for name, value in ast.iter_fields(node):
         runs_later = name == "body" and isinstance(node, ast.FunctionDef)
         for child in value if isinstance(value, list) else [value]:
@@ -128,6 +133,19 @@ def _is_said(node: ast.AST) -> bool:
     if isinstance(said, ast.Constant):
         return said is not node
     return isinstance(said, ast.Call) and ast.unparse(said.func).split(".")[0] in SAID
+
+
+def _amount(node: ast.AST) -> float:
+    """The value of a named amount, such as ``MOST = 4 * 2**30``; 0 for all else."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        return 0
+    numbers = (ast.Constant, ast.BinOp, ast.operator)
+    if not node.targets[0].id.isupper() or not all(
+        isinstance(each, numbers) for each in ast.walk(node.value)
+    ):
+        return 0
+    value = eval(ast.unparse(node.value), {})
+    return value if isinstance(value, int | float) and value >= AMOUNT else 0
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[list[ast.AST], str, str]]:
@@ -198,6 +216,9 @@ def _of_condition(node: ast.If | ast.While | ast.IfExp) -> Changes:
 
 def _of_statement(node: ast.stmt) -> Changes:
     stored = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name | ast.Tuple)
+    if amount := _amount(node):
+        yield node.value, "amount to 1", "1"
+        yield node.value, f"amount * {TOO_MUCH}", repr(TOO_MUCH * amount)
     if isinstance(node, DROPPED) or stored:
         yield node, "dropped", "pass"
     if isinstance(node, ast.AugAssign):

@@ -196,6 +196,19 @@ def test_what_only_moves_a_tensor_to_a_device_is_left_alone(tmp_path: Path) -> N
     assert operators == ["+ to -", "+ to - #2", "without .to()"]
 
 
+def test_of_a_named_amount_the_size_is_changed_and_of_other_numbers_a_step(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "MOST = 4 * 2**30\n_S = 90 + 10.0\nFEW = 99\nTEXT = 'a' * 200\na = 100\n"
+    )
+    mutants = mutants_of(tmp_path, "one.py")
+    found = {line: [each.new for each in mutants if each.line == line] for line in range(1, 6)}
+    assert found[1] == ["1", repr(4000 * 2**30)]
+    assert found[2] == ["1", "100000.0"]
+    assert found[3] == ["100", "98"]
+    assert found[4] == ["(('a') / (200))", "201", "199"]
+    assert found[5] == ["101", "99"]
+
+
 def test_every_mutant_is_another_program() -> None:
     file = "src/promptccd/evaluation/accuracy.py"
     whole, mutants = (PROJECT.root / file).read_text(encoding="utf-8"), mutants_of(PROJECT.root, file)

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from promptccd import CategoryDiscoveryPipeline
+from promptccd.runs.endpoint import EndpointHandler
 
 PROGRAM = """
 import json, sys
@@ -36,16 +37,38 @@ def pictures() -> list[Image.Image]:
     return [Image.fromarray(each) for each in rows]
 
 
+def as_file(picture: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    picture.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_it_takes_pictures_files_and_base64_one_or_several(
+    trained_run: Path, pictures: list[Image.Image]
+) -> None:
+    stage = str(trained_run / "stage3")
+    handler, pipeline = EndpointHandler(stage), CategoryDiscoveryPipeline.from_pretrained(stage)
+    several, files = handler({"inputs": pictures}), list(map(as_file, pictures))
+    for answer, expected in zip(several, pipeline(pictures), strict=True):
+        assert {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()} == {
+            name: expected.get(name, answer[name]) for name in answer
+        }
+        assert answer["known"] == (answer["category_id"] < handler.model.config.num_known)
+    assert handler({"inputs": [files[0], base64.b64encode(files[1]).decode(), pictures[2]]}) == several
+    for one in (pictures[1], files[1], [pictures[1]]):
+        answer = handler({"inputs": one})
+        assert (answer[0] if isinstance(one, list) else answer)["name"] == several[1]["name"]
+    for wrong in ("no picture", 3, [None], "aGVsbG8=", b"hello"):
+        with pytest.raises(ValueError, match="Expected a picture"):
+            handler({"inputs": wrong})
+
+
 @pytest.mark.slow
 def test_it_answers_as_the_pipeline_and_needs_no_package(
     trained_run: Path, pictures: list[Image.Image], tmp_path: Path
 ) -> None:
     stage = trained_run / "stage3"
-    given = []
-    for each in pictures:
-        stream = io.BytesIO()
-        each.save(stream, "PNG")
-        given.append(base64.b64encode(stream.getvalue()).decode())
+    given = [base64.b64encode(as_file(each)).decode() for each in pictures]
     done = subprocess.run(
         [sys.executable, "-B", "-c", PROGRAM, stage], input=json.dumps(given), cwd=stage, capture_output=True,
         text=True, check=True,

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +48,153 @@ def test_an_engine_that_is_not_installed_says_how_it_is(
     sweep = ["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(tmp_path)]
     assert main([*sweep, "--engine", engine]) == 2
     assert f"pip install 'promptccd[{engine}]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpus", [-0.5, 1_000.0])
+def test_a_number_of_gpus_that_nobody_has_is_refused_before_a_cluster_is_joined(
+    gpus: float, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=f"Expected --cell-gpus from 0 on, got {gpus}"):
+        RayEngine(gpus)
+    for possible in (None, 0.0, 0.5, 999.0):
+        with pytest.raises(ConfigurationError, match="needs Ray"):
+            RayEngine(possible)
+
+
+class PretendedRay(ModuleType):
+    """As much of Ray as is asked for: calls end with what they are told to, or an error, and are noted."""
+
+    def __init__(self, has: dict[str, float], *outcomes: object):
+        super().__init__("ray")
+        self.cluster_resources = lambda: has
+        self.told: list[tuple[str, object]] = []
+        self.left, self.ended = list(outcomes), threading.Event()
+
+    def init(self, **given: object) -> None:
+        self.told.append(("init", given))
+
+    def remote(self, **limits: object) -> object:
+        def options(**given: object) -> object:
+            self.told.append(("options", given))
+            return SimpleNamespace(remote=called)
+
+        def called(*arguments: object) -> object:
+            self.told.append(("call", arguments))
+            return len(self.told)
+
+        self.told.append(("remote", limits))
+        return lambda work: SimpleNamespace(options=options)
+
+    def wait(self, calls: list[int], timeout: float) -> tuple[list[int], list[int]]:
+        return calls[:1], calls[1:]
+
+    def get(self, call: int) -> object:
+        if isinstance(outcome := self.left.pop(0), Exception):
+            raise outcome
+        assert self.ended.wait(10)
+        return outcome
+
+    def cancel(self, call: int, force: bool) -> None:
+        self.told.append(("cancel", force))
+        self.ended.set()
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretendedRay]:
+    """Joins a cluster that has so much and gives such results."""
+
+    def joins(has: dict[str, float], *outcomes: object) -> PretendedRay:
+        monkeypatch.setitem(sys.modules, "ray", pretended := PretendedRay(has, *outcomes))
+        return pretended
+
+    monkeypatch.setenv("RAY_ADDRESS", "first:6379")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    return joins
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "has", "places"),
+    [
+        (None, None, {"CPU": 8.0, "GPU": 3.0}, 3), (None, None, {"CPU": 8.0}, 4), (0.0, 1, {"CPU": 8.0, "GPU": 3.0}, 8),
+        (0.5, 1, {"CPU": 8.0, "GPU": 3.0}, 6), (1.0, 16, {"CPU": 8.0, "GPU": 3.0}, 1), (1.0, None, {"CPU": 8.0}, 1),
+    ],
+)  # fmt: skip
+def test_a_cluster_has_room_for_as_many_cells_as_its_cores_and_gpus(gpus, cpus, has, places, ray) -> None:
+    ray(has)
+    assert RayEngine(gpus, cpus).places == places
+
+
+def test_what_ray_is_told_of_a_cell(ray, recipes: Path, tmp_path: Path) -> None:
+    (cell,) = plan(recipes, tmp_path, seeds=(1,))
+    pretended, before = ray({"CPU": 8.0, "GPU": 1.0}, 3), threading.enumerate()
+    task = RayEngine(None, 4).start(cell.recipe, hashes, "")
+    assert task.running
+    waiting = [each for each in threading.enumerate() if each not in before]
+    assert waiting and all(each.daemon for each in waiting), "a sweep that ends would wait for it"
+    task.stop()
+    while task.running:
+        time.sleep(0.001)
+    task.kill()
+    assert task.problem() == "exit code 3"
+    joined, limits, options, called, *cancelled = pretended.told
+    assert joined[1]["address"] == "first:6379" and joined[1]["log_to_driver"] is False
+    assert limits == ("remote", {"max_calls": 1}), "a process that is used again keeps its threads"
+    assert options[1] == {
+        "num_cpus": 4, "num_gpus": 1.0, "max_retries": 3, "retry_exceptions": False, "name": "tiny-seed1",
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"}},
+    }  # fmt: skip
+    assert called[1] == (cell.recipe.to_dict(), hashes, (cell.path / "train.log").absolute(), Path.cwd())
+    assert cancelled == [("cancel", False), ("cancel", True)]
+
+
+def test_other_work_of_a_cluster_comes_back_as_it_ends_and_is_given_up_with_us(ray) -> None:
+    pretended, looks = ray({"CPU": 2.0}, "", OSError("no room"), ""), list[int]()
+    pretended.ended.set()
+    found = RayEngine().outcomes(repr, [("a",), ("b",), ("c",)], lambda: looks.append(1))
+    assert [next(found), next(found)] == [(0, ""), (1, "OSError: no room")]
+    assert len(looks) == 2
+    found.close()
+    assert [each for each in pretended.told if each[0] in ("call", "cancel")] == [
+        ("call", ("a",)), ("call", ("b",)), ("call", ("c",)), ("cancel", True),
+    ]  # fmt: skip
+
+
+def test_what_slurm_is_told_of_a_cell(recipes: Path, tmp_path: Path, monkeypatch) -> None:
+    told, asked = list[dict[str, object]](), list[bool]()
+
+    class AutoExecutor:
+        def __init__(self, **given: object):
+            told.append(given)
+
+        def update_parameters(self, **given: object) -> None:
+            told.append(given)
+
+        def submit(self, cell: object) -> object:
+            told.append({"kept": cell})
+            return SimpleNamespace(result=lambda: 3, cancel=lambda check: asked.append(check))
+
+    helpers = SimpleNamespace(DelayedSubmission=lambda cell: ("again", cell))
+    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=AutoExecutor, helpers=helpers))
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (cell,) = plan(recipes, tmp_path / "out", seeds=(1,))
+    job = SlurmEngine(tmp_path / "out", {"partition": "gpu"}).start(cell.recipe, hashes, "")
+    while job.running:
+        time.sleep(0.001)
+    job.stop()
+    job.kill()
+    assert (job.problem(), asked) == ("exit code 3", [False, False])
+    *settings, kept = told
+    assert settings == [
+        {"folder": tmp_path / "out" / ".jobs", "cluster": "slurm"},
+        {"timeout_min": 1440, "slurm_additional_parameters": {"partition": "gpu"}},
+        {"name": "tiny-seed1"},
+    ]
+    assert kept["kept"].checkpoint() == ("again", kept["kept"])
+    told.clear()
+    SlurmEngine(tmp_path / "out", {"partition": "gpu"}, cluster="local")
+    assert told[1] == {"timeout_min": 1440}
 
 
 class Ended(JobOfACell):

@@ -1,6 +1,7 @@
 """Cards: written from what a run recorded, and careful with what a person wrote into them."""
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -86,6 +87,25 @@ def test_a_card_says_why_images_were_left_out() -> None:
 def test_a_known_category_without_images_is_told_apart_by_nobody() -> None:
     card = card_of(recipe_of("promptccd-cub"), category_ids=[0, 2, 160], category_names=["a", "b", "c"])
     assert "It tells 3 categories apart: 2 known, which stage 0 labelled, and 1 discovered" in card
+
+
+def test_all_rows_of_a_table_are_as_wide(trained_run: Path) -> None:
+    tables = 0
+    for card in (
+        card_of(recipe_of("promptccd-cub")),
+        *(path.read_text() for path in trained_run.glob("stage*/README.md")),
+    ):
+        lines = card.splitlines()
+        for number, line in enumerate(lines):
+            if re.fullmatch(r"\|( *-+:? *\|)+", line):
+                tables += 1
+                rows = itertools.takewhile(lambda each: each.startswith("|"), lines[number - 1 :])
+                assert {each.count("|") for each in rows} == {line.count("|")}, lines[number - 1]
+    assert tables > 4
+
+
+def test_a_card_of_what_began_here_speaks_of_no_other_run() -> None:
+    assert "None" not in card_of(recipe_of("promptccd-cub"))
 
 
 def test_a_card_says_what_people_did() -> None:

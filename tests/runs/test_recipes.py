@@ -13,6 +13,7 @@ from promptccd.experiments.sweep_cells import Settings
 from promptccd.runs import load_model, train_run
 from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
+from promptccd.runs.train_run import _in_precision
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
@@ -43,6 +44,14 @@ def test_given_counts_are_one_for_each_unlabelled_stage_and_hold_what_is_labelle
         ConfigurationError, match="a number for each of 3 unlabelled stages, none below the 7 labelled"
     ):
         Recipe.from_yaml("promptccd-digits", given)
+
+
+def test_what_auto_became_is_recorded_and_what_was_given_stays() -> None:
+    for given, became in (("auto", "bf16"), ("no", "no"), ("bf16", "bf16")):
+        recipe = Recipe.from_yaml("promptccd-digits", {"training": {"mixed_precision": given}})
+        found = _in_precision(recipe, "bf16")
+        assert found.training.mixed_precision == became
+        assert _in_precision(found, "no") == found
 
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step

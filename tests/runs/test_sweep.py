@@ -17,11 +17,13 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
-from promptccd.experiments import SweepCell, grid_keys, plan_cells, run_sweep
+from promptccd.experiments import SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
+from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work
+from promptccd.experiments.sweep_cells import score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import temporary
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.conftest import TINY_BACKBONE, TINY_HEAD, quick_recipe
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
 
@@ -149,6 +151,90 @@ def test_the_whole_grid_is_checked_before_anything_trains(
     assert code == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+class InThreads(Engine):
+    """Does the work of cells in threads of this process, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[Work, str]] = []
+
+    def start(self, recipe: Recipe, work: Work, device: str) -> JobOfACell:
+        self.given.append((work, Path(recipe.training.output_dir).name))
+
+        class Works(JobOfACell):
+            def _result(self) -> int:
+                work(recipe)
+                return 0
+
+        return Works(recipe)
+
+
+@pytest.fixture
+def begun(trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: Path) -> list[SweepCell]:
+    """Cells of two seeds, the first of which somebody trained."""
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path)
+    del values["training"]["output_dir"]
+    recipe = tmp_path / "recipes" / "quick.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(json.dumps(values))
+    shutil.copytree(trained_run, tmp_path / "quick-seed1")
+    return plan_cells([recipe], [1, 2], {}, tmp_path)
+
+
+@pytest.mark.landing
+def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepCell], caplog) -> None:
+    caplog.set_level("INFO")
+    out, engine = begun[0].path.parent, InThreads()
+    result = run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine)
+    assert engine.given == [(score_baselines, "quick-seed1")]
+    assert "1 of 1 cells are finished already." in caplog.text
+    run = RunDirectory(begun[0].path)
+    assert result.scores == {"quick-seed1": run.results}
+    assert (result.failures, result.unfinished) == ({}, {})
+    written = run.read("baselines.json") or {}
+    assert {row: [score.to_dict() for score in scores] for row, scores in result.baselines.items()} == {
+        name: [table] for name, table in written.items()
+    }
+    assert [name.partition(" ")[0] for name in written] == ["frozen", "raw"]
+    assert list(result.groups) == ["quick", *written]
+    (noted,) = json.loads((out / "sweep.json").read_text())["cells"].values()
+    assert (noted["status"], noted["seconds"], noted["error"]) == ("finished", begun[0].seconds, None)
+    caplog.clear()
+    collected = collect_sweep(begun, baselines=True)
+    assert collected.groups == result.groups
+    assert (collected.failures, collected.unfinished) == ({}, {"quick-seed2": "new"})
+    assert run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine).groups == result.groups
+    assert len(engine.given) == 1
+
+
+def fails(recipe: Recipe) -> None:
+    """Work of a cell that comes to nothing."""
+    raise RuntimeError("no room")
+
+
+@pytest.mark.landing
+def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[SweepCell], caplog) -> None:
+    caplog.set_level("INFO")
+    out, engine = begun[0].path.parent, InThreads()
+    result = run_sweep(begun, out, train=fails, engine=engine)
+    assert engine.given == [(fails, "quick-seed2")]
+    assert result.failures == {"quick-seed2": "RuntimeError: no room"}
+    assert list(result.scores) == ["quick-seed1"]
+    for said in (
+        "1 of 2 cells are finished already.",
+        "[1/1] quick-seed2 starts",
+        "quick-seed2: FAILED, see",
+    ):
+        assert said in caplog.text
+    noted = json.loads((out / "sweep.json").read_text())["cells"]
+    assert [(each["status"], each["error"]) for each in noted.values()] == [
+        ("finished", None),
+        ("failed", "RuntimeError: no room"),
+    ]
+    caplog.clear()
+    run_sweep(begun[1:], out, train=fails, engine=engine)
+    assert "finished already" not in caplog.text
 
 
 @pytest.mark.slow

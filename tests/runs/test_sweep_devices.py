@@ -1,15 +1,24 @@
 """Cells of a sweep share the GPUs of a machine: one each, as long as there are some."""
 
 import json
+import logging
+import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from promptccd.cli.main import main
+from promptccd.errors import DataError
 from promptccd.experiments import plan_cells
+from promptccd.experiments.engines import carrying
+from promptccd.experiments.engines.carrying import Work, log_of, work_into_log
 from promptccd.experiments.engines.local import VISIBLE, CellProcess, least_used, visible_devices
 from promptccd.experiments.sweep_cells import devices_of
+from promptccd.locks import FolderLock
 from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
@@ -105,6 +114,89 @@ def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monke
     said = capsys.readouterr().out
     assert "device" in said
     assert said.count("CPU") == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [(0, None), (3, "2\n3\n4\n5\n6"), (-9, "3\n4\n5\n6\nkilled by signal 9 (SIGKILL); out of memory?")],
+)
+def test_an_ended_process_tells_by_the_end_of_its_log_why_it_failed(code, problem, tmp_path):
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    cell = CellProcess.__new__(CellProcess)
+    cell._process = SimpleNamespace(pid=ended.pid, join=ended.wait, exitcode=code, is_alive=lambda: False)
+    cell.log = tmp_path / "train.log"
+    cell.log.write_text("1\n2\n3\n\n4\n5\n6\n")
+    assert cell.problem() == problem
+    cell.log.write_text("")
+    assert cell.problem() == {0: None, 3: "exit code 3"}.get(
+        code, "killed by signal 9 (SIGKILL); out of memory?"
+    )
+
+
+def says(recipe: Recipe) -> None:
+    """Work that tells where it is."""
+    print(f"{recipe.training.seed} in {Path.cwd()}", flush=True)
+    logging.getLogger("promptccd").info("noted")
+
+
+def has_no_data(recipe: Recipe) -> None:
+    """Work that fails for a reason a person can mend."""
+    raise DataError("nothing to read")
+
+
+def breaks(recipe: Recipe) -> None:
+    """Work with a mistake in it."""
+    raise KeyError("nowhere")
+
+
+def in_a_process(recipe: Recipe, work: Work, log: Path, folder: Path) -> int:
+    """The exit code of work in a process that writes where all its output goes, not where this one's does."""
+
+    def begin() -> None:
+        sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
+        os._exit(work_into_log(recipe.to_dict(), work, log, folder))
+
+    process = multiprocessing.get_context("fork").Process(target=begin)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "said"),
+    [
+        (says, 0, ["1 in {folder}\nnoted\n"]),
+        (has_no_data, 2, ["DataError: nothing to read\n"]),
+        (
+            breaks,
+            1,
+            ["This is a bug, or the machine ran out of something:\nTraceback", "KeyError: 'nowhere'\n"],
+        ),
+    ],
+)
+def test_what_a_cell_says_is_in_its_log_behind_what_is_there(work, code, said, recipe_values, tmp_path):
+    values = {
+        **recipe_values,
+        "training": {**recipe_values["training"], "output_dir": str(tmp_path / "cell")},
+    }
+    recipe, folder = Recipe.from_dict(values), tmp_path / "here"
+    folder.mkdir()
+    log = log_of(recipe)
+
+    log.write_text("before\n")
+    assert in_a_process(recipe, work, log, folder) == code
+    assert log.read_text().startswith("before\n" + said[0].format(folder=folder))
+    assert log.read_text().endswith(said[-1].format(folder=folder))
+
+
+def test_a_cell_that_somebody_else_is_at_work_on_is_left_to_them(recipe_values, tmp_path, monkeypatch):
+    monkeypatch.setattr(carrying, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    recipe = Recipe.from_dict(recipe_values)
+    log = log_of(recipe)
+    with FolderLock(Path(recipe.training.output_dir)):
+        assert in_a_process(recipe, says, log, tmp_path) == 2
+    assert log.read_text().startswith(f"RunError: Process {os.getpid()}")
 
 
 @pytest.mark.slow

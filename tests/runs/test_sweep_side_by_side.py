@@ -12,13 +12,16 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from promptccd import locks, system
 from promptccd.cli.main import main
 from promptccd.experiments import cell_commands, collect_sweep, run_sweep, states_of, sweep
 from promptccd.experiments.engines.carrying import Engine, JobOfACell
 from promptccd.locks import FolderLock
+from promptccd.storage import write_directory
 from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_BACKBONE
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -50,6 +53,49 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
         str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
     ]
     assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", "tiny-seed1"]
+
+
+def test_a_line_begins_with_the_backbone_that_another_cell_made(
+    recipes: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    made_here = {"backbone": None, "backbone_config": TINY_BACKBONE}
+    cells = plan(recipes, tmp_path, names=("tiny", "tiny-gcd"), seeds=(1,), model=made_here)
+
+    def backbones() -> list[str | None]:
+        lines = cell_commands(cells, tmp_path)
+        return [
+            yaml.safe_load(Path(shlex.split(each)[-1]).read_text())["model"]["backbone"] for each in lines
+        ]
+
+    assert backbones() == [None, None]
+    made = tmp_path / "tiny-seed1" / "backbone"
+    write_directory(made, lambda staging: shutil.copytree(tiny_backbone, staging, dirs_exist_ok=True))
+    assert backbones() == [None, str(made)]
+
+
+@pytest.mark.landing
+@pytest.mark.parametrize(("is_busy", "patience_s"), [(False, 20.0), (True, 0.0)])
+def test_a_cell_that_somebody_leaves_meanwhile_is_begun(
+    recipes: Path, tmp_path: Path, monkeypatch, is_busy: bool, patience_s: float
+) -> None:
+    """It is waited for: with nothing else to do for a while, and as long as another cell is at work."""
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", patience_s)
+    cells = plan(recipes, tmp_path, seeds=(1, 2) if is_busy else (2,))
+    held, left = FolderLock(tmp_path / "tiny-seed2"), threading.Event()
+    threading.Timer(0.7, lambda: (held.close(), left.set())).start()
+
+    class Lasts(Refuses):
+        def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
+            class Waits(JobOfACell):
+                def _result(self) -> int:
+                    assert left.wait(60)
+                    return 3
+
+            return Waits(recipe) if recipe.training.seed == 1 else super().start(recipe, work, device)
+
+    result = run_sweep(cells, tmp_path, jobs=2, engine=Lasts())
+    assert result.failures == {cell.name: "exit code 3" for cell in cells}
+    assert result.unfinished == {}
 
 
 def test_nothing_is_collected_where_nothing_is_finished(recipes: Path, tmp_path: Path, capsys) -> None:

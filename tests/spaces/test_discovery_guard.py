@@ -142,6 +142,9 @@ def test_a_space_stands_in_a_frame_of_the_hub(space: RequestGuard) -> None:
     assert "https://huggingface.co" in shown.headers["content-security-policy"]
     cookie = shown.headers["set-cookie"]
     assert all(part in cookie for part in (COOKIE, "SameSite=None", "Secure", "Partitioned", "HttpOnly"))
+    again = asked(space, "GET", "/", headers={**said, "Cookie": cookie.partition(";")[0]})
+    assert again.status_code == 200
+    assert "set-cookie" not in again.headers, "a new one would be a new visit"
     mine = {"Origin": f"https://{SPACE}", "Sec-Fetch-Site": "same-origin"}
     assert asked(space, "POST", "/gradio_api/reset", json={"event_id": "x"}, headers=mine).status_code == 200
     assert asked(space, "GET", "/", headers={"Host": "10.0.3.7:7860"}).status_code == 200  # is it alive?

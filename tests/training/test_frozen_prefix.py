@@ -102,6 +102,15 @@ def test_in_bfloat16_tokens_and_gradients_are_those_of_float32_up_to_rounding(
     assert cosine(*slopes) > 0.995
 
 
+def test_in_the_same_precision_blocks_run_as_they_are(tmp_path: Path) -> None:
+    model, _, _ = embedded("dinov2", tmp_path)
+    with frozen_prefix(model, "same"):
+        assert not hasattr(model.backbone, "frozen_prefix")  # copies would take memory for nothing
+    with frozen_prefix(model, "bf16"):
+        assert isinstance(model.backbone.frozen_prefix, FrozenPrefix)
+    assert not hasattr(model.backbone, "frozen_prefix")
+
+
 def test_without_gradients_no_graph_is_built(tmp_path: Path) -> None:
     model, tokens, rotation = embedded("dinov2", tmp_path)
     with frozen_prefix(model, "bf16"):

@@ -31,6 +31,7 @@ Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _ellipse(x0: float, y0: float, across: float, down: float) -> Outline:
+    # mutant <= to <: a point just on the rim may be either
     return lambda x, y: ((x - x0) / across) ** 2 + ((y - y0) / down) ** 2 <= 1
 
 

@@ -37,11 +37,13 @@ logger = logging.getLogger(__name__)
 
 FILE = "rows.arrow"
 MOST_ROWS = 2**30  # a table may say that it has any number
-AT_ONCE = 4  # files that are read at a time
-_AT_ONCE_BYTES = 2**25  # of each
-_BATCH = 256  # rows, of which a batch of large photographs is a few hundred megabytes
+AT_ONCE = 4  # files that are read at a time # mutant: speed alone
+_AT_ONCE_BYTES = 2**25  # of each # mutant: memory and speed alone
+_BATCH = 256  # rows, a few hundred megabytes of large photographs # mutant: memory and speed alone
+# mutant amount * 1000: no test waits a week
 _WAIT_S = 7 * 24 * 3600.0  # for another process that fetches the same
 # Neighbouring groups of rows come in one request of up to 32 MiB, with what lies between them up to a MiB.
+# mutant without range_size_limit=, 2 to 3, 20 to 21, 20 to 19: what pyarrow takes by itself, or about as good a size
 _COALESCED = pyarrow.CacheOptions(hole_size_limit=2**20, range_size_limit=_AT_ONCE_BYTES, lazy=True)
 _FORMAT = pyarrow.dataset.ParquetFileFormat(
     default_fragment_scan_options=pyarrow.dataset.ParquetFragmentScanOptions(

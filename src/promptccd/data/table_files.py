@@ -366,9 +366,14 @@ def _hub_builder(name: str, config: str | None, revision: str | None) -> Any:
     builder = load_dataset_builder(name, config, revision=revision)
     # The pinned release of `datasets` refuses such files too; this does not rest on it.
     for file in _data_files(builder):
-        if not file.startswith(f"hf://datasets/{name}@") or ".." in file.split("/") or "::" in file:
+        if not is_of_data_set(file, name):
             own.refuse(file)
     return builder
+
+
+def is_of_data_set(file: str, name: str) -> bool:
+    """Whether an address is that of a file of this data set of the Hub, and leads nowhere else."""
+    return file.startswith(f"hf://datasets/{name}@") and ".." not in file.split("/") and "::" not in file
 
 
 def _data_files(builder: Any) -> Iterator[str]:

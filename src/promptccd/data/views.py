@@ -141,7 +141,7 @@ def _resized(
     changes up to a fifth of the values by a grey level or more. Each direction by itself is the same in all versions.
     """
     left, top, right, bottom = box or (0, 0, *image.size)
-    # mutant 3 to 4: more rows than are looked at
+    # mutant 3 to 4, / to *: more rows than are looked at
     reach = 3 * max(1, (bottom - top) / size[1])  # the widest filter, Lanczos, looks three pixels far
     first, last = max(0, math.floor(top - reach)), min(image.height, math.ceil(bottom + reach))
     rows = image.resize((size[0], last - first), resample, (left, first, right, last))

@@ -230,10 +230,7 @@ def map_figure(
     low, extent = every.min(axis=0), np.ptp(every, axis=0)
     scale = (WIDTH - 2 * MARGIN) / max(float(extent[0]), 1e-12)
     height = min(max(float(extent[1]) * scale, 0.4 * WIDTH), WIDTH)
-    if extent[1] > 0:
-        scale = min(scale, height / max(float(extent[1]), 1e-12))
-    if not extent.any():
-        scale = 0.0
+    scale = min(scale, height / max(float(extent[1]), 1e-12))
     layouts = [np.round((layout - low) * scale + MARGIN, 1).tolist() for layout in maps.layouts]
     known = set(true_ids[stages == 0].tolist())
     found = {item: MapEntry(found_names[item], *style_of(item)) for item in np.unique(found_ids).tolist()}

@@ -12,7 +12,7 @@ from .feature_rows import Points
 
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
-# mutant 2 to 1, 20 to 19: how many images are looked at together: memory and speed, never the result
+# mutant: how many images are looked at together: memory and speed, never the result
 TABLE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
 
 

@@ -67,9 +67,9 @@ def licence_of(backbone: str | None) -> Licence:
     """The licence of weights that begin with a backbone: a name on the Hub, a folder, one that comes along, or none."""
     if backbone is None:
         return OWN
-    is_here = backbone in BACKBONES or os.path.isdir(os.path.expanduser(backbone))
-    name = f"`{backbone}`" if backbone in BACKBONES or not is_here else "the backbone in a local folder"
     place = os.path.expanduser(BACKBONES.get(backbone, backbone))
+    is_here = os.path.isdir(place)
+    name = "the backbone in a local folder" if is_here and backbone not in BACKBONES else f"`{backbone}`"
     try:
         path = file_of(place, CARD)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection

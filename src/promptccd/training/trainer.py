@@ -392,5 +392,6 @@ def restore(
         kind, _, name = key.partition(".")
         if kind not in ("model", "sum"):
             kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
+            # mutant always: the tests' device is the only one
             own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
             optimizer.state[parameters[name]][kept] = own.clone()

@@ -10,7 +10,7 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.discovery import Project
 from promptccd.discovery.project.project import GoneError
-from promptccd.discovery.project.right import draw, how_right
+from promptccd.discovery.project.right import _DRAWS, draw, how_right, wrong_left
 from promptccd.registry import (
     CategoryRegistry,
     Confirm,
@@ -70,6 +70,19 @@ def test_without_a_draw_nothing_is_said_of_how_much_is_right() -> None:
     found = how_right(registry, registry.members)
     assert (found.share, found.low, found.high, found.looked, found.count) == (None, None, None, 2, COUNT)
     assert "not known" in found.line()
+
+
+def test_people_err_as_often_either_way() -> None:
+    """Were all that is right wrong, and the other way round, as many would be right as there are wrong ones now."""
+    left, rows, found = 40, [], 9
+    for number in range(60):
+        is_wrong = number % 6 == 0 and found > 0
+        rows.append((is_wrong, left + 60 - number, found, number % 4))
+        found -= is_wrong
+    draws = np.array(rows, _DRAWS)
+    mirrored = draws.copy()
+    mirrored["wrong"], mirrored["found"] = ~draws["wrong"], draws["left"] - draws["found"] - left
+    np.testing.assert_allclose(wrong_left(draws, left), left - wrong_left(mirrored, left)[::-1], atol=0.05)
 
 
 def test_what_is_said_is_one_sentence() -> None:

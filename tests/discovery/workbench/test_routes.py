@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
 from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery.workbench.routes import FOREVER
 from promptccd.registry import CategoryRegistry, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
@@ -91,6 +93,22 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
         assert window.ask(f"/api/picture/{path}")[0] == 404
     page.bench.photos.close()
     assert list((project / ".promptccd/pictures").glob("*.safetensors"))
+
+
+def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
+    generation = reader.get("state")["generation"]
+    kept = {
+        path: reader.ask(path)[1].get("cache-control", "")
+        for path in (
+            *("/", "/api/state", "/api/columns", "/api/groups.csv", f"/api/picture/{generation}/3/128"),
+            *(
+                f"/api/pictures/{generation}/128?rows=1,2",
+                "/?token=" + parse_qs(urlsplit(reader.page.url).query)["token"][0],
+            ),
+        )
+    }
+    assert list(kept.values()) == ["no-cache", *["no-store"] * 3, FOREVER, *["no-store"] * 2]
+    assert "max-age=31536000" in FOREVER
 
 
 def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> None:

@@ -17,7 +17,8 @@ from promptccd.data.sources import Stamp
 from promptccd.storage import parsed_json, read_file
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
-LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files
+LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files # mutant amount * 1000: no test writes 4 GiB
+# mutant: it is never looked at
 ELSEWHERE = np.empty((0, 0), np.uint8)  # in place of a miniature that is in its pack
 _STAMPS = tuple(item.name for item in fields(Stamp) if item.name != "path")
 _NO_DATE, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max

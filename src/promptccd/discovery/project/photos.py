@@ -223,7 +223,7 @@ def _plain(text: str) -> str:
 
 
 def _encoded(image: Image.Image, side: int) -> bytes:
-    image.thumbnail((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0)
+    image.thumbnail((side, side))
     buffer = io.BytesIO()
     image.save(buffer, "JPEG" if side > CELL_SIDE else "WEBP", quality=85)
     return buffer.getvalue()

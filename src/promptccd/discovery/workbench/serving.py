@@ -18,6 +18,7 @@ from promptccd.locks import FolderLock
 from promptccd.storage import make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
+_MOST_BYTES = 1000  # of an address # mutant amount * 1000: a megabyte is read as well
 TOKEN_BYTES, TOKEN_LENGTH = 24, 32  # in base64
 _WARMS_AFTER_S = 2.0
 _ENDS_WITHIN_S = 1
@@ -88,7 +89,7 @@ def address_of(out: Path) -> str | None:
     try:
         probe = FolderLock(folder)
     except RunError:
-        found = json.loads(read_file(folder / ADDRESS, 1000))
+        found = json.loads(read_file(folder / ADDRESS, _MOST_BYTES))
         if found.get("host") != socket.gethostname():
             raise RunError(
                 f"{out} is open on the computer {found.get('host')!r}, by a page that answers there alone. Close it "
@@ -108,7 +109,7 @@ def _last_time(path: Path) -> tuple[str, int | None]:
     owner, or can be read by more than that one.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, PromptCCDError):
-        seen, kept = path.lstat(), json.loads(read_file(path, 1000))
+        seen, kept = path.lstat(), json.loads(read_file(path, _MOST_BYTES))
         address = urlsplit(kept["url"])
         token = parse_qs(address.query)["token"][0]
         is_own = (
