@@ -60,13 +60,13 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER
 PART ?= commit
 
 test: $(VENV)/.dev           ## what a change is tried with, offline; some three minutes on two idle cores
-	$(PYTEST) -m "not slow and not landing"
+	$(PYTEST) -m "not slow and not moderate"
 
-test-landing: $(VENV)/.dev   ## what a landing has to pass: these, those that take a second, whole lives, a fifth of the slow rest
+test-landing: $(VENV)/.dev   ## what a landing has to pass: these, the whole life of every method, a fifth of the rest
 	$(PYTEST) --slow-part $(PART)
 
 test-slow: $(VENV)/.dev      ## the others: kills at every instant, hostile files, browsers, whole runs
-	$(PYTEST) -m "slow or landing"
+	$(PYTEST) -m "slow or moderate"
 
 test-all: test test-slow     ## the whole suite, before a release
 

@@ -1,4 +1,4 @@
-"""Slow tests in five parts: a landing runs one of them, and what every landing runs."""
+"""Tests that are not quick, in five parts: a landing runs one of them, and what every landing runs."""
 
 import hashlib
 import subprocess
@@ -78,7 +78,7 @@ def mirror_of(file: PurePosixPath) -> str:
 def is_run(item: pytest.Item, part: int, changed: Collection[str] = ()) -> bool:
     """Whether a landing runs a test: a quick one, one of every landing, one of its part, one that it changed."""
     return (
-        item.get_closest_marker("slow") is None
+        not any(item.get_closest_marker(mark) for mark in ("slow", "moderate"))
         or item.get_closest_marker("landing") is not None
         or part_of(item) == part
         or file_of(item) in changed
@@ -90,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow-part",
         metavar="PART",
         choices=["commit", *map(str, range(1, PARTS + 1))],
-        help=f"of the slow tests only this one of {PARTS} parts, those of every landing, and (with 'commit', "
+        help=f"of the tests that are not quick only this one of {PARTS} parts, those of every landing, and (with 'commit', "
         "which takes the part whose turn it is) those that the last commit changed",
     )
 
@@ -104,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     part = config.stash[PART]
-    return part and f"slow tests: part {part} of {PARTS}, and those of every landing"
+    return part and f"tests that are not quick: part {part} of {PARTS}, and those of every landing"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

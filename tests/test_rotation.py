@@ -97,7 +97,7 @@ def test_quick(number): ...
 @pytest.mark.parametrize("number", range(100))
 def test_one(number): ...
 
-@pytest.mark.slow
+@pytest.mark.moderate
 @pytest.mark.parametrize("number", range(100))
 def test_other(number): ...
 
@@ -121,7 +121,7 @@ class Collected:
 def collected(tmp_path: Path) -> Callable[..., list[str]]:
     """Names of a small suite's tests that are run with some options."""
     (tmp_path / "test_suite.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  landing\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  moderate\n  landing\n")
 
     def collect(*options: str) -> list[str]:
         seen = Collected()
