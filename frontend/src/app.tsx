@@ -4,7 +4,7 @@ import { home, NOWHERE } from "./api";
 import { goToArea } from "./areas";
 import { Approve, Check } from "./check";
 import { Changed } from "./changed";
-import { Desk, Order, Screen } from "./desk";
+import { Desk, Order, Place, Screen } from "./desk";
 import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
 import { Grow } from "./grow";
@@ -82,6 +82,8 @@ function Bar({ desk }: { desk: Desk }) {
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "oldestFirst"], ["late", "newestFirst"]]; // prettier-ignore
 
+const HOW: Partial<Record<Place, Words>> = { rare: "rareHow", aside: "asideHow", away: "awayHow" };
+
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {
   const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
@@ -104,27 +106,25 @@ function Head({ desk }: { desk: Desk }) {
         {group && group.size > 1 && <button onClick={() => void desk.edit({ do: "split", group: group.id }, "split")}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", group: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
-        {desk.place === "rare" && <small>{t("rareHow")}</small>}
-        {desk.place === "aside" && <small>{t("asideHow")}</small>}
-        {desk.place === "away" && <small>{t("awayHow")}</small>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.edit({ do: "forget" }, "forgotten", { n: desk.counts.away })}>{t("forgetDo")}</button>}
         <button disabled={!desk.shown.length} onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
+        {group && group.near.length > 0 && (
+          <span class="row near">
+            <small>{t("resembles")}</small>
+            {group.near.slice(0, 4).map((id) => {
+              const other = desk.byId.get(id);
+              return other && <Offer key={id} desk={desk} group={other} title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })} />;
+            })}
+          </span>
+        )}
         {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS.filter(([each]) => desk.summary!.can_write || !["date", "late"].includes(each))} take={(each) => ((desk.order = each), desk.show())} />}
         <span class="sizes">
           <button aria-label={t("smaller")} onClick={() => desk.resize(1 / 1.3)}>−</button>
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
         </span>
       </div>
+      {HOW[desk.place] && <p class="none">{t(HOW[desk.place]!)}</p>}
       {desk.place === "alike" && <Grow key={location.hash} desk={desk} />}
-      {group && group.near.length > 0 && (
-        <div class="row near">
-          <small>{t("resembles")}</small>
-          {group.near.slice(0, 4).map((id) => {
-            const other = desk.byId.get(id);
-            return other && <Offer key={id} desk={desk} group={other} title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })} />;
-          })}
-        </div>
-      )}
       <Strip desk={desk} />
     </div>
   );

@@ -108,7 +108,7 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
           <Actions desk={desk} />
           <button title="Z" onClick={() => zoom.current.take("z")}>{t("pixels")}</button>
           {desk.summary!.can_write && <button title="F" onClick={() => desk.open({ kind: "file", row })}>{t("theFile")}</button>}
-          <button onClick={() => desk.close()}>{t("close")}</button>
+          <button title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
         </div>
       </div>
       {why && <WhyHere desk={desk} row={row} />}
