@@ -87,7 +87,7 @@ def _grow(album: Path, found: Path) -> None:
     registry = load_registry(project)
     tables, draw = registry.tables, numpy_generator("photographs that are repeated")
     known, features = features_of(found, sorted(tables.members)).of(sorted(tables.members))
-    fresh = [file.content_hash for file in intake.used if file.content_hash not in tables.images]
+    fresh = [file.key for file in intake.used if file.key not in tables.images]
     intake.close()
     chosen = draw.integers(len(known), size=len(fresh))
     noise = torch.from_numpy(draw.normal(size=(len(fresh), features.shape[1]))).float()

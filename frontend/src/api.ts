@@ -138,13 +138,7 @@ export async function getColumns(): Promise<Columns> {
 }
 
 /** Takes small pictures as they come, in the order of the rows; an empty one is of a photograph that has none. */
-export async function getPictures(
-  generation: string,
-  side: number,
-  rows: number[],
-  signal: AbortSignal,
-  take: (row: number, content: Blob) => void,
-): Promise<void> {
+export async function getPictures(generation: string, side: number, rows: number[], signal: AbortSignal, take: (row: number, content: Blob) => void): Promise<void> {
   const answer = await asked(`pictures/${generation}/${side}?rows=${rows.join()}`, { signal });
   const reader = answer.body!.getReader();
   let held = new Uint8Array();

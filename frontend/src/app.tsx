@@ -1,9 +1,10 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
+import { ComponentType } from "preact";
 import { home, NOWHERE } from "./api";
 import { goToArea } from "./areas";
 import { Approve, Check } from "./check";
 import { Changed } from "./changed";
-import { Desk, Order } from "./desk";
+import { Desk, Order, Place, Screen } from "./desk";
 import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
 import { Grow } from "./grow";
@@ -13,25 +14,18 @@ import { PhotoMap } from "./map";
 import { Quick, Same } from "./quick";
 import { t, Words } from "./texts";
 
+const SHOWN: Record<Screen, ComponentType<{ desk: Desk }>> = { groups: Groups, desk: Quick, approve: Approve, check: Check, same: Same, map: PhotoMap, changed: Changed, folders: Folders, skipped: LeftOut };
+
 export function App({ desk }: { desk: Desk }) {
   if (!desk.summary || desk.over) return <p class="empty">{desk.lost ? desk.lostText : t("loading")}</p>;
   const Main = desk.isInside ? "div" : "main"; // of which a page has one
-  const inGrid = desk.isGrid;
+  const Shown = desk.isGrid ? null : SHOWN[desk.place as Screen];
   return (
     <>
       <Bar desk={desk} />
-      <Main class={`main${inGrid ? " beside" : ""}`}>
-        {inGrid && <GroupList desk={desk} />}
-        {desk.place === "groups" && <Groups desk={desk} />}
-        {desk.place === "desk" && <Quick desk={desk} />}
-        {desk.place === "approve" && <Approve key={desk.group} desk={desk} />}
-        {desk.place === "check" && <Check desk={desk} />}
-        {desk.place === "same" && <Same desk={desk} />}
-        {desk.place === "map" && <PhotoMap desk={desk} />}
-        {desk.place === "changed" && <Changed desk={desk} />}
-        {desk.place === "folders" && <Folders desk={desk} />}
-        {desk.place === "skipped" && <LeftOut desk={desk} />}
-        {inGrid && (
+      <Main class={`main${Shown ? "" : " beside"}`}>
+        {!Shown && <GroupList desk={desk} />}
+        {Shown ? <Shown key={desk.group} desk={desk} /> : (
           <section class="photos">
             <Head desk={desk} />
             <Grid desk={desk} />
@@ -77,12 +71,8 @@ function Bar({ desk }: { desk: Desk }) {
       <button class={desk.place === "map" ? "here" : ""} onClick={() => desk.go("map")}>{t("map")}</button>
       {desk.counts.open > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
       {desk.counts.open > 0 && <button class={desk.place === "check" ? "here" : ""} onClick={() => desk.go("check")}>{t("check")}</button>}
-      <button disabled={!undo} title={undo ? t("undoWhat", { cause: desk.cause(undo) }) : t("undo")} onClick={() => void desk.back()}>
-        {t("undo")}
-      </button>
-      <button disabled={!redo} title={redo ? t("redoWhat", { cause: desk.cause(redo) }) : t("redo")} onClick={() => void desk.back(true)}>
-        {t("redo")}
-      </button>
+      <button disabled={!undo} title={undo ? desk.cause(undo) : ""} onClick={() => void desk.back()}>{t("undo")}</button>
+      <button disabled={!redo} title={redo ? desk.cause(redo) : ""} onClick={() => void desk.back(true)}>{t("redo")}</button>
       {can_write && <button class="wide" onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>}
       <button class="help" aria-label={t("help")} title={`${t("help")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
       {desk.isInside && window === top && <a class="button wide" href={home()} target="_blank" rel="noopener">{t("ownWindow")}</a>}
@@ -90,7 +80,9 @@ function Bar({ desk }: { desk: Desk }) {
   );
 }
 
-const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "byDate"], ["late", "byDateLate"]]; // prettier-ignore
+const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "oldestFirst"], ["late", "newestFirst"]]; // prettier-ignore
+
+const HOW: Partial<Record<Place, Words>> = { rare: "rareHow", aside: "asideHow", away: "awayHow" };
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {
@@ -111,30 +103,28 @@ function Head({ desk }: { desk: Desk }) {
         <span class="space" />
         {group && <button disabled={!isOpen} onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
         {group && <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>}
-        {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
+        {group && group.size > 1 && <button onClick={() => void desk.edit({ do: "split", group: group.id }, "split")}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
-        {group && group.standing !== "known" && <button onClick={() => void desk.setAside([], group.id)}>{t("asideDo")}</button>}
-        {desk.place === "rare" && <small>{t("rareHow")}</small>}
-        {desk.place === "aside" && <small>{t("asideHow")}</small>}
-        {desk.place === "away" && <small>{t("awayHow")}</small>}
-        {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.forget()}>{t("forgetDo")}</button>}
-        <button onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
+        {group && group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", group: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
+        {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.edit({ do: "forget" }, "forgotten", { n: desk.counts.away })}>{t("forgetDo")}</button>}
+        <button disabled={!desk.shown.length} onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
+        {group && group.near.length > 0 && (
+          <span class="row near">
+            <small>{t("resembles")}</small>
+            {group.near.slice(0, 4).map((id) => {
+              const other = desk.byId.get(id);
+              return other && <Offer key={id} desk={desk} group={other} title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })} />;
+            })}
+          </span>
+        )}
         {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS.filter(([each]) => desk.summary!.can_write || !["date", "late"].includes(each))} take={(each) => ((desk.order = each), desk.show())} />}
         <span class="sizes">
           <button aria-label={t("smaller")} onClick={() => desk.resize(1 / 1.3)}>−</button>
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
         </span>
       </div>
+      {HOW[desk.place] && <p class="none">{t(HOW[desk.place]!)}</p>}
       {desk.place === "alike" && <Grow key={location.hash} desk={desk} />}
-      {group && group.near.length > 0 && (
-        <div class="row near">
-          <small>{t("resembles")}</small>
-          {group.near.slice(0, 4).map((id) => {
-            const other = desk.byId.get(id);
-            return other && <Offer key={id} desk={desk} group={other} title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })} />;
-          })}
-        </div>
-      )}
       <Strip desk={desk} />
     </div>
   );
@@ -180,7 +170,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     "ctrl a": () => desk.selectAll(),
     ...Object.fromEntries(ACTIONS.map(([each, , act]) => [each, () => void act(desk, rows)])),
     "shift l": () => desk.go("alike", rows.join(), desk.columns.group[rows[0]] < 0 ? {} : { in: String(desk.columns.group[rows[0]]) }),
-    ".": () => void desk.again(),
+    ".": () => desk.lastMove !== null && void desk.move(rows, desk.lastMove),
     ...(desk.summary.can_write && { f: () => desk.open({ kind: "file", row: rows[0] }) }),
   };
   const anywhere: Record<string, () => void> = {

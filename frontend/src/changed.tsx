@@ -30,17 +30,14 @@ export function Changed({ desk }: { desk: Desk }) {
 }
 
 function Groups({ desk, heading, sizes }: { desk: Desk; heading: Words; sizes: [number, number, number][] }) {
-  const listed = sizes.flatMap(([id, before, after]) => {
-    const group = desk.byId.get(id);
-    return group ? [{ group, before, after }] : [];
-  });
+  const listed = sizes.filter(([id]) => desk.byId.has(id));
   if (!listed.length) return null;
   return (
     <section>
       <h3>{t(heading)} <small>{listed.length}</small></h3>
       <div class="row">
-        {listed.map(({ group, before, after }) => (
-          <Offer key={group.id} desk={desk} group={group} most={3} note={before ? t("sizes", { before, after }) : group.size} onClick={() => desk.go("group", group.id)} />
+        {listed.map(([id, before, after]) => (
+          <Offer key={id} desk={desk} group={desk.byId.get(id)!} most={3} note={before ? t("sizes", { before, after }) : desk.byId.get(id)!.size} onClick={() => desk.go("group", id)} />
         ))}
       </div>
     </section>

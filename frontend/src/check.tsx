@@ -30,7 +30,7 @@ export function Approve({ desk }: { desk: Desk }) {
     const approved = rows.slice(0, from).filter(isThere);
     if (!approved.length) return next();
     desk.pace.approved += approved.length;
-    void desk.approve(approved, seen.current.filter(isThere), pace(desk)).then((done) => {
+    void desk.edit({ do: "confirm", rows: approved, seen: seen.current.filter(isThere) }, "approved", { hourly: pace(desk), name: group.name }).then((done) => {
       if (done) return next();
       desk.pace.approved -= approved.length;
       desk.go("group", desk.group);
@@ -42,15 +42,12 @@ export function Approve({ desk }: { desk: Desk }) {
     if (later) desk.go("approve", later.id, {}, true); // Back would only lead here again
     else desk.go("groups", "", {}, true);
   };
+  desk.pace.began ||= Date.now();
   const right = () => {
-    desk.pace.began ||= Date.now();
     seen.current.push(...page);
     setFound({ from: end, to, pages: pages * 2, isBad });
   };
-  const wrong = () => {
-    desk.pace.began ||= Date.now();
-    setFound({ from, to: end, pages, isBad: true });
-  };
+  const wrong = () => setFound({ from, to: end, pages, isBad: true });
   const stop = () => setFound({ from, to: from, pages, isBad });
   const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), stop]];
   if (isDone) return <p class="empty">{t("loading")}</p>;
@@ -124,7 +121,7 @@ export function Check({ desk }: { desk: Desk }) {
     setPicked(isOff ? picked.filter((other) => other !== each) : [...picked.filter((other) => !run.includes(other)), ...run]);
   };
   const take = async () => {
-    if (!rows.length || (await desk.sort(rows, rows.map((each) => (said.has(each) ? said.get(each)! : screen.group))))) ask();
+    if (!rows.length || (await desk.edit({ do: "sort", rows, to: rows.map((each) => (said.has(each) ? said.get(each)! : screen.group)) }, "sorted"))) ask();
   };
   const skip = () => {
     skipped.current = [...skipped.current, ...rows].slice(-MOST_SKIPPED);

@@ -1,9 +1,11 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, Right, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, Right, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-const PLACES = ["groups", "group", "unsure", "new", "none", "all", "found", "alike", "desk", "approve", "check", "same", "map", "changed", "moved", "doubted", "away", "aside", "rare", "folders", "folder", "skipped"] as const;
+const SCREENS = ["groups", "desk", "approve", "check", "same", "map", "changed", "folders", "skipped"] as const; // that are no grid
+const PLACES = [...SCREENS, "group", "unsure", "new", "none", "all", "found", "alike", "moved", "doubted", "away", "aside", "rare", "folder"] as const;
+export type Screen = (typeof SCREENS)[number];
 export type Place = (typeof PLACES)[number];
 export type Order = "typical" | "unsure" | "file" | "date" | "late";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
@@ -12,11 +14,9 @@ export type Layer =
   | { kind: "large"; row: number; why: boolean }
   | { kind: "move"; rows: number[] }
   | { kind: "merge"; ids: number[] }
-  | { kind: "take" }
   | { kind: "dissolve"; id: number }
-  | { kind: "regroup" }
   | { kind: "file"; row: number }
-  | { kind: "keys" };
+  | { kind: "take" | "regroup" | "keys" };
 
 const NAMES_AT_ONCE = 500;
 const UNSURE_BELOW = 128;
@@ -57,7 +57,7 @@ export class Desk {
   lost = false;
   over = "";
   private lostWhy = "";
-  counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+  counts = this.tally();
   folders: Folder[] = [];
   right: Right | null = null;
   private rightAsked = 0; // how often
@@ -75,7 +75,7 @@ export class Desk {
   private fading = 0;
   sorting: number | null = null; // the photograph that is sorted now, until a person goes on; another window does not take it away
   private left: number[] = []; // photographs that a correction took away from here, the last one last
-  private lastMove: number | null = null;
+  lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
   private leaving = new AbortController();
   private at = location.hash; // what is shown
@@ -143,7 +143,7 @@ export class Desk {
       changed.rows.forEach((row, at) => ([group[row], sure[row], flags[row]] = [changed.group[at], changed.sure[at], changed.flags[at]]));
     } else this.columns = await getColumns();
     this.pictures ??= new Pictures(summary.generation, () => this.changed());
-    this.tally();
+    this.counts = this.tally();
     for (const group of summary.groups) if (!group.named) group.name = t("unnamedGroup", { id: String(group.id) });
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
@@ -154,22 +154,23 @@ export class Desk {
     this.go("groups");
   }
 
-  /** Counts what the places hold, once for every state. */
-  private tally(): void {
+  /** How many the places hold, once for every state. */
+  private tally() {
     const { group, flags } = this.columns;
-    this.counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+    const counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
     for (let row = 0; row < group.length; row++) {
       if (this.isAway(row)) {
-        this.counts.away++;
+        counts.away++;
         continue;
       }
-      this.counts.all++;
-      if (this.isOpen(row)) this.counts.open++;
-      if (group[row] === ASIDE) this.counts.aside++;
-      else if (group[row] === NOWHERE) this.counts.none++;
-      else if (this.isUnsure(row)) this.counts.unsure++;
-      if (flags[row] & NEWEST && group[row] !== ASIDE) this.counts.new++;
+      counts.all++;
+      if (this.isOpen(row)) counts.open++;
+      if (group[row] === ASIDE) counts.aside++;
+      else if (group[row] === NOWHERE) counts.none++;
+      else if (this.isUnsure(row)) counts.unsure++;
+      if (flags[row] & NEWEST && group[row] !== ASIDE) counts.new++;
     }
+    return counts;
   }
 
   picture(row: number, side: number): string {
@@ -358,7 +359,6 @@ export class Desk {
     [this.at, this.went, this.isLayered] = [hash, false, history.state === LAYERED];
     const isArrival = Boolean(this.shown.length || this.place !== place);
     this.place = place;
-    this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = this.sorting = null;
     this.reached = -1;
@@ -373,10 +373,10 @@ export class Desk {
     this.shown = [];
     this.focus = this.anchor = 0;
     if (isArrival) this.refocus = "first";
-    const [row, order] = kept ? (JSON.parse(kept) as [number, Order]) : [0, this.order];
+    const usual: Order = place === "unsure" || place === "desk" ? "unsure" : place === "group" ? "typical" : "file";
+    const [row, order] = kept ? (JSON.parse(kept) as [number, Order]) : [-1, usual];
     this.order = order;
     this.show();
-    if (!kept) return;
     this.focus = this.anchor = Math.max(0, this.shown.indexOf(row));
   }
 
@@ -452,7 +452,7 @@ export class Desk {
 
   /** Whether photographs stand beside each other. */
   get isGrid(): boolean {
-    return !["groups", "desk", "approve", "check", "same", "map", "changed", "folders", "skipped"].includes(this.place);
+    return !SCREENS.includes(this.place as Screen);
   }
 
   private openAfter(index: number): number | null {
@@ -460,7 +460,7 @@ export class Desk {
   }
 
   /** Goes on to the least sure one, or to one that was drawn: those that a person or an order chose tell nothing of the others. */
-  private sortNext(): void {
+  sortNext(): void {
     if (this.within !== null) return void (this.sorting = null); // until the next one is drawn
     if (!this.isBlind && this.sorting !== null) this.reached = this.shown.indexOf(this.sorting);
     const drawn = this.right?.row ?? null;
@@ -468,12 +468,6 @@ export class Desk {
     const next = this.openAfter(this.reached);
     this.isBlind = drawn !== null && this.isOpen(drawn) && !this.isBlind && (isTurn || next === null);
     this.sorting = this.isBlind ? drawn : next;
-  }
-
-  /** Leaves the photograph that is sorted as it is. */
-  skip(): void {
-    if (this.within === null) this.sortNext();
-    this.changed();
   }
 
   /** What an action is about: the photograph that is large, the selection, or the one that really has the focus. */
@@ -536,10 +530,12 @@ export class Desk {
     this.tell(error instanceof Refused ? error.message : this.lostText);
   }
 
-  /** Makes a correction, shown at once, and says what it did; what is refused is taken back. One of photographs ends their selection. */
-  private async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
+  /** Makes a correction, shown at once, and says what it did, by default of how many and with which group; what is refused is taken back. One of photographs ends their selection. */
+  async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
     if (this.summary!.locked) return this.tell(this.summary!.locked), false;
     const { rows = [] } = edit;
+    const named = this.groupName(edit.group ?? null); // before it is another one, or gone
+    const isLong = edit.do === "regroup";
     const isOfRows = edit.rows !== undefined;
     const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of
     const blind = this.place === "desk" && this.isBlind && rows.length === 1 && rows[0] === this.sorting;
@@ -547,8 +543,8 @@ export class Desk {
     const looked = isOfRows && !selected.size ? this.goOn(rows) : null;
     if (selected.size) this.selected = new Set();
     this.changed();
-    const slow = setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post<Answer>("edit", isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
+    const slow = isLong ? 0 : setTimeout(() => this.say("slow"), SLOW_MS);
+    const taken = post<Answer>(isLong ? "regroup" : "edit", isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -566,7 +562,7 @@ export class Desk {
     this.edits++;
     if (looked !== null) this.left.push(looked);
     this.settle();
-    if (said) this.say(said, values);
+    if (said) this.say(said, { n: rows.length, name: named, ...values });
     return true;
   }
 
@@ -612,11 +608,7 @@ export class Desk {
 
   async move(rows: number[], group: number | null): Promise<void> {
     this.lastMove = group;
-    await this.edit({ do: "move", rows, group }, group === null ? "movedOut" : "moved", { n: rows.length, name: this.groupName(group) });
-  }
-
-  async again(): Promise<void> {
-    if (this.lastMove !== null && this.rows.length) await this.move(this.rows, this.lastMove);
+    await this.edit({ do: "move", rows, group }, group === null ? "movedOut" : "moved");
   }
 
   async gather(rows: number[], name?: string): Promise<void> {
@@ -629,24 +621,8 @@ export class Desk {
 
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
-    if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
+    if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed");
     else this.say("whyNone");
-  }
-
-  /** Puts each of these into the group at its place, all in one step. */
-  sort(rows: number[], to: (number | null)[]): Promise<boolean> {
-    return this.edit({ do: "sort", rows, to }, "sorted", { n: rows.length });
-  }
-
-  /** Says that all of these are right, of which a person has looked at some. */
-  approve(rows: number[], seen: number[], hourly: string): Promise<boolean> {
-    return this.edit({ do: "confirm", rows, seen }, "approved", { n: rows.length, hourly, name: this.groupName(this.group) });
-  }
-
-  /** Says whether two photographs are of one group: the first comes to the second, or away from it. */
-  answer({ first, second, group }: Question, same: boolean): Promise<boolean> {
-    const said = same ? "answeredSame" : "answeredDifferent";
-    return this.edit({ do: "answer", rows: [first, second], same }, said, { name: this.groupName(group) });
   }
 
   /** Gives a group a name; one that another group has asks whether the two are one. */
@@ -660,6 +636,14 @@ export class Desk {
       return;
     }
     await this.edit({ do: "rename", group: id, name }, "renamed", { name });
+  }
+
+  /** Groups whose names hold what is typed: the one that is called so, then those that are near, then the larger. */
+  called(typed: string, near: number[] = []): Group[] {
+    const words = typed.trim().toLocaleLowerCase();
+    const exact = this.sameName(typed);
+    const far = (each: Group) => (each === exact ? -1 : near.includes(each.id) ? near.indexOf(each.id) : 1000 - each.size / 1e6);
+    return this.summary!.groups.filter((each) => each.name.toLocaleLowerCase().includes(words)).sort((a, b) => far(a) - far(b));
   }
 
   sameName(name: string): Group | undefined {
@@ -682,40 +666,13 @@ export class Desk {
     const kept = ids.find((id) => this.byId.has(id));
     this.say("merged", { n: ids.length, name: this.groupName(kept ?? null) });
     if (this.place === "group" && kept !== undefined && kept !== this.group) this.go("group", kept);
-    this.changed();
-  }
-
-  async split(id: number): Promise<void> {
-    await this.edit({ do: "split", group: id }, "split", { name: this.groupName(id) });
-  }
-
-  async dissolve(id: number, nearest: boolean): Promise<void> {
-    await this.edit({ do: "dissolve", group: id, nearest }, nearest ? "dissolved" : "dissolvedToNone", { name: this.groupName(id) });
   }
 
   /** Makes fewer or more groups; what was named or corrected stays. */
   async regroup(count: number): Promise<void> {
-    const taken = post<Answer>("regroup", { count }).then((answer) => this.take(answer));
-    this.editing = taken.catch(() => undefined);
-    try {
-      await taken;
-      this.edits++;
-      this.say("regrouped", { n: this.summary!.groups.length });
-    } catch (error) {
-      this.fail(error);
-    }
+    if (!(await this.edit({ do: "regroup", count }))) return;
+    this.say("regrouped", { n: this.summary!.groups.length });
     this.show();
-  }
-
-  /** Says that photographs are nothing to find, or all of a group, which then draws what is like them. */
-  async setAside(rows: number[], group: number | null = null): Promise<void> {
-    if (group === null) await this.edit({ do: "set_images_aside", rows }, "setAside", { n: rows.length });
-    else await this.edit({ do: "set_aside", group }, "setGroupAside", { name: this.groupName(group) });
-  }
-
-  /** Forgets the photographs that are not where they were. */
-  async forget(): Promise<void> {
-    await this.edit({ do: "forget" }, "forgotten", { n: this.counts.away });
   }
 
   async back(forward = false): Promise<void> {

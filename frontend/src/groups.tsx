@@ -7,9 +7,11 @@ import { Desk, Filter, GroupOrder } from "./desk";
 import { RightLine } from "./right";
 import { t, Words } from "./texts";
 
-/** Lets photographs, or other groups, be dropped on a group. */
-function dropsOn(desk: Desk, id: number | null) {
+/** Lets photographs, or other groups, be dropped on a group, and a group be dragged. */
+function drags(desk: Desk, id: number | null) {
   return {
+    draggable: id !== null,
+    onDragStart: (event: DragEvent) => event.dataTransfer!.setData("application/x-promptccd", String(id)),
     onDragOver: (event: DragEvent) => {
       if (event.dataTransfer!.types.includes("application/x-promptccd")) event.preventDefault();
     },
@@ -21,11 +23,6 @@ function dropsOn(desk: Desk, id: number | null) {
     },
   };
 }
-
-const dragged = (id: number) => ({
-  draggable: true,
-  onDragStart: (event: DragEvent) => event.dataTransfer!.setData("application/x-promptccd", String(id)),
-});
 
 /** A few pictures of a group. */
 export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Pick<Group, "cover">; most?: number }) {
@@ -94,12 +91,7 @@ function NameField({ desk, group }: { desk: Desk; group: Group }) {
       desk.changed();
     }
   };
-  const words = typed.trim().toLocaleLowerCase();
-  const close = (id: number) => (group.near.includes(id) ? group.near.indexOf(id) : 99);
-  const offered = desk.summary!.groups
-    .filter((each) => each.named && each.id !== group.id && each.name.toLocaleLowerCase().includes(words))
-    .sort((a, b) => close(a.id) - close(b.id))
-    .slice(0, 4);
+  const offered = desk.called(typed, group.near).filter((each) => each.named && each.id !== group.id).slice(0, 4);
   return (
     <span class="naming">
       <input ref={field} value={typed} dir="auto" maxLength={100} placeholder={t("nameIt")} aria-label={t("nameOf")} onInput={(event) => setTyped(event.currentTarget.value)} onKeyDown={onKeyDown} onBlur={leave} />
@@ -112,18 +104,8 @@ function NameField({ desk, group }: { desk: Desk; group: Group }) {
   );
 }
 
-function Standing({ desk, group }: { desk: Desk; group: Group }) {
-  return (
-    <small class="facts">
-      {t("photos", { n: group.size })}
-      {desk.hasKnown && <> · <span class={`standing ${group.standing}`}>{t(group.standing)}</span></>}
-      {group.unsure > 0 && <> · {t("countUnsure", { n: group.unsure })}</>}
-    </small>
-  );
-}
-
-const GROUP_ORDERS: [GroupOrder, Words][] = [["size", "size"], ["unsure", "unsureFirst"], ["name", "name"], ["id", "id"]]; // prettier-ignore
-const FILTERS: [Filter, Words][] = [["any", "any"], ["unnamed", "unnamed"], ["new", "onlyNew"], ["known", "onlyKnown"]]; // prettier-ignore
+const GROUP_ORDERS: [GroupOrder, Words][] = [["size", "size"], ["unsure", "unsureFirst"], ["name", "name"], ["id", "newestFirst"]]; // prettier-ignore
+const FILTERS: [Filter, Words][] = [["any", "any"], ["unnamed", "unnamed"], ["new", "new"], ["known", "onlyKnown"]]; // prettier-ignore
 
 /** A choice of one of a few, with its words beside it. */
 export function Choice<T extends string>({ label, value, values, take }: { label: string; value: T; values: [T, Words][]; take: (value: T) => void }) {
@@ -157,7 +139,7 @@ export function Groups({ desk }: { desk: Desk }) {
   };
   return (
     <div class="scroll overview">
-      <div class="tools" data-area="tools">
+      <div class="row tools" data-area="tools">
         <Places desk={desk} />
         {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
         {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
@@ -173,7 +155,7 @@ export function Groups({ desk }: { desk: Desk }) {
       <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")} data-area="main" ref={cards} onKeyDown={onArrow}>
         {groups.map((group) => (
-          <li key={group.id} class={`card${desk.chosen.has(group.id) ? " picked" : ""}`} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
+          <li key={group.id} class={`card${desk.chosen.has(group.id) ? " picked" : ""}`} {...drags(desk, group.id)}>
             <button
               class="open stop"
               tabIndex={group.id === stop ? 0 : -1}
@@ -188,7 +170,11 @@ export function Groups({ desk }: { desk: Desk }) {
             </button>
             <button class="box" role="checkbox" tabIndex={-1} aria-checked={desk.chosen.has(group.id)} aria-label={t("selectGroup", { name: group.name })} onClick={() => desk.choose(group.id)} />
             <Name desk={desk} group={group} tabIndex={-1} />
-            <Standing desk={desk} group={group} />
+            <small class="facts">
+              {t("photos", { n: group.size })}
+              {desk.hasKnown && <> · <span class={`standing ${group.standing}`}>{t(group.standing)}</span></>}
+              {group.unsure > 0 && <> · {t("countUnsure", { n: group.unsure })}</>}
+            </small>
           </li>
         ))}
       </ul>
@@ -198,10 +184,7 @@ export function Groups({ desk }: { desk: Desk }) {
 
 /** Pairs of groups that may be one; to name both tells them apart. */
 function Alike({ desk }: { desk: Desk }) {
-  const pairs = desk.summary!.alike.flatMap(([first, second]) => {
-    const [one, other] = [desk.byId.get(first), desk.byId.get(second)];
-    return one && other ? [[one, other]] : [];
-  });
+  const pairs = desk.summary!.alike.map((pair) => pair.flatMap((id) => desk.byId.get(id) ?? [])).filter((pair) => pair.length > 1);
   if (!pairs.length) return null;
   return (
     <div class="row alike" title={t("alikeHow")}>
@@ -229,7 +212,7 @@ function Places({ desk }: { desk: Desk }) {
         const n = desk.counts[place];
         if (!n || (place === "new" && !desk.summary!.stage)) return null;
         return (
-          <button key={place} class={`place${desk.place === place ? " here" : ""}`} onClick={() => desk.go(place)} {...(place === "none" ? dropsOn(desk, null) : {})}>
+          <button key={place} class={`place${desk.place === place ? " here" : ""}`} onClick={() => desk.go(place)} {...(place === "none" && drags(desk, null))}>
             {t(`${place}Photos`)} <small>{n}</small>
           </button>
         );
@@ -256,7 +239,7 @@ export function GroupList({ desk }: { desk: Desk }) {
         {desk.groups.map((group) => {
           const isHere = desk.place === "group" && desk.group === group.id;
           return (
-            <li key={group.id} ref={isHere ? here : undefined} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
+            <li key={group.id} ref={isHere ? here : undefined} {...drags(desk, group.id)}>
               <Offer desk={desk} group={group} note={group.size} class={isHere ? "here stop" : "stop"} tabIndex={group.id === stop ? 0 : -1} onFocus={() => group.id !== stop && ((desk.card = group.id), desk.changed())} aria-current={isHere} onClick={() => desk.go("group", group.id)} />
             </li>
           );

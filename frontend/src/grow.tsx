@@ -29,7 +29,7 @@ export function Grow({ desk }: { desk: Desk }) {
         <input type="range" min="0" max="1" step={STEP} value={least} aria-label={t("growLeast")} onInput={(event) => choose(Number(event.currentTarget.value))} />
       </label>
       {group >= 0 && (
-        <label>
+        <label class="choice">
           <input type="checkbox" checked={Boolean(home)} onChange={() => again({ in: home ? "" : String(group) })} /> {t("growIn", { name: desk.groupName(Number(home || group)) })}
         </label>
       )}

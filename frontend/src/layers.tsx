@@ -1,5 +1,5 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
-import { ComponentChildren, CSSProperties } from "preact";
+import { ComponentChildren, ComponentType, CSSProperties } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About, address, get, Group, post, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
@@ -35,16 +35,11 @@ export function Sheet({ desk, name, label, title = label, act, children }: { des
 }
 
 export function Top({ desk }: { desk: Desk }) {
-  const top = desk.top;
+  const { top } = desk;
   if (!top) return null;
-  const key = `${desk.layers.length} ${top.kind}`;
-  if (top.kind === "large") return <Large key={key} desk={desk} layer={top} />;
-  if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
-  if (top.kind === "dissolve") return <DissolveSheet key={key} desk={desk} id={top.id} />;
-  if (top.kind === "file") return <FileSheet key={key} desk={desk} row={top.row} />;
-  if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
-  const Plain = { take: TakeSheet, regroup: RegroupSheet, keys: HelpSheet }[top.kind];
-  return <Plain key={key} desk={desk} />;
+  const all = { large: Large, move: MoveSheet, dissolve: DissolveSheet, file: FileSheet, merge: MergeSheet, take: TakeSheet, regroup: RegroupSheet, keys: HelpSheet };
+  const Shown = all[top.kind] as ComponentType<{ desk: Desk } & Layer>;
+  return <Shown key={`${desk.layers.length} ${top.kind}`} desk={desk} {...top} />;
 }
 
 /** The keys, and what found the groups. */
@@ -81,8 +76,7 @@ export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?
   return <img class="photo" data-row={row} src={src ?? desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} style={style} draggable={!src} />;
 }
 
-function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "large" }> }) {
-  const { row } = layer;
+function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
   const index = desk.shown.indexOf(row);
   const touched = useRef(0);
   const zoom = useRef<ZoomKeys>({ isNear: false, take: () => false });
@@ -114,10 +108,10 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
           <Actions desk={desk} />
           <button title="Z" onClick={() => zoom.current.take("z")}>{t("pixels")}</button>
           {desk.summary!.can_write && <button title="F" onClick={() => desk.open({ kind: "file", row })}>{t("theFile")}</button>}
-          <button onClick={() => desk.close()}>{t("close")}</button>
+          <button title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
         </div>
       </div>
-      {layer.why && <WhyHere desk={desk} row={row} />}
+      {why && <WhyHere desk={desk} row={row} />}
     </Sheet>
   );
 }
@@ -127,7 +121,7 @@ export const ACTIONS: [string, Words, (desk: Desk, rows: number[]) => unknown][]
   ["m", "moveTo", (desk, rows) => desk.open({ kind: "move", rows })],
   ["g", "newGroup", (desk, rows) => desk.gather(rows)],
   ["b", "belongs", (desk, rows) => desk.confirm(rows)],
-  ["x", "asideDo", (desk, rows) => desk.setAside(rows)],
+  ["x", "asideDo", (desk, rows) => desk.edit({ do: "set_images_aside", rows }, "setAside")],
   ["Delete", "takeOut", (desk, rows) => desk.move(rows, null)],
   ["w", "why", (desk) => showWhy(desk)],
   ["l", "alikeDo", (desk, rows) => desk.go("alike", rows.join())],
@@ -193,16 +187,12 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
   const [typed, setTyped] = useState("");
   const [at, setAt] = useState(0);
   const list = useRef<HTMLDivElement>(null);
-  const words = typed.trim().toLocaleLowerCase();
-  const near = desk.byId.get(desk.columns.group[rows[0]])?.near ?? [];
-  const far = (group: Group) => (near.includes(group.id) ? near.indexOf(group.id) : 1000 - group.size / 1e6);
+  const words = typed.trim();
   const exact = desk.sameName(typed);
-  const offered = desk.summary!.groups
-    .filter((each) => each.name.toLocaleLowerCase().includes(words) && !(desk.place === "group" && each.id === desk.group))
-    .sort((a, b) => Number(b === exact) - Number(a === exact) || far(a) - far(b));
+  const offered = desk.called(typed, desk.byId.get(desk.columns.group[rows[0]])?.near).filter((each) => desk.place !== "group" || each.id !== desk.group);
   const take = (id: number | null) => {
     desk.close();
-    void (id === null ? desk.gather(rows, typed.trim()) : desk.move(rows, id));
+    void (id === null ? desk.gather(rows, words) : desk.move(rows, id));
   };
   const option = (index: number) =>
     ({ id: `target-${index}`, role: "option", tabIndex: -1, "aria-selected": index === at, class: `offer${index === at ? " here" : ""}` }) as const;
@@ -225,7 +215,7 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
         {offered.map((group, index) => <Offer key={group.id} desk={desk} group={group} note={group.size} {...option(index)} onClick={() => take(group.id)} />)}
         {words && !exact && (
           <button {...option(offered.length)} onClick={() => take(null)}>
-            {t("newNamed", { name: typed.trim() })}
+            {t("newNamed", { name: words })}
           </button>
         )}
       </div>

@@ -57,12 +57,8 @@ class DeskElement extends HTMLElement {
     this.desk?.leave();
     this.desk = desk;
     desk.changed();
-    desk.start().then(
-      () => {
-        if (!isInside) document.title = desk.summary!.title;
-      },
-      (error: unknown) => desk.lose(error),
-    );
+    const name = () => void (isInside || (document.title = desk.summary!.title));
+    desk.start().then(name, (error: unknown) => desk.lose(error));
   }
 
   /** Within another page only keys that nothing else there has. */

@@ -14,10 +14,7 @@ const SIGN = 40; // side of the picture that stands for a group
 
 interface View { x: number; y: number; scale: number }
 
-interface Mark {
-  canvas: HTMLCanvasElement;
-  colour: number; // its bytes in the order of a picture's
-}
+interface Mark { canvas: HTMLCanvasElement; colour: number } // its bytes in the order of a picture's
 
 /** The mark of a group: colour and shape, so that colour is never alone. */
 function mark(id: number): Mark {

@@ -56,7 +56,7 @@ export function Quick({ desk }: { desk: Desk }) {
   if (row === null) return <p class="empty">{desk.within !== null && desk.right?.row !== null ? t("loading") : t("deskDone")} <RightLine desk={desk} /></p>;
   const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
   const acts: Act[] = [["n", t("newGroup"), () => desk.gather([row])], ["0", t("noGroup"), () => desk.move([row], null)]];
-  if (desk.within === null) acts.push(["s", t("skip"), () => desk.skip()]);
+  if (desk.within === null) acts.push(["s", t("skip"), () => (desk.sortNext(), desk.changed())]);
   const choose = (key: string) => {
     const target = offered[key === "Enter" ? 0 : Number(key) - 1];
     return target && (() => void desk.move([row], target.id));
@@ -99,7 +99,7 @@ export function Same({ desk }: { desk: Desk }) {
   const next = async (same?: boolean) => {
     if (!question || busy.current) return;
     busy.current = true;
-    const done = same === undefined || (await desk.answer(question, same));
+    const done = same === undefined || (await desk.edit({ do: "answer", rows: [question.first, question.second], same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
     seen.current.push(`${question.first}-${question.second}`);
     if (!done || left.length === 1) await ask();
     else setLeft(left.slice(1));

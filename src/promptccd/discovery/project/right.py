@@ -5,6 +5,7 @@ ones among these only falls by those that are found, which are counted; so every
 how many are left.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -127,10 +128,7 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
         within: the one category that they are in; what was drawn from all says nothing then.
     """
     looks, images, kept = registry.looks, registry.images, set(keys)
-    left: dict[int, int] = {}
-    for key in kept:
-        if key not in looks:
-            left[images[key]] = left.get(images[key], 0) + 1
+    left = Counter(map(images.__getitem__, kept.difference(looks)))
     looked = len(kept) - sum(left.values())
     rows: dict[int, list[tuple[bool, float, float, int]]] = {stage: [] for stage in left}
     found, drawn, wrong = dict[int, int](), 0, 0

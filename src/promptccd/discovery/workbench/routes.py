@@ -109,14 +109,11 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
 
     async def regroup(request: Request) -> Response:
         """Make so many groups, which takes a while."""
-        count = (await _sent(request)).get("count")
-        if type(count) is not int:
-            raise RegistryError(f"Expected count, a number of groups, got {str(count)[:40]!r}.")
-        return _json(await run_in_threadpool(bench.regrouped, count))
+        return _json(await run_in_threadpool(bench.regrouped, _number(await _sent(request), "count")))
 
     async def show_in_folder(request: Request) -> Response:
         asked = await _sent(request)
-        row = asked["row"] if type(asked.get("row")) is int else -1
+        row = _number(asked, "row")
         bench.keys_of([row], str(asked.get("generation")))
         return _json(await run_in_threadpool(photo_files.show_in_folder, bench, row))
 
@@ -164,7 +161,7 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
             raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
 
         def act() -> LogEntry:
-            within = None if asked.get("within") is None else _group({"group": asked["within"]})
+            within = None if asked.get("within") is None else _number(asked, "within")
             with bench.blind(within) if asked.get("blind") is True else nullcontext():
                 return CORRECTIONS[do](bench, asked)
 
@@ -333,7 +330,7 @@ def _images(bench: ProjectView, asked: Asked) -> list[str]:
 
 
 def _move(bench: ProjectView, asked: Asked) -> LogEntry:
-    return bench.move(_images(bench, asked), None if asked.get("group") is None else _group(asked))
+    return bench.move(_images(bench, asked), None if asked.get("group") is None else _number(asked, "group"))
 
 
 def _confirm(bench: ProjectView, asked: Asked) -> LogEntry:
@@ -345,7 +342,7 @@ def _sort(bench: ProjectView, asked: Asked) -> LogEntry:
     images, to = _images(bench, asked), asked.get("to")
     if not isinstance(to, list) or len(to) != len(images):
         raise RegistryError("Expected to, a list of the number of a group, or null, for each of the rows.")
-    return bench.sort(images, [None if each is None else _group({"group": each}) for each in to])
+    return bench.sort(images, [None if each is None else _number({"group": each}, "group") for each in to])
 
 
 def _answer(bench: ProjectView, asked: Asked) -> LogEntry:
@@ -355,18 +352,18 @@ def _answer(bench: ProjectView, asked: Asked) -> LogEntry:
     return bench.answer(images[0], images[1], same=is_same)
 
 
-def _group(asked: Asked) -> int:
-    group = asked.get("group")
-    if type(group) is not int:
-        raise RegistryError(f"Expected group, the number of a group, got {str(group)[:40]!r}.")
-    return group
+def _number(asked: Asked, name: str) -> int:
+    number = asked.get(name)
+    if type(number) is not int:
+        raise RegistryError(f"Expected {name}, a whole number, got {str(number)[:40]!r}.")
+    return number
 
 
 def _groups(asked: Asked) -> list[int]:
     groups = asked.get("groups")
     if not isinstance(groups, list):
         raise RegistryError("Expected groups, a list of their numbers.")
-    return [_group({"group": each}) for each in groups]
+    return [_number({"group": each}, "group") for each in groups]
 
 
 def _name(asked: Asked) -> str | None:
@@ -376,28 +373,23 @@ def _name(asked: Asked) -> str | None:
     return name
 
 
-def _number(asked: Asked) -> int:
-    """The entry that a window has shown, which alone it takes back or does again."""
-    number = asked.get("number")
-    return number if type(number) is int else -1
-
-
 CORRECTIONS: dict[str, Callable[[ProjectView, Asked], LogEntry]] = {
-    "rename": lambda bench, asked: bench.rename(_group(asked), _name(asked) or ""),
+    "rename": lambda bench, asked: bench.rename(_number(asked, "group"), _name(asked) or ""),
     "merge": lambda bench, asked: bench.merge(_groups(asked), _name(asked)),
     "move": _move,
     "sort": _sort,
     "gather": lambda bench, asked: bench.gather(_images(bench, asked), _name(asked)),
     "confirm": _confirm,
     "answer": _answer,
-    "split": lambda bench, asked: bench.split(_group(asked)),
-    "set_aside": lambda bench, asked: bench.set_aside(_group(asked)),
+    "split": lambda bench, asked: bench.split(_number(asked, "group")),
+    "set_aside": lambda bench, asked: bench.set_aside(_number(asked, "group")),
     "set_images_aside": lambda bench, asked: bench.set_images_aside(_images(bench, asked)),
-    "take_back": lambda bench, asked: bench.take_back(_group(asked)),
+    "take_back": lambda bench, asked: bench.take_back(_number(asked, "group")),
     "dissolve": lambda bench, asked: bench.dissolve(
-        _group(asked), to_nearest=asked.get("nearest") is not False
+        _number(asked, "group"), to_nearest=asked.get("nearest") is not False
     ),
     "forget": lambda bench, asked: bench.forget(),
-    "undo": lambda bench, asked: bench.undo(_number(asked)),
-    "redo": lambda bench, asked: bench.redo(_number(asked)),
+    # By the entry that a window has shown, which alone it takes back or does again.
+    "undo": lambda bench, asked: bench.undo(_number(asked, "number")),
+    "redo": lambda bench, asked: bench.redo(_number(asked, "number")),
 }
