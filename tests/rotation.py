@@ -90,8 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow-part",
         metavar="PART",
         choices=["commit", *map(str, range(1, PARTS + 1))],
-        help=f"of the tests that are not quick only this one of {PARTS} parts, those of every landing, and (with 'commit', "
-        "which takes the part whose turn it is) those that the last commit changed",
+        help=f"of the tests that are not quick only this one of {PARTS} parts, those of every landing, and (with "
+        "'commit', which takes the part whose turn it is) those that the last commit changed",
     )
 
 

@@ -88,7 +88,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_project_from_windows_is_opened_corrected_and_found_again(project, capsys):
     """Its record holds the paths of that computer; the photographs are not here, or elsewhere."""
     kept, there = project / "groups/.promptccd", PureWindowsPath("C:/Users/me/album")

@@ -13,7 +13,7 @@ from tests.browsing import driver
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_drives_a_browser_is_imported_for_those_who_ask() -> None:
     blocked = "import sys; sys.modules['playwright'] = sys.modules['axe_playwright_python'] = None\n"
     subprocess.run([sys.executable, "-c", blocked + "import tests.conftest"], cwd=ROOT, check=True)

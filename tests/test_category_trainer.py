@@ -165,7 +165,7 @@ def test_stages_one_by_one_and_the_command_after_them(
     assert main(["evaluate", str(run), "--dataset", str(image_folder), "--json"]) == 0
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_evaluation_without_the_data_says_where_it_could_come_from(
     bare: PromptCCDModel, trained_run: Path, tmp_path: Path, capsys
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_pat
     assert from_there.train().stages == []
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_does_not_go_together_is_refused(
     bare: PromptCCDModel, trained_run: Path, tmp_path: Path
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_whole_number_is_taken_where_a_fraction_may_stand(tmp_path: Path) -> N
             TrainingArguments(str(tmp_path), **{field: wrong})
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:
     options = {"images_per_class": 20, "cuts": [(0.8, 0.1, 0.5, 1), (0.5, 0.5, 1), (0.5, 1), (1,)], "seed": 7}
     model = GCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
@@ -292,7 +292,7 @@ def test_pushed_are_the_finished_stages(
     assert torch.equal(loaded.prototypes, PromptCCDModel.from_pretrained(run / "stage3").prototypes)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stop_asked_of_the_engine_itself(image_folder: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, tmp_path / "run"))
     recipe = replace(recipe, training=replace(recipe.training, save_minutes=1000))

@@ -194,7 +194,7 @@ def test_a_loader_whose_parent_was_killed_while_it_imported_ends(tmp_path):
             psutil.Process(loader).kill()
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_loader_that_ends_or_hangs_is_an_error_with_a_remedy(hangs):
     loader = DataLoader(Killed(hangs), batch_size=2, num_workers=1, timeout=2 if hangs else 60)

@@ -512,7 +512,7 @@ WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs
 
 
 @pytest.mark.slow
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
     found = {each: settled(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}

@@ -47,7 +47,7 @@ def test_predictions_are_compared_image_by_image() -> None:
     assert gpu_smoke.agreement(None, printed(1)) is None
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_case_is_read_where_it_is_done_and_ended_where_it_takes_too_long(tmp_path: Path) -> None:
     (tmp_path / "happy.json").write_text('{"name": "happy", "failed": {}, "seconds": {"train": 2.0}}')
     found = gpu_smoke.smoke(tmp_path, on_cpu=True, seconds=0.2, names=["happy", "promptccd"])
@@ -81,7 +81,7 @@ def test_a_part_is_measured_once_and_one_that_raises_stops_no_other(
         bench_gpu.main(["other", *words])
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_step_is_that_of_training_and_counts_its_arithmetic() -> None:
     step, model = gpu_steps.step_of("promptccd", "no", gpu_steps.SMALL, on_cpu=True)
     learning = [each for each in model.parameters() if each.requires_grad]

@@ -84,7 +84,7 @@ def test_a_second_computer_learns_which_one_writes(tmp_path):
     held.close()
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_whoever_asks_who_writes_stands_in_nobodys_way(tmp_path):
     ended = threading.Event()
 
@@ -259,7 +259,7 @@ def test_a_lease_that_another_computer_removes_meanwhile_is_none(without_locks, 
     assert owner_of(without_locks) == Owner("4711", "node7", "38")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_whoever_waits_for_long_says_for_whom(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     held = FolderLock(tmp_path)

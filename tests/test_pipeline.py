@@ -21,7 +21,7 @@ def stage(trained_run: Path) -> Path:
     return trained_run / "stage3"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Path, tmp_path: Path) -> None:
     pictures = [row["image"] for row in load_from_disk(str(image_folder)).select(range(7))]
     folder = tmp_path / "pictures"
@@ -70,7 +70,7 @@ def test_answers_beside_torchvision_are_those_without_it(trained_run: Path) -> N
     assert given(images) == discover(images)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("top_k", [2, 99])
 def test_predict_names_as_many_categories_as_the_pipeline(
     trained_run: Path, image_folder: Path, tmp_path: Path, top_k: int, capsys

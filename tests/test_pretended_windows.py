@@ -102,7 +102,7 @@ def windows(tmp_path: Path) -> Windows:
     return Windows(tmp_path)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_files_are_written_over_and_over_with_their_own_bytes(windows):
     windows.run(
         r"""
@@ -129,7 +129,7 @@ assert trusted(here / "stage0")
     assert refused(windows.place) == []
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_files_are_read_written_and_locked_where_they_are_told_to(windows):
     """Versions of the package exclude each other by the byte that they lock."""
     windows.run(
@@ -190,7 +190,7 @@ FolderLock(here).close()
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_nothing_is_opened_through_links_and_junctions_but_placeholders_are(windows):
     (windows.disk / "real").write_text("mine")
     (windows.disk / "folder").mkdir()
@@ -248,7 +248,7 @@ assert len(os.listdir("/proc/self/fd")) == opened
     assert (windows.disk / "real").read_bytes() == b"a\nne"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_name_is_taken_over_once_nobody_has_the_file_open(windows):
     windows.run(
         """
@@ -267,7 +267,7 @@ assert [each.name for each in here.iterdir()] == ["a"] and (here / "a").read_tex
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_is_denied_is_refused_at_once(windows):
     (windows.disk / "link").symlink_to(windows.disk / "whose")
     windows.run(
@@ -295,7 +295,7 @@ for source, target in (("b", "d"), ("a", "link"), ("none", "d")):
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_who_has_a_file_open_is_waited_for_whatever_windows_calls_it(windows):
     """It often says that access is denied; a look at the file itself tells the two apart."""
     windows.run(
@@ -321,7 +321,7 @@ assert (here / "d").is_dir() and len(tried) == 8 and clock.now > 0.11
     assert refused(windows.place) == []
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_read_only_photograph_is_copied_and_its_copy_can_go(windows):
     windows.run(
         """
@@ -462,7 +462,7 @@ pathlib.Path(__file__).with_name("server").write_text(f"{signal.getsignal(signal
 """
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("there", ["windows", "linux"])
 @pytest.mark.parametrize("how", ["stop", "kill", "leave"])
 def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows, tmp_path):
@@ -492,7 +492,7 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows
         assert not any(is_running(int(each)) for each in log.read_text().split())
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_process_that_ends_meanwhile_keeps_no_other_from_being_ended(windows):
     windows.run(
         """
@@ -507,7 +507,7 @@ assert left.wait(5) == -9
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_signals_of_windows_end_a_command(windows):
     windows.run(
         """
@@ -533,7 +533,7 @@ print(processes.reader_is_gone(broken, writing), processes.reader_is_gone(other,
     assert told == "True False False"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_system_without_locks_ends_in_a_sentence(tmp_path):
     code = (
         "import sys; sys.platform = 'emscripten'; sys.modules['fcntl'] = None; import promptccd_command; "
@@ -804,7 +804,7 @@ def test_a_sweep_is_stopped_saved_and_finished(windows):
     assert_only_known_refusals(windows)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_long_paths_are_refused_before_the_work_and_left_out_of_exports(windows):
     told = windows.run(
         """

@@ -44,7 +44,7 @@ def land(repository: Path, commits: int) -> None:
     run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [5, 2, 1, 10, 4]])
 def test_five_landings_in_a_row_run_every_part(repository: Path, sizes: list[int]) -> None:
     parts = set()
@@ -54,7 +54,7 @@ def test_five_landings_in_a_row_run_every_part(repository: Path, sizes: list[int
     assert parts == set(range(1, PARTS + 1))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_shallow_clone_draws_its_part_by_the_commit(repository: Path, tmp_path: Path) -> None:
     drawn = set()
     for number in range(8):
@@ -102,7 +102,7 @@ def test_one(number): ...
 def test_other(number): ...
 
 @pytest.mark.slow
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_life(): ...
 """
 

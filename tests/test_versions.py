@@ -27,7 +27,7 @@ def test_a_refusal_that_nobody_expects_fails_and_one_that_ended_too(monkeypatch)
     assert versions.beside("autogluon.multimodal")[0] == "FAILED"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(("code", "verdict"), [("assert True", "ok"), ("assert False", "FAILED")])
 def test_tests_run_on_what_was_laid_over(tmp_path, monkeypatch, code, verdict) -> None:
     file = tmp_path / "test_it.py"

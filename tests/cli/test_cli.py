@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     return code, out, err
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_split_shows_the_stages_and_trains_nothing(recipe: Path, tmp_path: Path, capsys) -> None:
     code, out, _ = run(capsys, "split", recipe, "--json")
     summary = json.loads(out)

@@ -45,7 +45,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, st
     return code, out, err
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> None:
     model = trained_run / "stage0"
     arguments = ("discover", model, album, "--out", tmp_path / "out")

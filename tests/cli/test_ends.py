@@ -470,7 +470,7 @@ def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Pa
     assert found["counts"] == json.loads(usual.out)["counts"]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.skipif(sys.platform == "win32", reason="keeps a folder that somebody is in")
 def test_a_folder_that_is_gone_is_told_before_the_work(pictures: Path, tmp_path: Path) -> None:
     (gone := tmp_path / "gone").mkdir()

@@ -59,7 +59,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_run_that_never_began_binds_nothing(photos, tiny_backbone, tmp_path, monkeypatch, capsys):
     """Offline, without a backbone; then with the one that comes along, and only what was trained binds."""
     monkeypatch.chdir(tmp_path)

@@ -67,7 +67,7 @@ def test_help_waits_for_no_numbers_and_no_pictures(words: str) -> None:
     assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL")) == "[]"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_no_help_waits_for_what_its_command_needs() -> None:
     from promptccd.cli.main import COMMANDS
 
@@ -91,7 +91,7 @@ def test_methods_are_called_in_help_what_they_call_themselves() -> None:
         assert all(getattr(METHODS[name], each) == value for each, value in vars(words).items())
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
     from promptccd.registry import load_registry, save_registry
 

@@ -45,7 +45,7 @@ def test_the_range_holds_the_count(low, high):
         CountEstimate(84 if low else 0, low, high, "k-means", "1 point")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
 def test_estimate_of_a_mixture_is_an_ordered_range(spread):
     points, _ = blobs(TEN, spread=spread)
@@ -54,7 +54,7 @@ def test_estimate_of_a_mixture_is_an_ordered_range(spread):
     assert estimate.margin in str(estimate)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_separated_categories_are_counted():
     points, _ = blobs(TEN, spread=0.8)
     estimate = estimate_by_split_merge(points, 7, seed=0)

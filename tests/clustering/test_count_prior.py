@@ -213,7 +213,7 @@ def test_each_scale_counts_the_trials_as_features_of_which_some_are_settled(two_
         assert settled.tolist() == [*trial.labels.tolist(), *[-1] * len(trial.unlabelled)]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_estimate_has_the_scale_and_the_range_that_the_trials_teach(two_scales, monkeypatch) -> None:
     points, groups = corners(12)
     labelled, labels = points[groups < 4][::2], groups[groups < 4][::2]
@@ -335,7 +335,7 @@ def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(
         estimate_categories(torch.randn(6, 4), 2, settled=torch.tensor(settled), seed=0, prior=prior)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_paper_s_prior_is_the_one_it_was() -> None:
     points = torch.nn.functional.normalize(
         torch.randn(60, 8, generator=torch.Generator().manual_seed(3)), dim=-1

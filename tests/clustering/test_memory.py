@@ -44,7 +44,7 @@ def test_a_mixture_is_fitted_in_two_and_a_half_times_its_features(features, cova
     assert 1 < memory.peak / FEATURES < 2.5
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_spread_is_measured_in_less_than_its_features(features) -> None:
     with TensorMemory() as memory:
         measure_spread(*features, seed=1)
@@ -75,7 +75,7 @@ def test_how_much_is_read_at_once_changes_no_mixture(
             assert torch.equal(getattr(first, name), getattr(second, name))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_how_much_is_read_at_once_changes_no_spread_and_images_of_no_row_are_left_out(
     features, monkeypatch
 ) -> None:

@@ -39,7 +39,7 @@ def log_joint(points, mixture):
     return torch.stack(columns, dim=1)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
 def test_log_likelihood_never_falls(covariance_type):
     points, _ = blobs(spread=1.2)

@@ -18,7 +18,7 @@ def test_the_mixture_survives_its_own_replay(width: int, drift: float) -> None:
         assert min(astuple(outcome)) >= 0.98, stage
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("width", [96, pytest.param(384, marks=pytest.mark.slow)])
 def test_categories_that_overlap_are_kept_too(width: int) -> None:
     """A free centre that found no new category must not leave one of them to a known category's component."""

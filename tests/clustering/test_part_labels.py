@@ -342,7 +342,7 @@ def test_refuses_more_parts_than_distinct_patches(monkeypatch):
         fit_part_labels(features, (GRID, GRID), "auto", seed=0)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_auto_tries_three_parts_to_twelve():
     maps = stripes(3, 3)
     features = features_of(maps)

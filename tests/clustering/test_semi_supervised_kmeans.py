@@ -427,7 +427,7 @@ def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
         assert (solution.inertia, solution.restart) == (pytest.approx(expected, rel=1e-9), restart)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("seed", range(4))
 def test_the_restart_is_chosen_by_labelled_and_unlabelled_inertia_together(seed):
     """Many labelled points among few others: which restart is best for these alone says little."""

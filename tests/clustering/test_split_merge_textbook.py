@@ -113,7 +113,7 @@ def psi_with_split_ratio(points, halves, log_ratio):
     return prior
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_sweep_makes_a_split_of_ratio_three_tenths_in_three_of_ten_times():
     halves = torch.arange(12) >= 6
     points = (2.0 * halves - 1)[:, None] + 0.05 * torch.randn(12, 1, generator=generator())

@@ -49,7 +49,7 @@ def test_pixels_stay_and_nothing_else(kind: str) -> None:
     assert clean_image(clean) == (suffix, clean)  # what is clean stays as it is
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.filterwarnings("ignore:Image size")
 def test_a_photograph_too_large_to_be_decoded_whole_leaves_whole() -> None:
     large = io.BytesIO()

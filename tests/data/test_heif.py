@@ -267,7 +267,7 @@ def test_a_command_without_the_extra_names_it(tmp_path: Path) -> None:
     assert said.startswith(SKIPPED_HEAD)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_nothing_of_the_package_imports_it_before_a_file_wants_it() -> None:
     program = (
         "import sys, io\nimport promptccd.cli.main, promptccd.data.images\n"

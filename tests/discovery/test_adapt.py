@@ -160,7 +160,7 @@ def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache,
     assert adapted > 40
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_names_and_corrections_survive(session, albums, tmp_path):
     grouped(session, albums[0], num_categories=5)
     new = [each.id for each in session.registry.active if not each.known and each.size > 2]
@@ -178,7 +178,7 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     assert [session.registry.members[key] for key in moved] == [0, 0]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_failure_after_the_training_leaves_the_session_as_it_was(session, albums, monkeypatch):
     grouped(session, albums[0], num_categories=5)
     before = session.model, session.current.features, session.current.space
@@ -306,7 +306,7 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     assert registry_in(spare).category(0).name == "heron"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_newest_of_many_stages_is_named(stage0, backbone_folder, albums, cache, tmp_path):
     out = tmp_path / "out"
     discover(DiscoverySession.open(stage0, cache=cache), albums[0], out)
@@ -338,7 +338,7 @@ def test_options_are_checked(values):
         AdaptationOptions(**values)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     grouped(session, albums[0])
     model, state, features = session.model, session.registry.state_hash(), session.features

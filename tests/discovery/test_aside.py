@@ -77,7 +77,7 @@ def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -
     assert registry.state_hash() == before
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_only_what_was_set_aside_since_the_last_grouping_and_by_category_asks_for_another(
     hidden: DiscoverySession,
 ) -> None:
@@ -92,7 +92,7 @@ def test_only_what_was_set_aside_since_the_last_grouping_and_by_category_asks_fo
     assert registry.category(1).name == "moths"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_a_person_named_stays_where_the_others_are_grouped_anew(
     hidden: DiscoverySession, worlds: tuple[Tensor, Tensor]
 ) -> None:
@@ -109,7 +109,7 @@ def test_what_a_person_named_stays_where_the_others_are_grouped_anew(
     assert hidden.regroup(SPACE) is None
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_a_person_confirmed_or_put_into_none_holds_where_the_others_are_grouped_anew(
     hidden: DiscoverySession,
 ) -> None:
@@ -123,7 +123,7 @@ def test_what_a_person_confirmed_or_put_into_none_holds_where_the_others_are_gro
     assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(KINDS)}) == KINDS
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
     hidden: DiscoverySession,
 ) -> None:
@@ -158,7 +158,7 @@ def group_of(found: Path, kind: int) -> int:
     return int(max(set(ids), key=ids.count))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_same_photographs_again_are_told_what_was_set_aside(
     tiny_backbone: Path, found: Path, album: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,7 +187,7 @@ def test_the_same_photographs_again_are_told_what_was_set_aside(
     assert "because they are like those" not in page
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
     tiny_backbone: Path,
     found: Path,
@@ -216,7 +216,7 @@ def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
     assert not registry.put_aside & {rows[name]["picture"] for name in like}
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stream_that_comes_next_finds_the_earlier_one_grouped_anew(
     tiny_backbone: Path, found: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,7 +228,7 @@ def test_a_stream_that_comes_next_finds_the_earlier_one_grouped_anew(
     assert [entry.kind for entry in registry_in(found).log][:3] == ["grouping", "set_aside", "grouping"]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_number_that_is_given_counts_nothing_that_is_set_aside(
     tiny_backbone: Path, found: Path, album: Path
 ) -> None:
@@ -262,7 +262,7 @@ def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> 
     assert last.estimate == CountEstimate.known(1)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_single_photographs_are_set_aside_and_draw_no_other(
     tiny_backbone: Path, found: Path, album: Path
 ) -> None:

@@ -68,7 +68,7 @@ def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_
     assert state(found) == (8, 8, [True] * 8)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, album, tmp_path, capsys):
     (album / "sub").mkdir()
     shutil.move(album / "1-002.png", album / "sub" / "heron.png")
@@ -79,7 +79,7 @@ def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, 
     assert Project(found).find("heron.png") in registry_in(found).members_of(0)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_was_edited_into_another_picture_leaves_the_old_one_away(found, backbone_folder, album):
     shutil.copy(numbered(album.parent / "more", [5], per_category=1) / "5-000.png", album / "1-002.png")
     assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
@@ -87,7 +87,7 @@ def test_what_was_edited_into_another_picture_leaves_the_old_one_away(found, bac
     assert (count, in_groups, here.count(False)) == (8, 8, 1)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_forgetting_takes_those_that_are_away_and_can_be_undone(found, album, capsys):
     before = registry_in(found)
     (album / "0-001.png").unlink()
@@ -142,7 +142,7 @@ def test_an_image_is_named_by_what_a_person_has(found, album, name):
     assert project.find(names.get(name, name)) == key
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
     (album / "sub").mkdir()
     numbered(album / "sub", [1], per_category=2, seed=9)

@@ -273,7 +273,7 @@ DAMAGES = {
 QUICK = {(FILES, "cut short"), (FEATURES, "a bit")}
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(
     ("which", "damage"),
     [
@@ -719,7 +719,7 @@ def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
     run(album)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_second_name_for_a_file_is_no_reason_to_read_it(run, album, tmp_path, monkeypatch):
     """As the export into folders gives it one, which the system takes for a touch."""
     run(album)

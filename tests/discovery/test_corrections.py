@@ -60,7 +60,7 @@ def new_of(folder: Path) -> list[int]:
     return [each.id for each in registry_in(folder).active if not each.known and each.size > 1]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_checkpoint_predicts_what_its_registry_says(run):
     stage = run / "stage3"
     before, registry = load_file(stage / "model-00002-of-00002.safetensors"), registry_in(stage)
@@ -97,7 +97,7 @@ def test_a_run_that_is_being_written_is_left_alone(run):
         correct(run / "stage3", lambda each: each.edit(Rename(0, "x")))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_process_killed_between_two_renames_loses_nothing(run):
     stage = run / "stage3"
     correct(stage, lambda each: each.edit(Rename(0, "heron")))
@@ -117,7 +117,7 @@ def die(*given: object) -> None:
     raise Killed
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("place", ["found", "run/stage3"])
 def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request, tmp_path, caplog):
@@ -182,7 +182,7 @@ def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
     assert "was made before" not in caplog.text
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stage_of_a_run_is_split_by_its_features(run):
     category = max(new_of(run / "stage3"), key=lambda each: registry_in(run / "stage3").category(each).size)
     size = registry_in(run / "stage3").category(category).size
@@ -279,7 +279,7 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(r
     assert len(registry_in(run / "stage3").unassigned) == size
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(found, session, albums):
     category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
     discover(session, albums[2], found, num_categories=7)

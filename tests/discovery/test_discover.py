@@ -130,7 +130,7 @@ def hostile(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(22)
 def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
     out = tmp_path / "out"
@@ -221,7 +221,7 @@ def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, tmp_path, 
     assert place.read_text() == text[:-20]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, tmp_path, caplog):
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
@@ -232,7 +232,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
     assert (out / "assignments.csv").read_bytes() == before
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, tmp_path):
     writing = pytest.raises(RunError, match=rf"Process {os.getpid()} is writing")
@@ -274,7 +274,7 @@ def test_a_link_is_refused_before_anything_is_looked_at(session, albums, tmp_pat
     assert not session.stages
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["ctrl-c", "sigterm"]
@@ -299,7 +299,7 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, 
     assert registry_in(out).stage == 2
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_seconds_of_every_step_are_told(session, albums, tmp_path):
     result = discover(session, albums[0], tmp_path / "out")
     assert list(result.seconds) == ["reading", "features", "grouping", "writing"]
@@ -356,7 +356,7 @@ def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, al
     assert number(0).startswith("categories: "), "the estimate is of other images"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_as_few_categories_as_stay_are_taken_and_those_of_this_stage_need_not(
     stage0, albums, tmp_path, capsys
 ):
@@ -376,7 +376,7 @@ def test_a_folder_that_is_mistyped_is_said_to_be_missing(stage0, tmp_path, capsy
     assert "--dataset" not in error
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_backbone_alone_works_too(backbone_folder, albums, tmp_path):
     assert run(backbone_folder, albums[0], tmp_path / "out") == 0
     rows = rows_of(tmp_path / "out")

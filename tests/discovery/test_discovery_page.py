@@ -44,7 +44,7 @@ def page(session, albums, tmp_path):
     return session, rows, write_page(session, rows, tmp_path / "discovery.html")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) -> None:
     session, rows, path = page
     dialogs = []
@@ -74,7 +74,7 @@ def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) 
     assert drawn == len([row for row in rows if row.status == "used"])
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
     """What follows a name that switches the direction of writing still stands to its right."""
     session, rows, path = page
@@ -93,7 +93,7 @@ def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
     assert boxes[1] >= boxes[0] - 1
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_picture_is_enlarged_and_the_words_are_those_of_a_person(page, visit: Visit, tmp_path) -> None:
     visit.page.goto(page[2].as_uri())
     picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
@@ -111,14 +111,14 @@ def test_a_picture_is_enlarged_and_the_words_are_those_of_a_person(page, visit: 
     assert not any(word in text for word in ("settled", "plausible"))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_it_fits_a_phone(page, visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 390, "height": 800})
     visit.page.goto(page[2].as_uri())
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_pictures_carry_no_metadata_and_the_page_is_the_same_twice(page, tmp_path) -> None:
     session, rows, path = page
     assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()

@@ -148,7 +148,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("way", [by_command, by_window, by_visitor])
 def test_every_way_to_correct_leaves_the_bytes_of_python(
     way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -180,7 +180,7 @@ def bursts():
     return points, groups, normalize(points[moments] + 0.01 * noise, dim=1), moments
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
     points, groups, frames, moments = bursts
     none = KnownCategories.none(32)
@@ -246,7 +246,7 @@ def album(tmp_path):
     return folder
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["discover", str(stage0), str(album), "--out", str(out)]) == 0
@@ -266,7 +266,7 @@ def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, t
     assert json.loads(capsys.readouterr().out)["moments"] == 6
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_path):
     before = discover(session, album, tmp_path / "out")
     assert before.moments == 6

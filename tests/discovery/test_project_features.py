@@ -22,7 +22,7 @@ def stream(seed: int) -> tuple[list[str], torch.Tensor, CategoryRegistry]:
     return keys, torch.from_numpy(found).float(), registry
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_sums_that_followed_hundreds_of_moves_are_those_of_who_adds_up_anew() -> None:
     keys, found, registry = stream(5)
     features = Features(keys, zip(keys, found, strict=True))

@@ -27,7 +27,7 @@ def groups(found: Path) -> dict[str, list[str]]:
     return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_as_many_groups_as_asked_for_and_undo_takes_it_back(found: Path) -> None:
     project, before = Project(found), registry_in(found).state_hash()
     for count in (2, 5, 1):
@@ -70,7 +70,7 @@ def test_what_another_window_corrects_meanwhile_is_not_lost(found: Path) -> None
     assert len(groups(found)) == 2
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_next_discovery_of_the_same_photographs_keeps_them(
     found: Path, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,7 @@ def album(tmp_path: Path) -> Path:
 QUICK = ("a caption", "a turn of the pixels")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS]
 )

@@ -42,7 +42,7 @@ def corrected(session: DiscoverySession) -> None:
         session.registry.edit(edit, time="a minute ago")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_three_stages_of_corrections_keep_every_id_name_and_edit(session, albums, stage0, cache, tmp_path):
     given, people = set(session.registry.categories), []
     for stage, album in enumerate(albums, start=1):
@@ -323,7 +323,7 @@ def test_weights_that_diverged_are_said(session, albums):
     assert session.registry.stage == 0
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_bare_backbone_knows_nothing_and_finds_groups(backbone_folder, albums, tmp_path):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, albums[0])

@@ -68,7 +68,7 @@ def test_the_readme_is_short_and_has_its_picture_near_the_top() -> None:
     assert text.index("![") < 500
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_commands_are_all_there_with_their_options() -> None:
     page = commands_page()
     assert (

@@ -39,7 +39,7 @@ def brute_force(y_true: np.ndarray, y_pred: np.ndarray, old: set[int]) -> list[t
     return results
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(34)
 def test_equals_brute_force_over_all_matchings() -> None:
     generator = np.random.default_rng(0)

@@ -186,7 +186,7 @@ def scores(*values: float) -> list[ContinualScore]:
     ]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
     hostile = "<b onmouseover=alert(1)>b</b>"
     grid = GridFigure(

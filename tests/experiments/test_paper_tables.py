@@ -151,7 +151,7 @@ def test_marks_are_those_of_the_specification(backbone: str) -> None:
         assert {name: mark for name, mark in marks.items() if mark} == expected, method
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_every_mark_can_be_told() -> None:
     """Also where there are more stages than the inductive split has, or another number of categories."""
     seen = {
@@ -204,7 +204,7 @@ def test_layout_of_hand_made_records() -> None:
     assert [line[0] for line in said[2:]] == ["!", "i"]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: Path) -> None:
     entries = plan(tmp_path, places={"cifar100": None}).entries("unknown")
     given = {

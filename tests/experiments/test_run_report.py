@@ -118,7 +118,7 @@ def test_names_are_text_on_the_page(report: Path) -> None:
     assert str(report.parent) not in page
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("width", [1280, 390, 360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_in_a_browser(report: Path, visit: Visit, width: int, scheme: str) -> None:
@@ -245,7 +245,7 @@ def test_evaluation_averages_only_over_seeds(runs: list[Path], same_name: Path, 
     }
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> None:
     old = tmp_path / "runs" / "old"
     shutil.copytree(runs[0], old, ignore=shutil.ignore_patterns("history.jsonl"))

@@ -76,7 +76,7 @@ def asked(hub: Hub, load: Callable[[], object]) -> list[str]:
     return [f"{each.method} {each.path}" for each in hub.log]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub) -> None:
     for load in (
         PromptCCDModel.from_pretrained,
@@ -476,7 +476,7 @@ def test_training_goes_on_from_a_tag_of_all_stages_or_a_commit_of_the_last(
         fetch_stages("user/run-stage1@v1", RunDirectory(tmp_path / "none"), 1)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_renamed_model_is_found_under_both_names(stage: str, hub: Hub) -> None:
     hub.renamed["old/name"] = NAME
     assert PromptCCDModel.from_pretrained("old/name").name_or_path == "old/name"

@@ -50,7 +50,7 @@ def shown_names(card: str) -> list[str]:
     return re.findall(r"\*\*([^*]+)\*\* \((?:taught|found)\)", card)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_whoever_is_logged_out_pastes_every_snippet_and_gets_the_name_on_the_card(
     digits: RunDirectory, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +97,7 @@ def test_pictures_of_a_data_set_that_says_nothing_of_a_licence_are_not_shown(tra
         assert "and no image is part of this" in card
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_stands_beside_a_stage_is_linked_and_a_second_push_sends_nothing(
     digits: RunDirectory, hub: Hub, capsys
 ) -> None:

@@ -160,7 +160,7 @@ def test_images_that_nobody_uses_still_say_how_deep_all_are(hub: Hub, tables) ->
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_was_fetched_needs_no_network_again(hub: Hub, tables, monkeypatch) -> None:
     publish(hub, tables)
     first = StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint
@@ -175,7 +175,7 @@ def test_what_was_fetched_needs_no_network_again(hub: Hub, tables, monkeypatch) 
     assert not hub.log
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_is_there_is_read_where_nothing_may_be_written(hub: Hub, tables, monkeypatch) -> None:
     publish(hub, tables)
     first = StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint
@@ -189,7 +189,7 @@ def test_what_is_there_is_read_where_nothing_may_be_written(hub: Hub, tables, mo
         StageStream.from_dataset(NAME, **{**OPTIONS, "images_per_class": 4})
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_table_that_says_that_it_has_any_number_of_rows_is_read_whole(
     hub: Hub, tables, monkeypatch
 ) -> None:
@@ -219,7 +219,7 @@ def test_a_connection_that_breaks_costs_the_files_that_did_not_come(hub: Hub, ta
     assert len(fetched(hub)) == 2 * FILES - came, "those that came are not fetched again"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.skipif(sys.platform == "win32", reason="it would end the tests themselves")
 def test_ctrl_c_waits_for_no_file_that_is_fetched(hub: Hub, tables, monkeypatch) -> None:
     publish(hub, tables)
@@ -252,7 +252,7 @@ def test_a_new_commit_is_read_and_the_old_rows_are_not_taken_for_it(hub: Hub, ta
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_datasets_has_made_of_it_is_used(hub: Hub, tables) -> None:
     publish(hub, tables)
     datasets.load_dataset(NAME)
@@ -262,7 +262,7 @@ def test_what_datasets_has_made_of_it_is_used(hub: Hub, tables) -> None:
     assert not list(folder_of(NAME).glob(f"*/*/{FILE}"))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_tables_that_cannot_be_read_in_part_are_read_whole(hub: Hub, tables) -> None:
     """Such as of files with different columns, which `datasets` refuses, too: it says why."""
     files = publish(hub, tables)
@@ -279,14 +279,14 @@ def test_tables_that_cannot_be_read_in_part_are_read_whole(hub: Hub, tables) -> 
         StageStream.from_dataset("team/broken", **OPTIONS)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_split_that_is_not_there_is_named(hub: Hub, tables) -> None:
     publish(hub, tables)
     with pytest.raises(DataError, match=r"has no split 'dev'; it has \['test', 'train', 'validation'\]"):
         StageStream.from_dataset(NAME, **OPTIONS, split="dev")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_all_of_a_split_is_that_split_with_all_its_columns(hub: Hub, tables) -> None:
     publish(hub, tables)
     found, whole = open_images(NAME, "test").table, concatenate_datasets(tables["test"])
@@ -295,7 +295,7 @@ def test_all_of_a_split_is_that_split_with_all_its_columns(hub: Hub, tables) -> 
     assert all(name.startswith("test-") for name in fetched(hub))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_images_to_discover_are_one_split_and_one_column(hub: Hub, tables) -> None:
     publish(hub, tables)
     source = DatasetSource.load(NAME)

@@ -74,7 +74,7 @@ def told_on_hub(hub: Hub) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(47, 49)
 def test_pushed_stages_tell_nothing_and_are_the_same(
     recipe: Path, photographs: Path, hub: Hub, capsys, tmp_path: Path
@@ -157,7 +157,7 @@ def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, t
 # Who can see it -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(50)
 def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplog, capsys) -> None:
     with caplog.at_level("INFO"):
@@ -316,7 +316,7 @@ def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub, pauses) 
         publish_stages(stream, "user/stages", ids_only=True)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(17)
 def test_large_stages_are_several_files_and_come_back_whole(
     stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch

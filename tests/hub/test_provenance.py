@@ -88,7 +88,7 @@ def test_a_copy_of_a_copy_names_who_trained_it(
     assert (source.repo_id, source.is_copy) == ("user/run-stage1", True)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_source_that_is_gone_or_another_is_a_mismatch_and_a_hub_that_is_down_is_none(
     fork: RunDirectory, hub: Hub, waits, tmp_path: Path
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_source_that_is_gone_or_another_is_a_mismatch_and_a_hub_that_is_down_i
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_where_stages_come_from_is_recorded_before_they_are_there(
     trained_run: Path, hub: Hub, tmp_path: Path
 ) -> None:
@@ -139,7 +139,7 @@ def test_where_stages_come_from_is_recorded_before_they_are_there(
     assert run.fetched[0] == f"user/run-stage0@{hub.repo('user/run-stage0').history()[0].sha}"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stage_that_was_fetched_and_is_trained_anew_is_ones_own(fork: RunDirectory, stage: int) -> None:
     weights = fork.stage(stage) / "model-00002-of-00002.safetensors"

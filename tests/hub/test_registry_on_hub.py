@@ -60,7 +60,7 @@ def test_a_registry_comes_back_as_it_was_pushed(
     assert "heron" in capsys.readouterr().out
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_repository_without_registry_starts_one(edited: Path, hub: Hub) -> None:
     for name in ("registry.json", "registry.safetensors", "checksums.json"):
         (edited / "stage3" / name).unlink()

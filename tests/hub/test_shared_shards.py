@@ -64,7 +64,7 @@ def test_what_is_shared_is_fetched_once_and_kept_once(trained_run: Path, hub: Hu
         assert sha256_of(run.stage(stage) / LEARNT) == sha256_of(trained_run / f"stage{stage}" / LEARNT)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stage_whose_shared_weights_differ_is_fetched_whole(
     trained_run: Path, hub: Hub, tmp_path: Path
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_stage_whose_shared_weights_differ_is_fetched_whole(
     assert not problems_of(tmp_path / "fetched"), "what an altered shard claims to be is not believed"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_verify_of_a_repository_reads_both(
     trained_run: Path, hub: Hub, capsys: pytest.CaptureFixture
 ) -> None:

@@ -65,7 +65,7 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     ]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_second_push_changes_nothing(stage: str, hub: Hub, capsys) -> None:
     push_space("page", MODEL)
     before = len(hub.requests("POST")) + len(hub.requests("PUT"))
@@ -103,7 +103,7 @@ def test_a_dry_run_lists_the_files_and_sends_nothing(stage: str, hub: Hub, capsy
     assert hub.repo("user/page", "space").variables == stood
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     card = files_of(hub)["README.md"].decode()

@@ -25,7 +25,7 @@ def recipe(recipe_values: dict, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("ids_only", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_stages_come_back_with_their_fingerprint(
     recipe: Path, image_folder: Path, hub: Hub, capsys, ids_only: bool
@@ -45,7 +45,7 @@ def test_stages_come_back_with_their_fingerprint(
         assert one.num_categories == other.num_categories
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("ids_only", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sessions_come_back_with_their_fingerprint(
     recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys, ids_only: bool
@@ -83,7 +83,7 @@ def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
     assert "More Information Needed" not in card
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_ids_alone_ask_for_the_very_data_set(recipe: Path, image_folder: Path, hub: Hub) -> None:
     assert main(["split", str(recipe), "--push", "user/ids", "--ids-only"]) == 0
     assert "image" not in load_dataset("user/ids", "stage_0", split="train").column_names
@@ -112,7 +112,7 @@ def published(recipe: Path, *options: str) -> None:
     assert main(["split", str(recipe), "--push", "user/stages", *options]) == 0
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_published_stages_are_a_data_set_like_any(recipe: Path, hub: Hub) -> None:
     published(recipe)
     table = load_dataset("user/stages")
@@ -133,7 +133,7 @@ def test_the_hub_has_a_word_for_every_size(count: int, word: str) -> None:
     assert _size_category(count) == word
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub, image_folder: Path) -> None:
     hub.add(
         "lab/pictures",

@@ -24,7 +24,7 @@ def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
     return RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: Hub, capsys) -> None:
     assert main(["verify", str(run.path)]) == 0
     out = capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_a_damaged_record_is_named(trained_run: Path, tmp_path: Path, name: str,
     assert any(named in check.problem for check in checks), checks
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) -> None:
     """A run that was killed in between is whole all the same."""
     run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))

@@ -106,7 +106,7 @@ def replaced(model: CategoryDiscoveryModel, function: Callable[[Any], nn.Module]
     return number
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
@@ -150,7 +150,7 @@ def test_one_adapter_of_the_last_block_acts(stage_of, part: str, pixels: Tensor)
         torch.testing.assert_close(found, model(pixels, prompted=True).features, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, pixels: Tensor) -> None:
     for method in ("promptccd-gcd", "promptccd", "promptccd-pp", "promptccd-b"):
         model = AutoModel.from_pretrained(stage_of(method))
@@ -203,7 +203,7 @@ def test_a_model_is_loaded_into_half_the_memory(
         assert all(map(torch.equal, answers(model, pixels), expected))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_offloaded_value_that_is_no_number_is_refused(stage_of, tmp_path: Path) -> None:
     model = AutoModel.from_pretrained(stage_of("promptccd"))
     model.backbone.encoder.layer[1].mlp.fc1.weight.data[3, 2] = torch.nan
@@ -213,7 +213,7 @@ def test_an_offloaded_value_that_is_no_number_is_refused(stage_of, tmp_path: Pat
             AutoModel.from_pretrained(tmp_path / "damaged", **options)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @of_methods
 def test_a_model_may_be_spread_over_devices(stage_of, method: str, pixels: Tensor) -> None:
     """The hooks of accelerate's dispatch, by hand: it makes parameters as no pretended device can."""

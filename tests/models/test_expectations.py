@@ -90,7 +90,7 @@ def answers(model: CategoryDiscoveryModel, pixels: torch.Tensor) -> dict[str, to
 # Loading and saving
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @of_methods
 def test_auto_classes_know_the_model(stage_of, method: str) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
@@ -248,7 +248,7 @@ def test_what_could_not_be_loaded_is_not_saved(
     AutoModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @of_methods
 def test_double_precision_is_saved_and_loaded(
     stage_of, method: str, pixels: torch.Tensor, tmp_path: Path
@@ -278,7 +278,7 @@ def test_some_layers_are_kept(stage_of, method: str, pixels: torch.Tensor) -> No
         assert [number for number, each in enumerate(found) if each is not None] == kept
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @of_methods
 def test_the_configuration_of_the_backbone_is_one(stage_of, method: str) -> None:
     model, other = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
@@ -287,7 +287,7 @@ def test_the_configuration_of_the_backbone_is_one(stage_of, method: str) -> None
     assert other.backbone.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @of_methods
 def test_a_model_is_made_of_tensors(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
@@ -509,7 +509,7 @@ def test_what_a_forward_answers_with_on_request_stands_in_its_signature(name: st
         assert parameters[option].kind is Parameter.KEYWORD_ONLY
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_it_still_answers_after_mixed_precision(bare: Path, pixels: torch.Tensor) -> None:
     """Accelerate replaces the forward while it trains, and puts back what it takes for the one of before."""
     model, accelerator = model_of("promptccd-pp", bare), Accelerator(cpu=True, mixed_precision="bf16")
@@ -521,7 +521,7 @@ def test_it_still_answers_after_mixed_precision(bare: Path, pixels: torch.Tensor
     assert "return_dict" in inspect.signature(type(model).forward).parameters
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @of_methods
 def test_attention_kernels_agree(stage_of, method: str, pixels: torch.Tensor) -> None:
     eager = AutoModel.from_pretrained(stage_of(method), attn_implementation="eager")
@@ -790,7 +790,7 @@ def test_a_pipeline_is_saved_and_loaded(discover, pictures: list[Path], tmp_path
 # The commands
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_predict_and_explain_take_the_last_stage_of_a_run(
     trained_run: Path, pictures: list[Path], tmp_path: Path, capsys, caplog
 ) -> None:

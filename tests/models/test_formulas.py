@@ -309,7 +309,7 @@ def test_part_prompts_start_in_their_ranges(
         assert abs(float(values.mean())) < 0.1 * reach
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
     parts: PromptCCDPlusPlusModel, model: PromptCCDModel
 ) -> None:

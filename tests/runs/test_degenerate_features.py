@@ -97,7 +97,7 @@ def test_groups_of_features_that_say_nothing_are_numbers(
     assert require_numbers(tmp_path / "found") >= 1
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(30)
 def test_features_that_overflow_stop_a_run_before_anything_is_saved(
     backbone: Backbone, image_folder: Path, tmp_path: Path

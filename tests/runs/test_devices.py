@@ -139,7 +139,7 @@ def test_another_batch_size_is_refused_unless_memory_was_too_little(values: Valu
         train_run(changed(values, batch_size=33))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(53)
 def test_memory_that_ends_within_the_update_saves_no_half_step(
     values: Values, tmp_path: Path, monkeypatch
@@ -231,7 +231,7 @@ def test_predictions_are_made_on_the_device_that_is_named(
     assert devices == ["meta", "cpu"]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_images_are_read_on_every_core_and_not_far_ahead(
     trained_run: Path, tmp_path: Path, monkeypatch
 ) -> None:

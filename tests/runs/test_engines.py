@@ -248,7 +248,7 @@ class Carries(Engine):
         return Waiting(recipe)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_very_many_jobs_are_begun_at_once_and_keep_no_file_open(recipes: Path, tmp_path: Path) -> None:
     cells = plan(recipes, tmp_path, seeds=range(12))
     resource = pytest.importorskip("resource")

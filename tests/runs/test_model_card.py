@@ -175,7 +175,7 @@ def run(
     return RunDirectory(folder)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_numbers_are_those_of_the_run(run: RunDirectory) -> None:
     results = json.loads((run.path / "results.json").read_text())
     for stage in range(4):

@@ -108,7 +108,7 @@ def old_shares(data: Path) -> dict[str, list[float]]:
     }
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_v1_of_the_sessions_is_never_below_v2(evaluation: RunEvaluation) -> None:
     score = evaluation.evaluate("metagcd", told("metagcd"))
     assert isinstance(score, SessionScore)

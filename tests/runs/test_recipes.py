@@ -238,7 +238,7 @@ PHOTOGRAPHS: dict[str, Settings] = {  # what the small recipe of Caltech-101 has
 }
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("half", ["dino", "dinov2"])
 @pytest.mark.parametrize(("benchmark", "own"), [("cifar100", {}), ("caltech101", PHOTOGRAPHS)])
 def test_a_small_recipe_trains_as_the_trial_of_a_table_does(

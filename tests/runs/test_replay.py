@@ -61,7 +61,7 @@ def begun_again(run: RunDirectory, folder: Path, stage: int) -> Recipe:
     return recipe
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stage_adds_the_most_typical_images_of_what_is_new_to_the_method(run: RunDirectory) -> None:
     """By its own answer: that of the classifier where it has one, else the category of k-means."""
     evaluation, before = RunEvaluation(str(run.path)), {name: [] for name in exemplars_of(run, 0)}
@@ -127,7 +127,7 @@ def shown_at(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, 
     return shown
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_merge_between_stages_reaches_the_labels(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,7 +225,7 @@ def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Pa
         train_run(Recipe.from_dict(recipe_values))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(31)
 def test_a_loss_that_is_no_number_stops_the_run(recipe_values: Values, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="Lower --learning_rate"):

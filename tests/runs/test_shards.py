@@ -177,7 +177,7 @@ def test_a_disk_without_hard_links_keeps_a_copy_for_each(
     assert sha256_of(run / "stage3" / FROZEN) == sha256_of(run / "stage2" / FROZEN)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_frozen_shard_is_needed_once(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
     recipes = [
         Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "out" / name))
@@ -193,7 +193,7 @@ def test_the_frozen_shard_is_needed_once(image_folder: Path, backbone_folder: Pa
     assert space.left(run, 4) == each - space.stage
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_no_command_writes_into_what_has_many_names(run: Path, image_folder: Path, capsys) -> None:
     before = {stage: (stage / FROZEN).stat() for stage in stages_of(run)}
     content = sha256_of(run / "stage0" / FROZEN)

@@ -29,7 +29,7 @@ def recipe(image_folder: Path, tiny_backbone: Path, tmp_path: Path) -> Recipe:
     return Recipe.from_dict(values)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stage_holds_its_adapter_and_its_card_loads_it(
     recipe: Recipe, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

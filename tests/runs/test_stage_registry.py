@@ -28,7 +28,7 @@ def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
     return [key_of(each) for each in found["sample_ids"]], found["category_ids"]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_ids_and_names_of_a_stage_are_those_of_its_registry(trained_run: Path) -> None:
     seen: dict[str, int] = {}
     for stage in range(4):
@@ -69,7 +69,7 @@ def go_on(run: Path) -> None:
     train_run(recipe)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_only_labelled_images_judge_how_sure_a_stage_may_be(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

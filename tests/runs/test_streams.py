@@ -84,7 +84,7 @@ def test_streams_that_come_later_end_in_the_same_bytes(
     assert stream_records(RunDirectory(run)) == stream_records(RunDirectory(all_at_once))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_path: Path, capsys) -> None:
     run = RunDirectory(all_at_once)
     assert run.results is None
@@ -174,7 +174,7 @@ def test_one_call_from_python_is_the_command(
     assert trainer.recipe.data.unlabelled == weeks
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_data_sets_in_memory_are_named_as_such(tiny_backbone: Path, tmp_path: Path) -> None:
     table = coloured_images(3, 12)
     labels = np.array(table["label"][:])

@@ -182,7 +182,7 @@ def begun(trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: 
     return plan_cells([recipe], [1, 2], {}, tmp_path)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
     out, engine = begun[0].path.parent, InThreads()
@@ -213,7 +213,7 @@ def fails(recipe: Recipe) -> None:
     raise RuntimeError("no room")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
     out, engine = begun[0].path.parent, InThreads()

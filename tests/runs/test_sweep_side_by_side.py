@@ -73,7 +73,7 @@ def test_a_line_begins_with_the_backbone_that_another_cell_made(
     assert backbones() == [None, str(made)]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(("is_busy", "patience_s"), [(False, 20.0), (True, 0.0)])
 def test_a_cell_that_somebody_leaves_meanwhile_is_begun(
     recipes: Path, tmp_path: Path, monkeypatch, is_busy: bool, patience_s: float

@@ -385,7 +385,7 @@ def test_impossible_recipes_end_in_one_line(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_parts_of_featureless_images_are_refused(recipe_values: Values, tmp_path: Path, capsys) -> None:
     grey = [np.full((32, 32, 3), 120, np.uint8) for _ in range(60)]
     labels = [index % 5 for index in range(60)]

@@ -96,7 +96,7 @@ def test_equals_brute_force_over_all_matchings(module: ModuleType) -> None:
     assert more_clusters > 300
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_equals_the_package(module: ModuleType) -> None:
     generator = np.random.default_rng(1)
     for size in [1, 2, 5, *generator.integers(1, 400, 300)]:

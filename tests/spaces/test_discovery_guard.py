@@ -182,7 +182,7 @@ def test_who_begins_an_upload_and_does_not_end_it_keeps_nobody_waiting(server: S
             connection.close()
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_screens_keep_to_a_strict_policy(server: Server) -> None:
     with server.visitor() as visitor:
         page = visitor.get(visitor.base)

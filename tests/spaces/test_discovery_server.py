@@ -55,7 +55,7 @@ def refused(answer: Answer, *parts: str) -> None:
         assert part in message
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_visit_from_the_example_to_what_is_taken_away(
     server: Server, visitor: Visitor, tmp_path: Path
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_visit_from_the_example_to_what_is_taken_away(
     assert "heron" in {each.name for each in registry.active} and registry.stage == 1
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(43)
 def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
     form = {"files": ("large.png", bytes(LIMITS.max_total_bytes + 2 * MIB))}
@@ -194,7 +194,7 @@ def test_addresses_are_never_fetched(visitor: Visitor) -> None:
     assert asked == []
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(44)
 def test_nobody_reaches_what_another_has(server: Server, visitor: Visitor) -> None:
     visitor.screens(pictures())
@@ -227,7 +227,7 @@ def test_uploads_leave_the_folder_that_gradio_serves_at_once(server: Server, vis
     assert not path.exists()
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
     with server.visitor() as visitor:
         visitor.screens([(f"holiday {name}", content) for name, content in pictures()])
@@ -259,7 +259,7 @@ def test_who_closes_the_page_is_forgotten(backbone_folder: Path, tmp_path: Path)
         assert visitor.get(f"{visitor.base}api/state").status_code == 410
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_values_out_of_bounds(visitor: Visitor) -> None:
     for api, values in (("images", []), ("find_groups", ["many"]), ("find_groups", [0])):
         answer = visitor.call(api, values)
@@ -317,7 +317,7 @@ def test_what_an_archive_holds_is_shown_and_its_names_lead_nowhere(server: Serve
     assert not any("escaped" in path.name for path in server.files)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.fault(49)
 def test_photographs_leave_without_place_time_and_camera(visitor: Visitor) -> None:
     visitor.screens([("phone.jpg", jpeg(pixels(1, 64))), *pictures()])
@@ -336,7 +336,7 @@ def test_photographs_leave_without_place_time_and_camera(visitor: Visitor) -> No
         assert not Image.open(io.BytesIO(content)).getexif()
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_cancel_and_the_clock_end_work_and_it_can_be_gone_on_with(
     server: Server, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,7 +402,7 @@ def test_images_that_the_model_was_trained_on_are_no_photographs_of_the_visitor(
         assert visitor.get(f"{visitor.base}api/about").json()["model"] == "stage3"
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_model_that_is_not_there_is_told_without_where_it_should_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

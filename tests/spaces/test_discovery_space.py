@@ -67,7 +67,7 @@ def test_limits_and_times_it_states_are_those_it_has() -> None:
         assert stated in text
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_app_of_the_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gradio = pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
@@ -97,7 +97,7 @@ def test_where_the_hub_cannot_be_reached_the_page_works_with_what_comes_along(
         _model_of_page("facebook/dinov2-small")
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_mistakes_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, backbone_folder: Path, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ def test_everybody_has_a_private_folder_and_a_copy_of_the_example(visits: Visits
     assert "cheetah" not in {each["name"] for each in other.project().summary()["groups"]}
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_example_is_photographs_in_groups_of_which_the_largest_have_no_name(visits: Visits) -> None:
     project = visits.enter("page").project()
     groups = sorted(project.summary()["groups"], key=lambda each: -each["size"])

@@ -71,7 +71,7 @@ def by_peft(backbone: Path, stage: Path, pixels: Tensor) -> Tensor:
     return adapted(pixels).last_hidden_state[:, 0]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_merged_weights_give_the_features_of_the_adapters(adapters, kind: str, tmp_path: Path) -> None:
     model = GCDModel.from_pretrained(write_backbone(kind, tmp_path), **TINY_HEAD)
@@ -188,7 +188,7 @@ def test_what_peft_is_told_of_an_adapter(adapters, tmp_path: Path) -> None:
 RATES = {"promptccd-b": 0.01}  # at the others' its second stage collapses, and nothing changes
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @some_methods("promptccd", called="name")
 def test_adapters_learn_in_every_stage_and_what_is_saved_needs_none(
     adapters, name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path

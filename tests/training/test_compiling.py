@@ -36,7 +36,7 @@ class Graphs:
         return graph.forward
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -> None:
     graphs, pixels = Graphs(), torch.randn(6, 3, 16, 16)
     model.train()
@@ -49,7 +49,7 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
     assert graphs.rows == [6]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel, caplog) -> None:
     graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
     forward, plain = WholeBatches(model, model, rows=2, backend=graphs), model(pixels).features
@@ -65,7 +65,7 @@ def test_a_graph_follows_weights_that_are_kept_in_bfloat16(model: PromptCCDModel
     assert "cannot be compiled" not in caplog.text
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDModel, caplog) -> None:
     def refuses(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         raise RuntimeError("no compiler is here")
@@ -78,7 +78,7 @@ def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDMod
     assert "no compiler is here" in caplog.text
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_fails_after_compiled_steps_is_raised(model: PromptCCDModel) -> None:
     """A full GPU leaves no stage of which half was compiled."""
     pixels, calls = torch.randn(2, 3, 16, 16), itertools.count()

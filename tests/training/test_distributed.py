@@ -174,7 +174,7 @@ def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> No
     assert [each.communicate()[0].strip() for each in started] == ["1 day, 0:00:00"] * 2
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_features_of_two_processes_are_those_of_one_in_its_order(
     model: PromptCCDModel, tmp_path: Path
 ) -> None:
@@ -191,7 +191,7 @@ def test_features_of_two_processes_are_those_of_one_in_its_order(
         torch.testing.assert_close(torch.tensor(together), alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_every_process_has_the_mixture_that_the_first_one_fitted(
     model: PromptCCDModel, tmp_path: Path
 ) -> None:

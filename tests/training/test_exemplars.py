@@ -103,7 +103,7 @@ def test_processes_share_a_batch_of_two_sources_and_go_on_where_it_was() -> None
     assert list(plan.shares(2, (1, 2))) == whole[7:]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_again(
     read: list[StageImages],
 ) -> None:

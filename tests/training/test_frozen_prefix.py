@@ -264,7 +264,7 @@ def test_a_block_that_is_more_than_its_weights_runs_itself_which_is_said_once(
     assert caplog.messages == [f"Frozen block 0 runs as it is, in spite of frozen_precision: {said}."]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_block_between_copies_runs_itself(tmp_path: Path) -> None:
     model, tokens, _ = embedded("dinov2", tmp_path)
     one, other = blocks_of(model.backbone)[0], copy.deepcopy(blocks_of(model.backbone)[0])
@@ -277,7 +277,7 @@ def test_a_block_between_copies_runs_itself(tmp_path: Path) -> None:
     assert torch.equal(found, expected)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_copies_follow_their_weights_and_are_made_once(tmp_path: Path) -> None:
     model, tokens, _ = embedded("dinov2", tmp_path)
     block, prefix = blocks_of(model.backbone)[0], FrozenPrefix(torch.bfloat16)
@@ -308,7 +308,7 @@ def test_copies_follow_their_weights_and_are_made_once(tmp_path: Path) -> None:
     assert prefix._copies[0] is not made
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
     model, tokens, rotation = embedded("dinov2", tmp_path)
     names, plain = list(model.state_dict()), run_prefix(model.backbone, tokens, rotation)

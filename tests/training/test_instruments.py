@@ -100,7 +100,7 @@ def test_effects_are_those_of_two_forwards(
     assert instruments.prompts_used == len(used.unique()) / (24 if kind is PromptCCDPlusPlusModel else 8)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @torch.no_grad()
 def test_how_alike_prompts_are_where_the_last_block_reads_them(
     backbone_folder: Path, images: StageImages
@@ -172,7 +172,7 @@ class _First(StageImages):
         return 1
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @torch.no_grad()
 def test_prompts_that_all_images_get_are_said_with_what_tells_them_apart(
     backbone_folder: Path, images: StageImages
@@ -231,7 +231,7 @@ def test_a_method_that_counts_no_prompts_uses_no_share_of_them(
     assert "prompts_used" not in found and found["prompt_effect"] > 0
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_large_stage_is_measured_on_512_of_its_images(
     backbone_folder: Path, images: StageImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +247,7 @@ def test_a_large_stage_is_measured_on_512_of_its_images(
     assert seen == 3 * [256] + 3 * [256]  # plain, with the chosen prompts, with arbitrary ones
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @torch.no_grad()
 def test_movement_is_from_the_first_values(backbone_folder: Path, images: StageImages) -> None:
     model = with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8)
@@ -267,7 +267,7 @@ def test_movement_is_from_the_first_values(backbone_folder: Path, images: StageI
     assert measured(model, images).prompt_movement == 0
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @torch.no_grad()
 def test_how_far_part_shares_have_drifted_is_what_the_anchor_would_hold(
     backbone_folder: Path, images: StageImages
@@ -291,7 +291,7 @@ def test_how_far_part_shares_have_drifted_is_what_the_anchor_would_hold(
     assert measured(model, images).part_drift == pytest.approx(float(divergence), rel=1e-2)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @torch.no_grad()
 def test_a_router_that_knows_one_part(backbone_folder: Path, images: StageImages) -> None:
     model = with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8)
@@ -331,7 +331,7 @@ def test_what_is_said_of_the_router_is_a_mean_over_all_patches(
     assert agreement.tolist() == pytest.approx((shares.argmax(-1) == 0).float().mean(1).tolist())
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @torch.no_grad()
 def test_categories_that_share_a_component_are_seen(backbone_folder: Path, images: StageImages) -> None:
     model = with_prompts(PromptCCDModel, backbone_folder)

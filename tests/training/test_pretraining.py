@@ -43,7 +43,7 @@ def digits() -> tuple[Tensor, Tensor]:
     )
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_same_seed_same_bytes_whatever_the_global_state(digits: tuple[Tensor, Tensor]) -> None:
     images, _ = digits
     options = PretrainingOptions(epochs=2)

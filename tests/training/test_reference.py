@@ -351,7 +351,7 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
         assert apart[worst] < TOLERANCE, (stage, worst, apart[worst])
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(
     "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
 )
@@ -416,7 +416,7 @@ def test_every_setting_shows_in_what_is_compared(
     assert max(apart) > 100 * TOLERANCE
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_search_for_an_unknown_count_starts_beyond_the_known_categories(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -272,7 +272,7 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, 
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_main_process_alone_keeps_time(
     model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,7 +353,7 @@ def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
         torch.testing.assert_close(after[name], kept * value, msg=name)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_every_step_moves_the_bar_of_its_epoch(
     model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,7 +365,7 @@ def test_every_step_moves_the_bar_of_its_epoch(
     assert all(f" {step}/3 " in terminal.getvalue() for step in range(4))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
     model: PromptCCDModel, stages: StageStream
 ) -> None:
@@ -379,7 +379,7 @@ def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
     assert inside[-1] is False
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_epoch(
     model: PromptCCDModel,
     stages: StageStream,

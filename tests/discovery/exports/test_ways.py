@@ -125,7 +125,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
     found = export(here, "folders")["folders"]
     group, originals = groups_of(here), {path.stat().st_ino: path for path in photographs(here)}
@@ -303,7 +303,7 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
         assert "steam Train/x" in again.notes[0] or "train/steam train/x" in again.notes[0]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_caption_written_into_a_linked_photograph_changes_no_export(
     here: Path, tiny_backbone: Path
 ) -> None:
@@ -350,7 +350,7 @@ def test_a_table_says_what_is_not_here(here: Path) -> None:
     assert Counter(row.status for row in rows)["used"] == len(rows) - 1 == len(photographs(here))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "card A/白鹭.jpg").unlink()
     elsewhere = here / "elsewhere"

@@ -68,7 +68,7 @@ def test_images_that_are_all_alike_are_one_group():
     assert dense_places(torch.ones(100, 3), torch.zeros(100, dtype=torch.int64)) is None
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_grouping_takes_the_view_that_stands_apart(monkeypatch):
     points, truth = crowd(LONG_TAIL, 0)
     found, estimate = found_in(points)
@@ -77,7 +77,7 @@ def test_grouping_takes_the_view_that_stands_apart(monkeypatch):
     assert len(found.unique()) == estimate.count
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_with_an_answer_or_a_number_k_means_decides():
     points, _ = crowd(LONG_TAIL, 0)
     _, given = found_in(points, num_categories=5)

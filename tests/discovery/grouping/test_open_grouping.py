@@ -57,7 +57,7 @@ def test_separate_groups_are_counted_and_found(count, spread):
     assert clustering_accuracy(groups.numpy(), found.category_ids.numpy(), ()).all > 99
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_new_groups_open_beside_known_ones(ten):
     points, groups, known = ten
     found, estimate = group_images(points, keys_of(points), known, next_id=20)

@@ -69,7 +69,7 @@ def test_questions_are_diverse_and_their_order_does_not_depend_on_the_images(dig
         assert 0 <= each.doubt <= 1
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_no_question_twice_and_none_that_is_answered_already(digits):
     points, keys, truth, _ = digits
     constraints, asked = GroupingConstraints(), []

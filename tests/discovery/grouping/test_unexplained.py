@@ -137,7 +137,7 @@ def test_a_given_number_is_kept_to() -> None:
     assert (found.category_ids[truth < 8] == truth[truth < 8]).double().mean() > 0.97
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_far_more_unexplained_images_than_are_linked_at_a_time() -> None:
     features, truth = WORLD.draw([0, 8, 9, 10], 900, seed=9)
     found, estimate = group_images(features, keys_of(len(features)), KNOWN, next_id=8)
@@ -158,7 +158,7 @@ def test_where_new_categories_do_not_stand_out_silhouettes_propose_them() -> Non
     assert sorted(named) == [8, 9, 10, 11]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("num_categories", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
 def test_nor_is_a_known_category_cut_up_there(num_categories: int) -> None:
     """The parts of a folder that holds one kind of thing stand apart from each other as well as silhouettes ask."""
@@ -169,7 +169,7 @@ def test_nor_is_a_known_category_cut_up_there(num_categories: int) -> None:
     assert (found.category_ids == truth).double().mean() > 0.98
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_nor_is_a_known_category_of_several_kinds() -> None:
     """Tight heaps within its reach, which silhouettes take for groups; the range still holds the truth."""
     heaps = WORLD.prototypes[0] + 0.9 * (WORLD.draw([0], 6, seed=5)[0] - WORLD.prototypes[0])

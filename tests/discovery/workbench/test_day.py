@@ -185,7 +185,7 @@ GIVE = """([kind, names, text]) => {
     return event.defaultPrevented; }"""
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_file_that_is_dropped_or_whose_path_is_pasted_is_found(person: Person) -> None:
     def given(kind: str, *names: str, text: str = "") -> bool:
         return bool(person.page.evaluate(GIVE, [kind, names, text]))

@@ -62,7 +62,7 @@ def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
     assert [photos.picture(row, LARGE_SIDE) for row in range(3)] == known
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_file_that_was_renamed_is_taken_from_where_it_is_now(own: Path, tiny_backbone: Path) -> None:
     """Whatever it is called: the list of files knows both of its names."""
     (own / "album/one.jpg").rename(own / "album/zebra.jpg")
@@ -169,7 +169,7 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
     assert bench.changed()["moved"] == []
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, own: Path) -> None:
     for count in (1, 3):
         discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found", num_categories=count)

@@ -134,7 +134,7 @@ def test_where_nothing_is_wrong_the_range_reaches_all() -> None:
     assert found.low < 0.97
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize("share", [0.3, pytest.param(0.05, marks=pytest.mark.slow)])
 def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float) -> None:
     """After 24 draws they correct half of what is wrong, which says nothing about draws."""

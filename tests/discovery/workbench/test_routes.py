@@ -69,7 +69,7 @@ def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, 
     assert window.do(do="undo", number=window.get("state")["undo"]["number"])[1]["alike"] == [list(pair)]
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_discover_names_them_too(project: Path, found_once: Path, tiny_backbone: Path, capsys) -> None:
     one, other = drawn_together(project)
     command = ["discover", str(tiny_backbone), str(found_once / "album"), "--out", str(project)]
@@ -149,7 +149,7 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     assert columns.shown(0).unsure == 1
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp_path: Path) -> None:
     album, found = tmp_path / "album", tmp_path / "found"
     write_pictures(album, [0, 1], EACH)
@@ -194,7 +194,7 @@ def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny
         assert window.get("about")["card"] == ""
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
     state = window.get("state")
     assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200
@@ -251,7 +251,7 @@ def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
     assert "MemoryError" in caplog.text
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -> None:
     """Who has the state that it names needs nothing else: all of it is as the whole would be."""
     state, before = window.get("state"), [each.copy() for each in columns_of(window)]

@@ -189,7 +189,7 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     }
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
     page: OpenPage, window: Window, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -263,7 +263,7 @@ def test_a_covariance_is_full_where_every_class_has_images_enough(monkeypatch: p
     assert len(cluster(around(torch.eye(WIDTH)[:1], 3), 5)[1]) == 3
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_a_stage_begins_with_the_same_labels_whenever_it_does_and_leaves_old_rows_alone(
     trained: PACGCDModel, tmp_path: Path
 ) -> None:
@@ -459,7 +459,7 @@ def test_the_answer_is_the_nearest_proxy(trained: PACGCDModel) -> None:
     assert torch.equal(trained.assign_natively(features), distances.argmin(1))
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_two_processes_have_the_loss_and_the_gradient_of_one(trained: PACGCDModel, tmp_path: Path) -> None:
     """Although the second one's features are others, and it would label their images otherwise."""
     views = torch.randn(5, 2, 3, 16, 16, generator=torch_generator("views"))

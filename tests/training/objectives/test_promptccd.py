@@ -59,7 +59,7 @@ def test_components_of_an_unknown_number_are_counted_with_the_prior_that_was_ask
     assert model.mixture.num_components == components
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 @pytest.mark.parametrize(
     ("counting", "prior", "learns"),
     [("split_merge", "calibrated", True), ("split_merge", "matched", False), ("kmeans", "calibrated", False)],

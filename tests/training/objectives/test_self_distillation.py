@@ -220,7 +220,7 @@ def around(directions: torch.Tensor, each: int) -> torch.Tensor:
     return F.normalize(F.normalize(directions, dim=-1).repeat_interleave(each, 0) + noise, dim=-1)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backbone_folder: Path) -> None:
     """However long old rows are; as long as drawn rows in mean. With fewer images than classes the rest is drawn."""
     old = torch.tensor([[0.01], [1.0], [100.0]]) * torch.randn(3, 32, generator=torch_generator("rows"))
@@ -289,7 +289,7 @@ def test_happy_rehearses_as_many_features_as_the_batch_has_around_the_means_of_o
     assert found["replay"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.landing
+@pytest.mark.moderate
 def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
     """The rows of its ablation: a part that is left out costs nothing, and the others what they cost before."""
     whole, every = happy_step(backbone_folder)
