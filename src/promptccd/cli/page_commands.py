@@ -68,7 +68,7 @@ def open_command(options: argparse.Namespace) -> None:
             if not has_registry(out / PROJECT):
                 raise
             logger.warning("Photographs that came since are not looked for: %s", error)
-    gc.disable()  # which would look for garbage among millions of photographs that stay, a third of the time
+    gc.disable()  # it would look for garbage among photographs: with millions of them a third of the time,
     try:
         page = workbench.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
@@ -76,6 +76,7 @@ def open_command(options: argparse.Namespace) -> None:
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
         ) from error
     finally:
+        gc.freeze()  # and later hold a correction up for seconds
         gc.enable()
     page.start()
     kept = "every correction is kept as you make it."
