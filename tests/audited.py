@@ -22,6 +22,9 @@ def watch(event: str, values: tuple) -> None:
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
         address = values[1]
         away = isinstance(address, tuple) and address[0] not in LOOPBACK  # a path is a socket of this machine
+    elif event == "socket.bind":  # an empty address is all of this machine's
+        address = values[1]
+        away = isinstance(address, tuple) and (address[0] != "127.0.0.1" or "page" not in sys.argv)
     elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
         address, away = values[0], values[0] not in LOOPBACK
     elif event == "pickle.find_class":
@@ -31,7 +34,7 @@ def watch(event: str, values: tuple) -> None:
         return
     if away:
         NOTED.append(f"{event} {address}: {caller()}")
-        raise PermissionError(f"{event} {address} leaves this machine")
+        raise PermissionError(f"{event} {address} leaves this machine, or lets others in")
 
 
 def caller() -> str:

@@ -1,12 +1,15 @@
-"""Nothing calls anybody unasked and nothing unpickles, with every library's own switches left as users have them."""
+"""Nothing calls anybody unasked, listens or unpickles, with every library's own switches left as users have them."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from datasets import Image as ImageFeature
@@ -26,8 +29,8 @@ Audit = Callable[[str], list[str]]
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> Audit:
-    """Runs a part in a process of its own; what it noted."""
+def material(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> Path:
+    """A folder with a backbone, photographs and a recipe that trains in seconds."""
     folder = tmp_path_factory.mktemp("audited")
     table = coloured_images(5, 12)
     table.save_to_disk(str(folder / "images"))
@@ -51,6 +54,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> 
         "training": {"output_dir": str(folder / "run"), "kmeans_restarts": 2, **training},
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def audited(material: Path) -> Audit:
+    """Runs a part in a process of its own; what it noted."""
+    folder = material
 
     def run(part: str) -> list[str]:
         environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
@@ -91,15 +101,66 @@ for attempt in (
     lambda: socket.socket().connect(("203.0.113.1", 443)),
     lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"", ("203.0.113.1", 53)),
     lambda: socket.getaddrinfo("huggingface.co", 443),
+    lambda: socket.socket().bind(("127.0.0.1", 0)),
 ):
     try:
         attempt()
         raise SystemExit("not kept back")
     except PermissionError:
         pass
-assert len(NOTED) == 4, NOTED
-pickle.loads(pickle.dumps(Fraction(1, 2)))
 assert len(NOTED) == 5, NOTED
+pickle.loads(pickle.dumps(Fraction(1, 2)))
+assert len(NOTED) == 6, NOTED
 """
     subprocess.run([sys.executable, "-c", attempts], cwd=ROOT, check=True, timeout=60)
     assert "127.0.0.1" in LOOPBACK
+
+
+BINDS = """
+import os, sys
+def watch(event, values):
+    if event == "socket.bind" and isinstance(values[1], tuple):
+        with open(os.environ["BOUND"], "a") as noted:
+            noted.write(f"{values[1]}\\n")
+sys.addaudithook(watch)
+"""
+
+
+def ports_of(words: list[str], folder: Path) -> list[str]:
+    """What a program of Python and all that it starts bind, and what they are seen to listen on, whoever opened it."""
+    (folder / "sitecustomize.py").write_text(BINDS)
+    noted = folder / "bound"
+    noted.write_text("")
+    paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with (folder / "said").open("w") as said:
+        environment = os.environ | {"PYTHONPATH": paths, "BOUND": str(noted)}
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=ROOT, env=environment, stdout=said, stderr=said
+        )
+    seen, told = set[str](), psutil.Process(process.pid)
+    while process.poll() is None:
+        with suppress(psutil.Error):
+            for each in (told, *told.children(recursive=True)):
+                opened = each.net_connections() if hasattr(each, "net_connections") else each.connections()
+                seen |= {str(one.laddr) for one in opened if one.status == psutil.CONN_LISTEN}
+        time.sleep(0.05)
+    assert process.returncode == 0, (folder / "said").read_text()
+    return [*sorted(seen), *noted.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_cells_and_parts_in_processes_of_their_own_open_no_port(material: Path, tmp_path: Path) -> None:
+    listens = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); time.sleep(1)"
+    started = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {listens!r}])"
+    assert len(ports_of(["-c", started], tmp_path)) == 2  # bound, and seen to listen
+    sweep = ["sweep", "--config", str(material / "recipe.yaml"), "--seeds", "1", "2", "--jobs", "2"]
+    assert ports_of(["-m", "promptccd", *sweep, "--out", str(tmp_path / "sweep")], tmp_path) == []
+    found = [
+        "discover",
+        str(material / "backbone"),
+        str(material / "album"),
+        "--out",
+        str(tmp_path / "found"),
+    ]
+    spread = [*found, "--devices", "2", "--batch_size", "4"]
+    assert ports_of(["-m", "promptccd", *spread], tmp_path) == []

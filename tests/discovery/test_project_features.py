@@ -27,7 +27,8 @@ def test_sums_that_followed_hundreds_of_moves_are_those_of_who_adds_up_anew() ->
     keys, found, registry = stream(5)
     features = Features(keys, zip(keys, found, strict=True))
     followed, generator = Means(features, registry), np.random.default_rng(7)
-    followed.warm()
+    for each in registry.active:
+        followed.warm(each.id)
     for _ in range(60):
         images = [keys[row] for row in generator.choice(COUNT, 200, replace=False)]
         entry = registry.edit(Move(images, int(generator.integers(KINDS))))

@@ -12,12 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
-from promptccd.experiments import RayEngine, SlurmEngine, run_sweep
+from promptccd.experiments import RayEngine, SlurmEngine, SweepCell, run_sweep
 from promptccd.experiments.engines.carrying import Engine, JobOfACell
 from promptccd.training.recipe import Recipe
 from tests.discovery.conftest import write_pictures
@@ -299,7 +300,7 @@ def test_jobs_are_queued_again_when_they_are_preempted(
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A Ray cluster of two nodes on this machine, which asks for a token: the environment of who may join it."""
+    """A Ray cluster of three nodes on this machine, which asks for a token: the environment of who may join it."""
     if find_spec("ray") is None:
         pytest.skip("needs promptccd[ray]")
     with socket.socket() as free:
@@ -312,7 +313,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     small = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "80000000"]
     for first in (
         ["--head", "--port", address.partition(":")[2], "--include-dashboard=false"],
-        ["--address", address],
+        *[["--address", address]] * 2,
     ):
         subprocess.run(
             [*program, "start", *first, *small], check=True, capture_output=True, env=os.environ | own
@@ -321,37 +322,47 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([*program, "stop", "--force"], check=True, capture_output=True)
 
 
+def remove_a_node(place: Path) -> bool:
+    """Kill what is a node of Ray, with all that runs there, where a cell is at work; not the first node."""
+    while not list(place.glob("resume/stage*")):
+        time.sleep(0.02)
+    worker = psutil.Process(int((place / ".lock").read_text().partition(" on ")[0]))
+    node = next(each for each in worker.parents() if each.name() == "raylet")
+    if "--head" in node.cmdline():
+        return False
+    node.kill()
+    return True
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_worker_of_ray_that_is_killed_costs_steps_alone(
+def test_a_worker_and_a_node_of_ray_that_are_lost_cost_steps_alone(
     recipes: Path, undisturbed: Path, tmp_path: Path, cluster: dict[str, str]
 ) -> None:
-    cells = plan(recipes, tmp_path / "out")
-    words = [
-        "sweep",
-        "--config",
-        str(recipes / "tiny.yaml"),
-        "--seeds",
-        "1",
-        "2",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    sweep = [sys.executable, "-m", "promptccd", *words, "--engine", "ray"]
-    stranger = subprocess.run(
-        sweep, capture_output=True, text=True, check=False, env=cluster | {"RAY_AUTH_MODE": "disabled"}
-    )
-    assert stranger.returncode == 2
-    assert "cannot be joined" in stranger.stderr
-    assert "token are the same here and there" in stranger.stderr
-    assert "oken" in stranger.stderr
-    kills = threading.Thread(target=strike, args=(cells[0].path, signal.SIGKILL))
-    kills.start()
+    cells = plan(recipes, tmp_path / "out", seeds=(1, 2, 3))
+    words = ["--config", str(recipes / "tiny.yaml"), "--seeds", "1", "2", "3", "--out", str(tmp_path / "out")]
+    sweep = [sys.executable, "-m", "promptccd", "sweep", *words, "--engine", "ray"]
+    for other in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "none")}):
+        stranger = subprocess.run(sweep, capture_output=True, text=True, check=False, env=cluster | other)
+        assert stranger.returncode == 2
+        assert "cannot be joined" in stranger.stderr
+        assert "token are the same here and there" in stranger.stderr
+    struck = list[SweepCell]()
+
+    def strike_both() -> None:
+        struck.append(next(each for each in cells if remove_a_node(each.path)))
+        struck.append(next(each for each in cells if each not in struck))
+        strike(struck[1].path, signal.SIGKILL)
+
+    strikes = threading.Thread(target=strike_both)
+    strikes.start()
     ended = subprocess.run(sweep, capture_output=True, text=True, check=False, env=cluster)
     assert ended.returncode == 0, ended.stderr
-    kills.join()
-    assert "goes on at epoch" in (cells[0].path / "train.log").read_text()
-    assert hashes(cells) == hashes(plan(recipes, undisturbed))
+    strikes.join()
+    for cell in struck:
+        assert "goes on at epoch" in (cell.path / "train.log").read_text()
+    assert run_sweep(plan(recipes, undisturbed, seeds=(1, 2, 3)), undisturbed).failures == {}
+    assert hashes(cells) == hashes(plan(recipes, undisturbed, seeds=(1, 2, 3)))
 
 
 @pytest.mark.slow

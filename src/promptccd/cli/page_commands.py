@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import logging
 import os
 import webbrowser
@@ -67,12 +68,16 @@ def open_command(options: argparse.Namespace) -> None:
             if not has_registry(out / PROJECT):
                 raise
             logger.warning("Photographs that came since are not looked for: %s", error)
+    gc.disable()  # it would look for garbage among photographs: with millions of them a third of the time,
     try:
         page = workbench.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
         ) from error
+    finally:
+        gc.freeze()  # and later hold a correction up for seconds
+        gc.enable()
     page.start()
     kept = "every correction is kept as you make it."
     print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.bench.locked or kept}", flush=True)

@@ -20,7 +20,7 @@ from promptccd.training.recipe import field_types, recipe_folder, require_known,
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
-    from promptccd.experiments import SweepCell, SweepResult
+    from promptccd.experiments import ProtocolScoring, SweepCell, SweepResult
     from promptccd.experiments.engines.carrying import Engine
     from promptccd.experiments.paper_tables import Grid, TablePlan
 
@@ -247,31 +247,44 @@ def _add_table_options(sweep: argparse.ArgumentParser) -> None:
 
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
-    from promptccd.trainer import train_recipe
-
     settings = parse_settings(options.set)
     _require_fitting(options)
     if options.table:
         return _table_command(options, settings)
     out = options.out or "runs/sweep"
     cells = experiments.plan_cells(options.config, options.seeds, settings, out, given_fields(options))
-    if options.dry_run:
-        return _list_cells(options, cells)
-    if options.commands:
-        return _print_commands(options, cells, out)
-    if options.collect:
-        result = experiments.collect_sweep(cells, baselines=options.baselines)
-    else:
-        result = experiments.run_sweep(
-            cells, out, jobs=_jobs(options, cells), baselines=options.baselines, train=train_recipe,
-            engine=_engine(options, out),
-        )  # fmt: skip
+    if (result := _swept(options, cells, out)) is None:
+        return
     record = sweep_record(result, settings)
     with experiments.tables_held(Path(out)):
         write_tables(result, record, Path(out))
         write_page(result, record, Path(out))
     show(options, record, lambda: sweep_text(result))
     _require_whole(result)
+
+
+def _swept(
+    options: argparse.Namespace,
+    cells: "Sequence[SweepCell]",
+    out: str | Path,
+    scorings: "Sequence[ProtocolScoring]" = (),
+    notes: Sequence[str] = (),
+) -> "SweepResult | None":
+    """What there is of a sweep once it was run, or collected; `None` where only a list or lines were asked for."""
+    from promptccd.trainer import train_recipe
+
+    if options.dry_run:
+        _list_cells(options, cells, notes)
+        return None
+    if options.commands:
+        _print_commands(options, cells, out)
+        return None
+    if options.collect:
+        return experiments.collect_sweep(cells, baselines=options.baselines)
+    return experiments.run_sweep(
+        cells, out, jobs=_jobs(options, cells), baselines=options.baselines, scorings=scorings, train=train_recipe,
+        engine=_engine(options, out),
+    )  # fmt: skip
 
 
 def _jobs(options: argparse.Namespace, cells: "Sequence[SweepCell]") -> int:
@@ -348,25 +361,13 @@ def _require_whole(result: "SweepResult") -> None:
 
 def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> None:
     """Run what is available of a table of the paper, and lay it out like the paper."""
-    from promptccd.trainer import train_recipe
-
     plan = _table_plan(options, settings)
     entries, out = plan.entries(options.table), plan.out
     cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())
-    if options.dry_run:
-        return _list_cells(options, cells, experiments.remarks(entries, []))
-    if options.commands:
-        return _print_commands(options, cells, out)
     protocols = dict.fromkeys(entry.part.protocol for entry in entries)
     scorings = [experiments.ProtocolScoring(name) for name in protocols if name != "cacc"]
-    result = (
-        experiments.collect_sweep(cells)
-        if options.collect
-        else experiments.run_sweep(
-            cells, out, jobs=_jobs(options, cells), scorings=scorings, train=train_recipe,
-            engine=_engine(options, out),
-        )
-    )  # fmt: skip
+    if (result := _swept(options, cells, out, scorings, experiments.remarks(entries, []))) is None:
+        return
     records = experiments.table_records(entries, settings)
     tables, notes = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}

@@ -104,10 +104,9 @@ class Means:
                     before, number = self._totals[home]
                     self._totals[home] = before + sign * total, number + sign * count
 
-    def warm(self) -> None:
-        """Compute all that a correction may need."""
-        for category in self._registry.active:
-            self._total(category.id)
+    def warm(self, category: int) -> None:
+        """Compute what a correction of a category may need."""
+        self._total(category)
 
     def after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
         """Means of the categories that images leave and of the one they join, without those that are settled.

@@ -4,8 +4,9 @@ Photographs of which there is nothing to note have columns; lines of JSON say th
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import fields
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files # mutant amount *
 # mutant: it is never looked at
 ELSEWHERE = np.empty((0, 0), np.uint8)  # in place of a miniature that is in its pack
 _STAMPS = tuple(item.name for item in fields(Stamp) if item.name != "path")
+_numbers_of = attrgetter(*_STAMPS)  # for millions, `astuple` takes long
 _NO_DATE, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _LENGTH_OF_DATE = 19  # of 2026-01-31T23:59:59
 _YEARS = np.array(["0000-01-01", "10000-01-01"], "datetime64[s]").astype(np.int64)
@@ -135,7 +137,7 @@ def has_columns(look: Look) -> bool:
 
 def fits_columns(stamp: Stamp) -> bool:
     """Whether columns say all of a stamp: broken clocks write dates beyond the year 2262."""
-    return all(abs(value) <= _MOST for value in astuple(stamp)[1:])
+    return all(abs(value) <= _MOST for value in _numbers_of(stamp))
 
 
 def packed(
@@ -155,7 +157,7 @@ def packed(
         once_held: contents that were in a file and are not in `held`.
     """
     row_of, paths = {digest: row for row, digest in enumerate(looks)}, sorted(held)
-    stamps = np.array([astuple(held[path][0])[1:] for path in paths], np.int64).reshape(-1, len(_STAMPS))
+    stamps = np.array([_numbers_of(held[path][0]) for path in paths], np.int64).reshape(-1, len(_STAMPS))
     columns = {
         "settings": np.array(bytearray(settings), np.uint8),
         "lines": np.array(bytearray(b"\n".join(lines)), np.uint8),

@@ -21,7 +21,7 @@ _END_OF_LOOK = re.compile(
 _LENGTH_OF_END = 2 * 64 + 25 + len('"picture":"","sha256":"","taken":""}')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """Where a picture was seen, from the project alone.
 
@@ -30,7 +30,7 @@ class Seen:
             path of a member of an archive ends in the member's name and is no file.
         contents: hashes of the files that showed it, sorted.
         has_rows: whether some of them never had a path, being rows of a data set.
-        dates: when the camera says it was taken, by content hash.
+        dates: when cameras say that pictures were taken, by content hash; of all pictures.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -77,8 +77,8 @@ def pictures_in(project: Path) -> dict[str, Seen]:
     except ValueError:  # the next discovery makes it again
         before = FileColumns()
     lines = [*before.lines, *io.BytesIO(content)]  # makes no second copy
-    held = before.holders  # content by path; a later line overrules an earlier one
-    were_held = before.were_held
+    # Content by path, and so on; a later line overrules an earlier one, and the columns, in place: they may be large.
+    held, were_held, keys, dates = before.holders, before.were_held, before.key_of, before.dates
     for line in lines:
         if line.startswith(b'{"look"'):  # most of the list, and long; only its end is needed
             continue
@@ -91,20 +91,15 @@ def pictures_in(project: Path) -> dict[str, Seen]:
             held[path] = digest
             were_held.add(digest)
     ends = list(_ends_of_looks(line for line in lines if not line.startswith(_UNSEEN)))
-    keys = before.key_of | {digest: key for digest, key, _ in ends}
-    dates = before.dates | {digest: date for digest, _, date in ends if date}
+    keys |= {digest: key for digest, key, _ in ends}
+    dates |= {digest: date for digest, _, date in ends if date}
     files, contents = dict[str, list[tuple[str, str]]](), dict[str, list[str]]()
-    for path, digest in sorted(held.items()):
-        files.setdefault(keys.get(digest, ""), []).append((path, digest))
-    for digest, key in sorted(keys.items()):
-        contents.setdefault(key, []).append(digest)
+    for path in sorted(held):
+        files.setdefault(keys.get(held[path], ""), []).append((path, held[path]))
+    for digest in sorted(keys):
+        contents.setdefault(keys[digest], []).append(digest)
     return {
-        key: Seen(
-            tuple(files.get(key, ())),
-            tuple(digests),
-            not were_held.issuperset(digests),
-            {each: dates[each] for each in digests if each in dates},
-        )
+        key: Seen(tuple(files.get(key, ())), tuple(digests), not were_held.issuperset(digests), dates)
         for key, digests in contents.items()
     }
 

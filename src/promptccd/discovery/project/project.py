@@ -527,8 +527,9 @@ class Project:
     def warm(self) -> None:
         """Do now what the first correction would wait for: features are read, and means are computed."""
         means = self.means()
-        with self.still:  # no image moves meanwhile
-            means.warm()
+        for each in self.registry.active:
+            with self.still:  # no image moves meanwhile; a correction waits for one category at most
+                means.warm(each.id)
 
     def _show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""

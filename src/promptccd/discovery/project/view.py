@@ -69,6 +69,11 @@ class Columns:
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
         self._read(registry, np.arange(count), keys)
+        order = np.argsort(self.group, kind="stable")
+        ids, starts = np.unique(self.group[order], return_index=True)
+        self._rows = dict(
+            zip(ids.tolist(), np.split(order, starts[1:]), strict=True)
+        )  # of every group, in order
 
     def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
         members, confidences, pinned = registry.members, registry.confidences, registry.pinned
@@ -88,16 +93,21 @@ class Columns:
         """Read photographs again of which something has changed; returns their rows ``(R,)``."""
         changed = sorted(keys, key=row_of.__getitem__)
         rows = np.array([row_of[key] for key in changed], dtype=np.int64)
-        homes = set(self.group[rows].tolist())
+        before = self.group[rows]
         self._read(registry, rows, changed)
-        for identity in homes.union(self.group[rows].tolist()):
+        after = self.group[rows]
+        for identity in {*before.tolist(), *after.tolist()}:
             self._shown.pop(identity, None)
+            stay = self._rows.get(identity, rows[:0])
+            came = rows[(after == identity) & (before != identity)]
+            self._rows[identity] = np.sort(np.append(stay[self.group[stay] == identity], came), kind="stable")
         return rows
 
     def shown(self, identity: int) -> Shown:
         """What is shown of a group, kept until one of its photographs changes."""
         if identity not in self._shown:
-            rows = np.flatnonzero((self.group == identity) & self._here)
+            rows = self._rows.get(identity, np.zeros(0, np.int64))
+            rows = rows[self._here[rows]]
             unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())

@@ -116,6 +116,11 @@ def log_of(recipe: Recipe) -> Path:
     return log
 
 
+def call_of(recipe: Recipe, work: Work) -> tuple[dict[str, Any], Work, Path, Path]:
+    """What `work_into_log` is called with, in a process that may be anywhere."""
+    return recipe.to_dict(), work, log_of(recipe).absolute(), Path.cwd()
+
+
 def last_words(log: Path, said: str, code: Any) -> str:
     """The end of a log, and what else is known."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line]

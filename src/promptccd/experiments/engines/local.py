@@ -8,7 +8,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from promptccd.experiments.engines.carrying import (
     RETRIES,
     Engine,
     Work,
+    call_of,
     last_words,
     log_of,
     work_into_log,
@@ -52,8 +52,8 @@ class CellProcess(ProcessApart):
 
     def __init__(self, recipe: Recipe, work: Work, device: str = ""):
         self.device, self.log, self.started = device, log_of(recipe), time.monotonic()
-        arguments = (recipe.to_dict(), work, self.log, Path.cwd(), device)
-        super().__init__(_work_alone, arguments, [__name__, work.__module__])
+        arguments = (work_into_log, call_of(recipe, work), device)
+        super().__init__(_call_alone, arguments, [__name__, work.__module__])
 
     def problem(self) -> str | None:
         """Why an ended process failed, from the end of its log; `None` if it did not."""
@@ -113,10 +113,12 @@ class PoolOfDevices:
                 process.kill()
 
 
-def _call_alone(work: Callable[..., str], arguments: Sequence[Any], device: str) -> None:
+def _call_alone(work: Callable[..., str | int], arguments: Sequence[Any], device: str) -> None:
+    """The main function of a process apart; what is returned is its exit code, and words are printed."""
     if device:
         os.environ[VISIBLE] = device  # before CUDA starts in here
-    sys.exit(work(*arguments) or 0)  # words are printed
+    gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
+    sys.exit(work(*arguments) or 0)
 
 
 def visible_devices() -> list[str]:
@@ -132,11 +134,3 @@ def visible_devices() -> list[str]:
 def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
     """The device that the fewest processes use, the first of several; empty without devices."""
     return min(devices, key=at_work.count, default="")
-
-
-def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path, device: str) -> None:
-    """The main function of the process of a cell."""
-    if device:
-        os.environ[VISIBLE] = device  # before CUDA starts in here
-    gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
-    sys.exit(work_into_log(values, work, log, folder))

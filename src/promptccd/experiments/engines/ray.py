@@ -12,7 +12,7 @@ from promptccd.experiments.engines.carrying import (
     Engine,
     JobOfACell,
     Work,
-    log_of,
+    call_of,
     work_into_log,
 )
 from promptccd.training.recipe import Recipe
@@ -49,12 +49,13 @@ class RayEngine(Engine):
         if address in ("", "local"):
             raise ConfigurationError(
                 f"{ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
-                "machine: RAY_AUTH_MODE=token ray start --head --disable-usage-stats --include-dashboard=false; then "
-                f"RAY_AUTH_MODE=token {ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
+                "machine: ray get-auth-token --generate; RAY_AUTH_MODE=token ray start --head --disable-usage-stats "
+                "--include-dashboard=false; then, where ~/.ray/auth_token is the same: RAY_AUTH_MODE=token "
+                f"{ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
             )
         try:
             ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             said = str(error).strip().splitlines()[-1].rstrip(".")
             raise ConfigurationError(
                 f"The Ray cluster at {address} cannot be joined: {said}. See that it runs, and that RAY_AUTH_MODE and "
@@ -68,7 +69,9 @@ class RayEngine(Engine):
 
     def start(self, recipe: Recipe, work: Work, device: str) -> "RayTask":
         """Give a cell to the cluster."""
-        return RayTask(self._ray, self._task(work_into_log, log_of(recipe).parent.name), recipe, work)
+        return RayTask(
+            self._ray, self._task(work_into_log, Path(recipe.training.output_dir).name), recipe, work
+        )
 
     def outcomes(
         self, work: Callable[..., str], calls: Sequence[tuple[Any, ...]], look: Callable[[], None]
@@ -102,8 +105,7 @@ class RayTask(JobOfACell):
     """A cell in a process of its own, on any node."""
 
     def __init__(self, ray: Any, task: Any, recipe: Recipe, work: Work):
-        log = log_of(recipe).absolute()
-        self._ray, self._task = ray, task.remote(recipe.to_dict(), work, log, Path.cwd())
+        self._ray, self._task = ray, task.remote(*call_of(recipe, work))
         super().__init__(recipe)
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work, log_of, work_into_log
+from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work, call_of, work_into_log
 from promptccd.storage import make_folder, make_inside
 from promptccd.training.recipe import Recipe
 
@@ -53,9 +53,8 @@ class SlurmJob(JobOfACell):
     """A submitted cell; it goes on where it was when it is queued again."""
 
     def __init__(self, executor: Any, recipe: Recipe, work: Work):
-        log = log_of(recipe).absolute()
-        executor.update_parameters(name=log.parent.name)
-        self._job = executor.submit(_Cell(recipe.to_dict(), work, log, Path.cwd()))
+        executor.update_parameters(name=Path(recipe.training.output_dir).name)
+        self._job = executor.submit(_Cell(*call_of(recipe, work)))
         super().__init__(recipe)
 
     def stop(self) -> None:
@@ -71,8 +70,8 @@ class SlurmJob(JobOfACell):
 class _Cell:
     """What submitit keeps, and calls again."""
 
-    def __init__(self, values: dict[str, Any], work: Work, log: Path, folder: Path):
-        self._arguments = (values, work, log, folder)
+    def __init__(self, *arguments: Any):
+        self._arguments = arguments
 
     def __call__(self) -> int:
         return work_into_log(*self._arguments)
