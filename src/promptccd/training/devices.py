@@ -58,6 +58,29 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=True)
 
 
+class _GatherWithGradient(torch.autograd.Function):
+    """All-gather whose backward adds up the gradients of a row in all processes.
+
+    Every process computes the same global loss, so the sum over processes is the number of processes times
+    the true gradient, and the averaging of DistributedDataParallel divides by just that.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.rank = dist.get_rank()
+        gathered = rows.new_empty(dist.get_world_size(), *rows.shape)
+        dist.all_gather([*gathered], rows.contiguous())
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (gradient,) = gradients
+        # mutant: gradients of rows that were selected are contiguous as they come
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[ctx.rank]
+
+
 def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
     """Rows of all processes in global order; a single process gets its own back.
 
@@ -67,21 +90,17 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
         num_rows: B, rows of the global batch.
 
     Returns:
-        ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner, which adds up those
-        of all processes. As every process computes the same global loss, that is their number times the true gradient,
-        and the averaging of DistributedDataParallel divides by just that.
+        ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner.
     """
     _, processes = place_among_processes()
     if processes == 1:
         return rows
-    from torch.distributed.nn.functional import all_gather  # here, for not every build of torch has it
-
     sizes = [stop - start for start, stop in shard_bounds(num_rows, processes)]
     padding = max(sizes) - rows.shape[1]
     if padding:  # gloo and NCCL gather equal shapes only
         rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
-    gathered = all_gather(rows.contiguous())
-    return torch.cat([part[:, :size] for part, size in zip(gathered, sizes, strict=True)], dim=1)
+    gathered = _GatherWithGradient.apply(rows)
+    return torch.cat([gathered[rank][:, :size] for rank, size in enumerate(sizes)], dim=1)
 
 
 @contextmanager
