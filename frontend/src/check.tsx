@@ -42,12 +42,15 @@ export function Approve({ desk }: { desk: Desk }) {
     if (later) desk.go("approve", later.id, {}, true); // Back would only lead here again
     else desk.go("groups", "", {}, true);
   };
-  desk.pace.began ||= Date.now();
+  const answer = (found: { from: number; to: number; pages: number; isBad: boolean }) => {
+    desk.pace.began ||= Date.now();
+    setFound(found);
+  };
   const right = () => {
     seen.current.push(...page);
-    setFound({ from: end, to, pages: pages * 2, isBad });
+    answer({ from: end, to, pages: pages * 2, isBad });
   };
-  const wrong = () => setFound({ from, to: end, pages, isBad: true });
+  const wrong = () => answer({ from, to: end, pages, isBad: true });
   const stop = () => setFound({ from, to: from, pages, isBad });
   const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), stop]];
   if (isDone) return <p class="empty">{t("loading")}</p>;

@@ -8,12 +8,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -41,8 +43,17 @@ from promptccd.models import (
     stored_model,
 )
 from promptccd.models.loading import find_model
+from promptccd.models.modeling_happy import HappyConfig
 from promptccd.models.stored_files import CODE, PREPROCESSOR, own_values, patch_size_of, stored_processor
-from promptccd.models.untrusted import bounds_of, one_line, read_json, require_bounds, require_side, shown
+from promptccd.models.untrusted import (
+    bounded,
+    bounds_of,
+    one_line,
+    read_json,
+    require_bounds,
+    require_side,
+    shown,
+)
 from promptccd.models.weights import described, memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
@@ -641,6 +652,7 @@ def test_real_numbers_have_ranges_too() -> None:
         "neighbour_threshold": (-1, 1), "neighbour_weight": (0, 1), "meta_learning_rate": (0, 1e6),
         "logit_scale": (1e-6, 1e6), "largest_margin": (0, 1e3), "proxy_scale": (1e-6, 1e6),
         "proxy_margin": (0, 1), "warmup_share": (0, 1), "discovery_warmup_share": (0, 1),
+        "discovery_entropy_weight": (0, 1e6), "replay_weight": (0, 1e6),
         "largest_gradient": (1e-6, 1e6), "clear_similarity": (0, 1), "clear_chance": (0.5, 1),
         "split_learning_rate": (0, 1), "known_quantile": (0, 1), "known_similarity": (-1, 1),
         "attention_dropout": (0, 1), "rope_theta": (1e-3, 1e9), "pos_embed_shift": (0, 1e3),
@@ -674,6 +686,24 @@ def test_what_may_be_none_and_what_there_is_to_choose() -> None:
         require_bounds({"hidden_size": 96, "num_attention_heads": 16, "rope_theta": 100.0}, NO_FIELDS)
     with pytest.raises(ValueError, match="heads whose width 4 divides .* got hidden_size 18 and"):
         require_bounds({"hidden_size": 18, "num_attention_heads": 3, "rope_theta": 100.0}, NO_FIELDS)
+
+
+@strict
+class OwnConfig(HappyConfig):
+    """As whoever writes a method may: with a number that may be missing, another default, and metadata."""
+
+    model_type = "own"
+
+    entropy_weight: float = 1.5
+    margin: int | None = bounded(None, 1, 10)
+    other: int = field(default=3, metadata={"bounds": (0, 1)})
+
+
+def test_a_strangers_configuration_has_the_bounds_of_its_fields_and_of_those_it_inherits() -> None:
+    OwnConfig(margin=10, other=5, entropy_weight=0.0)
+    for values in ({"margin": 11}, {"margin": 1.5}, {"entropy_weight": -1.0}, {"replay_weight": -1e300}):
+        with pytest.raises(Exception, match=next(iter(values))):
+            OwnConfig(**values)
 
 
 def test_an_image_has_1_to_16384_patches() -> None:

@@ -68,7 +68,9 @@ def open_command(options: argparse.Namespace) -> None:
             if not has_registry(out / PROJECT):
                 raise
             logger.warning("Photographs that came since are not looked for: %s", error)
-    gc.disable()  # it would look for garbage among photographs: with millions of them a third of the time,
+    # With millions of photographs the search for garbage among them is a third of the time that reading takes, and
+    # holds corrections up for seconds later on.
+    gc.disable()
     try:
         page = workbench.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
@@ -76,7 +78,7 @@ def open_command(options: argparse.Namespace) -> None:
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
         ) from error
     finally:
-        gc.freeze()  # and later hold a correction up for seconds
+        gc.freeze()
         gc.enable()
     page.start()
     kept = "every correction is kept as you make it."

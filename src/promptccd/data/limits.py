@@ -1,4 +1,7 @@
-"""How much is taken in from people, and the two refusals: of one file, or of all of them. Help waits for no numpy."""
+"""How much is taken in from people, and the two refusals: of one file, or of all of them.
+
+Nothing here imports numpy, so that help need not wait for it.
+"""
 
 import sys
 from dataclasses import dataclass

@@ -207,7 +207,12 @@ def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterat
         SkippedFileError: it is none, or cannot be read.
     """
     try:
-        path = os.path.realpath(path) if follow else path
+        path = os.path.realpath(path) if follow and path else path
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise SkippedFileError(
+                "not a regular file"
+            )  # to open a pipe or a device may do something already
         # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
         descriptor = system.open_file(path, os.O_RDONLY)
         with open(descriptor, "rb") as stream:

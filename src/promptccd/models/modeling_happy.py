@@ -28,9 +28,9 @@ class HappyConfig(SelfDistillationConfig):
 
     entropy_weight: float = bounded(1.0, 0, 1e6)
     discovery_temperature: float = bounded(0.05, 1e-6, 1e6)
-    discovery_entropy_weight: float = 1.0
+    discovery_entropy_weight: float = bounded(1.0, 0, 1e6)
     clustered_rows: bool = True
-    replay_weight: float = 1.0
+    replay_weight: float = bounded(1.0, 0, 1e6)
     hardness_temperature: float = bounded(0.1, 1e-6, 1e6)
     drift_weight: float = bounded(1.0, 0, 1e6)
     num_means: int = bounded(0, 0, 1_000_000)

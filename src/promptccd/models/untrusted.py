@@ -173,23 +173,29 @@ CHOICES = {
 _ABSENT = (  # these may be `None`
     "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
 )  # fmt: skip
+_BOUNDS = "promptccd.bounds"  # in the metadata of a field
 MOST_CATEGORIES = 100_000
 MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
 
 
-def bounded(default: float, low: float, high: float) -> Any:
-    """A field of a configuration whose number is at least `low` and at most `high`."""
-    return field(default=default, metadata={"bounds": (low, high, isinstance(default, int))})
+def bounded(default: float | None, low: float, high: float) -> Any:
+    """A field of a configuration whose number is at least `low` and at most `high`, or `None` if that is its default.
+
+    It is whole if the default is, or without one the bounds. A subclass that gives the field another default keeps its
+    bounds.
+    """
+    is_whole = isinstance(low if default is None else default, int)
+    return field(default=default, metadata={_BOUNDS: (low, high, is_whole)})
 
 
 def bounds_of(config_class: type) -> dict[str, tuple[float, float, bool]]:
     """Lowest and highest value of every field that may have a number, and whether that is whole."""
     found: dict[str, tuple[float, float, bool]] = {name: (*limits, True) for name, limits in WHOLE.items()}
     found |= {name: (*limits, False) for name, limits in REAL.items()}
-    declared = getattr(config_class, "__dataclass_fields__", {})
-    return found | {
-        name: each.metadata["bounds"] for name, each in declared.items() if "bounds" in each.metadata
-    }
+    for parent in reversed(config_class.__mro__):
+        declared = vars(parent).get("__dataclass_fields__", {})
+        found |= {name: each.metadata[_BOUNDS] for name, each in declared.items() if _BOUNDS in each.metadata}
+    return found
 
 
 def require_bounds(values: Mapping[str, Any], config_class: type) -> None:
@@ -198,9 +204,9 @@ def require_bounds(values: Mapping[str, Any], config_class: type) -> None:
     Raises:
         ValueError: naming the field, its value and its bound.
     """
-    bounds = bounds_of(config_class)
+    bounds, declared = bounds_of(config_class), getattr(config_class, "__dataclass_fields__", {})
     for name, value in values.items():
-        if value is None and name in _ABSENT:
+        if value is None and (name in _ABSENT or (name in declared and declared[name].default is None)):
             continue
         if name in bounds:
             _require_between(name, value, *bounds[name])

@@ -23,7 +23,7 @@ from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
 from promptccd.discovery.workbench import OpenPage
 from promptccd.discovery.workbench.routes import FOREVER
-from promptccd.registry import CategoryRegistry, StageGroups
+from promptccd.registry import CategoryRegistry, Move, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
@@ -147,6 +147,22 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     columns = Columns(registry, keys, np.ones(4, dtype=bool))
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
     assert columns.shown(0).unsure == 1
+
+
+@pytest.mark.parametrize("moved", [1, 5, 40], ids=["one", "a few", "all"])
+def test_rows_of_groups_that_were_taken_are_those_that_are_read_anew(moved: int) -> None:
+    keys, here = [f"{number:03}" for number in range(40)], np.arange(40) % 7 > 0
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(keys, np.arange(40) % 8, np.eye(8)))
+    columns, row_of = Columns(registry, keys, here), {key: row for row, key in enumerate(keys)}
+    for identity in range(8):
+        columns.shown(identity)
+    chosen = np.random.default_rng(moved).permutation(keys)[:moved].tolist()
+    registry.edit(Move(chosen, 3))
+    columns.take(registry, chosen, row_of)
+    anew = Columns(registry, keys, here)
+    assert columns.packed() == anew.packed()
+    assert [columns.shown(each) for each in range(8)] == [anew.shown(each) for each in range(8)]
 
 
 @pytest.mark.moderate

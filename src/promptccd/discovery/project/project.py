@@ -527,9 +527,12 @@ class Project:
     def warm(self) -> None:
         """Do now what the first correction would wait for: features are read, and means are computed."""
         means = self.means()
-        for each in self.registry.active:
-            with self.still:  # no image moves meanwhile; a correction waits for one category at most
-                means.warm(each.id)
+        with self.still:
+            active = [each.id for each in self.registry.active]
+        for identity in active:
+            with self.still:  # no image moves meanwhile
+                means.warm(identity)
+            time.sleep(1e-4)  # else this thread has the lock again before a correction that waits is awake
 
     def _show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""

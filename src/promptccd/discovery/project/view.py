@@ -69,11 +69,13 @@ class Columns:
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
         self._read(registry, np.arange(count), keys)
+        self._rows = self._rows_of_groups()
+
+    def _rows_of_groups(self) -> dict[int, np.ndarray]:
+        """Rows of every group, in order."""
         order = np.argsort(self.group, kind="stable")
         ids, starts = np.unique(self.group[order], return_index=True)
-        self._rows = dict(
-            zip(ids.tolist(), np.split(order, starts[1:]), strict=True)
-        )  # of every group, in order
+        return dict(zip(ids.tolist(), np.split(order, starts[1:]), strict=True))
 
     def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
         members, confidences, pinned = registry.members, registry.confidences, registry.pinned
@@ -96,8 +98,13 @@ class Columns:
         before = self.group[rows]
         self._read(registry, rows, changed)
         after = self.group[rows]
-        for identity in {*before.tolist(), *after.tolist()}:
+        changed_groups = {*before.tolist(), *after.tolist()}
+        for identity in changed_groups:
             self._shown.pop(identity, None)
+        if len(rows) * len(changed_groups) > len(self.group):  # one sort of all costs less
+            self._rows = self._rows_of_groups()
+            return rows
+        for identity in changed_groups:
             stay = self._rows.get(identity, rows[:0])
             came = rows[(after == identity) & (before != identity)]
             self._rows[identity] = np.sort(np.append(stay[self.group[stay] == identity], came), kind="stable")

@@ -50,7 +50,7 @@ class RayEngine(Engine):
             raise ConfigurationError(
                 f"{ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
                 "machine: ray get-auth-token --generate; RAY_AUTH_MODE=token ray start --head --disable-usage-stats "
-                "--include-dashboard=false; then, where ~/.ray/auth_token is the same: RAY_AUTH_MODE=token "
+                "--include-dashboard=false; then, on any machine with the same ~/.ray/auth_token: RAY_AUTH_MODE=token "
                 f"{ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
             )
         try:
