@@ -132,7 +132,12 @@ def test_ours_needs_what_is_not_there() -> None:
             "pandas 9.9",
             marks=pytest.mark.slow,
         ),
-        ("PIL", "raise ImportError('x', name='PIL._imaging')", ["--version"], "PIL 9.9 cannot be imported"),
+        (
+            "PIL",
+            "raise ImportError('x', name='PIL._imaging')",
+            ["categories", ".", "list"],
+            "PIL 9.9 cannot be imported",
+        ),
     ],
 )
 def test_a_command_ends_in_one_line(tmp_path, package, code, words, said) -> None:

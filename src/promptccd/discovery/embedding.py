@@ -190,6 +190,8 @@ class Embedder:
             DivergedError: a feature holds NaN or infinity; the image is named.
             DataError: a file has changed since the intake was made.
         """
+        # Also where most of them were computed by another process.
+        self._fills |= len(intake.used) >= self.batch_size
         try:
             if self._waiting:
                 self._compute_waiting()
