@@ -695,13 +695,20 @@ class OwnConfig(HappyConfig):
     model_type = "own"
 
     entropy_weight: float = 1.5
+    drift_weight: float = bounded(2.0, 0, 5)
     margin: int | None = bounded(None, 1, 10)
     other: int = field(default=3, metadata={"bounds": (0, 1)})
 
 
 def test_a_strangers_configuration_has_the_bounds_of_its_fields_and_of_those_it_inherits() -> None:
     OwnConfig(margin=10, other=5, entropy_weight=0.0)
-    for values in ({"margin": 11}, {"margin": 1.5}, {"entropy_weight": -1.0}, {"replay_weight": -1e300}):
+    for values in (
+        {"margin": 11},
+        {"margin": 1.5},
+        {"drift_weight": 6.0},
+        {"entropy_weight": -1.0},
+        {"replay_weight": -1e300},
+    ):
         with pytest.raises(Exception, match=next(iter(values))):
             OwnConfig(**values)
 
