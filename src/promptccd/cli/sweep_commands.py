@@ -13,7 +13,7 @@ from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
-from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.experiments.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types

@@ -2,29 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.errors import DataError
-
-
-class ClusteringAccuracy(NamedTuple):
-    """Accuracies in percent; NaN where there is no image of the kind.
-
-    Attributes:
-        all: over all images.
-        old: over images of initially labelled categories.
-        new: over the others.
-    """
-
-    all: float
-    old: float
-    new: float
-
-
-PARTS = ClusteringAccuracy._fields
+from promptccd.evaluation.protocol_terms import ClusteringAccuracy
 
 
 def clustering_accuracy(y_true: ArrayLike, y_pred: ArrayLike, old_classes: Iterable) -> ClusteringAccuracy:

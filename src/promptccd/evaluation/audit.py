@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Protocol
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS, cut_sizes
 from promptccd.errors import DataError
-from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.published import PublishedRow
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from promptccd.clustering import AnchoredKMeans, CountEstimate
 from promptccd.clustering.semi_supervised_kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
-from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
+from promptccd.evaluation.accuracy import clustering_accuracy
+from promptccd.evaluation.protocol_terms import PARTS
 
 # Estimates the number of categories from a stage t, the features of stages 0 to t and the ids of earlier stages.
 CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]

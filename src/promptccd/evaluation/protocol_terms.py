@@ -1,17 +1,35 @@
 """Every evaluation protocol of the paper in words: what is scored, against which reference, with how many groups.
 
-For help and messages, without torch; `promptccd.evaluation.protocols` scores by them.
+And the three parts of an accuracy. For help and messages, without torch or NumPy; `promptccd.evaluation.protocols`
+scores by them.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from promptccd.errors import ConfigurationError
 
 EstimatorName = Literal["split_merge", "kmeans"]
 OWN_ANSWER = "own answer"  # in tables: of a method's classifier or mixture, beside that of k-means
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
+
+
+class ClusteringAccuracy(NamedTuple):
+    """Accuracies in percent; NaN where there is no image of the kind.
+
+    Attributes:
+        all: over all images.
+        old: over images of initially labelled categories.
+        new: over the others.
+    """
+
+    all: float
+    old: float
+    new: float
+
+
+PARTS = ClusteringAccuracy._fields
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,7 @@ from promptccd.clustering import AnchoredKMeans, CountEstimate
 from promptccd.data.randomness import seed_of
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation.accuracy import (
-    PARTS,
-    ClusteringAccuracy,
-    clustering_accuracy,
-    separate_clustering_accuracy,
-)
+from promptccd.evaluation.accuracy import clustering_accuracy, separate_clustering_accuracy
 from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
@@ -35,6 +30,7 @@ from promptccd.evaluation.continual import (
     not_null,
     stage_scores,
 )
+from promptccd.evaluation.protocol_terms import PARTS, ClusteringAccuracy
 
 
 @dataclass(frozen=True)

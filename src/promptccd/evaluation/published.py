@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.protocol_terms import PARTS
 
 # Several tables repeat an average; these two print it first.
 _MAIN_TABLES = ("main_result_avg", "main_result_avg_ssb")

@@ -11,9 +11,8 @@ import numpy as np
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
 from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, published_rows
-from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import audited_by_stage
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import (

@@ -11,9 +11,8 @@ from typing import Any
 from promptccd.data.loading import open_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
-from promptccd.evaluation.accuracy import PARTS
-from promptccd.evaluation.audit import MARKS, mark_of
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.audit import MARKS, audited_by_stage, mark_of
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
 from promptccd.experiments.comparison import BACKBONES, Scores, differences, rounded, stage_charts
@@ -129,7 +128,9 @@ class TablePlan:
         ]
 
     def _entry(self, part: TablePart, method: str, benchmark: str) -> Entry:
-        entry = Entry(part, method, benchmark, part.figures(self.backbone, method, benchmark))
+        entry = Entry(
+            part, method, benchmark, audited_by_stage(part.printed(self.backbone, method, benchmark))
+        )
         file = self.recipes / "methods" / f"{method.removeprefix('promptccd-')}.yaml"
         if not file.is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])

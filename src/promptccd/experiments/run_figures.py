@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from promptccd.evaluation.accuracy import PARTS
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.experiments.charts import (
     NUM_STYLES,
     Chart,

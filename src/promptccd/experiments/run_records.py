@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from promptccd.evaluation.accuracy import PARTS
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure

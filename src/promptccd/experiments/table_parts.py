@@ -1,4 +1,4 @@
-"""The paper's tables as ``paper_tables.yaml`` describes them; without torch, for help lists them."""
+"""The paper's tables as ``paper_tables.yaml`` describes them; without torch or NumPy, for help lists them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from promptccd.evaluation.audit import AuditedRow, audited_by_stage
-from promptccd.evaluation.published import published_rows
+from promptccd.evaluation.published import PublishedRow, published_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +34,9 @@ class TablePart:
         methods = dict.fromkeys([*self.methods, *(row.method for row in own)])
         return list(product(methods, dict.fromkeys([*self.benchmarks, *(row.benchmark for row in own)])))
 
-    def figures(self, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
-        """Printed rows with their audit by stage, `None` for the average; empty where the paper prints none."""
-        rows = published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
-        return audited_by_stage(rows)
+    def printed(self, backbone: str, method: str, benchmark: str) -> Sequence[PublishedRow]:
+        """The paper's rows; none where it prints none."""
+        return published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
 
 
 def paper_tables() -> dict[str, list[TablePart]]:
