@@ -61,7 +61,8 @@ def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "words", ["--version", "train --help", "discover --help", "open --help", "categories --help"]
+    "words",
+    ["--version", "train --help", "sweep --help", "discover --help", "open --help", "categories --help"],
 )
 def test_help_waits_for_no_numbers_and_no_pictures(words: str) -> None:
     assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL")) == "[]"
