@@ -1,6 +1,7 @@
 """Unseen images have to be unseen: the pictures are compared, whatever their files are called."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import DataError
+from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import cut_named, require_unseen
 from promptccd.training.arguments import DataArguments
 from promptccd.training.progress import progress_bar
@@ -73,3 +75,16 @@ def test_a_test_split_without_a_category_is_told_and_no_other_blocks(own):
         cut_named(data, 1, "test", None)
     assert "Give --test_split a split with images of every category" in str(told.value)
     assert "let the blocks" not in str(told.value) and "--class_blocks" not in str(told.value)
+
+
+def test_what_a_person_held_out_comes_before_a_test_split_that_a_copy_of_a_benchmark_may_lack(own):
+    shutil.rmtree(own / "test")
+    data = DataArguments(
+        benchmark="cifar100", dataset=str(own), class_blocks=[2, 1], num_classes=3, held_out=0.4
+    )
+    with pytest.raises(DataError, match="without such a split, train with --held_out"):
+        cut_named(replace(data, held_out=0.0), 1, None, None)
+    trained = {name for stage in stage_stream(data, 1) for name in stage.sample_ids.tolist()}
+    tested = {name for stage in cut_named(data, 1, None, None) for name in stage.sample_ids.tolist()}
+    assert tested and trained.isdisjoint(tested)
+    assert len(trained | tested) == sum(1 for path in own.rglob("*") if path.is_file())

@@ -47,7 +47,7 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "--test_split",
         metavar="NAME",
-        help="split with the test images; the benchmark's, or else the images left out by --held_out, unless given",
+        help="split with the test images; the images left out by --held_out, or else the benchmark's, unless given",
     )
     evaluate.add_argument(
         "--estimator",

@@ -37,8 +37,8 @@ class ProtocolOptions:
     """Options of protocols.
 
     Attributes:
-        test_split: split of the data set with the test images; by default the benchmark's, else the images that the
-            run left out.
+        test_split: split of the data set with the test images; by default the images that the run left out, else
+            the benchmark's.
         estimator: of the number of categories; by default ``split_merge``.
 
     Raises:

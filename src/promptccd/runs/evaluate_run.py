@@ -217,7 +217,7 @@ class RunEvaluation:
         """Unseen images cut into stages by the run's own rule and seed, as many stages as are finished.
 
         Args:
-            test_split: split of the data set; by default the benchmark's, else the images the run left out.
+            test_split: split of the data set; by default the images the run left out, else the benchmark's.
 
         Raises:
             DataError: there are no such images, they are those of the training, or they lack a category.

@@ -1,4 +1,4 @@
-"""Unseen images to evaluate a run on: its data set's test split, or what the run left out."""
+"""Unseen images to evaluate a run on: what the run left out, or its data set's test split."""
 
 import logging
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ def cut_given(
 def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
     """Unseen images of a recipe's data set, cut as it says or by another rule; a `DataError` without any."""
     facts = data.resolved
-    name = test_split or facts.test_split
-    if name is None and facts.held_out > 0:
+    if test_split is None and facts.held_out > 0:  # a local copy of a benchmark may lack its test split
         return stage_stream(data, seed, split_rule=rule, held_out_only=True)
+    name = test_split or facts.test_split
     if name is None:
         raise DataError(
             f"No test images are known of {facts.dataset!r}: give --test_split, a split of it that no stage was cut "
@@ -118,8 +118,10 @@ def require_unseen(
         return
     facts, count = data.resolved, sum(map(len, test))
     name, (images, index) = copies[0]
+    held_out = test_split is None and facts.held_out > 0
+    tested = "those left out" if held_out else f"split {test_split or facts.test_split!r}"
     said = (
-        f"{len(copies)} of {count} images of split {test_split or facts.test_split!r} of {facts.dataset!r} are the "
+        f"{len(copies)} of {count} images of {tested} of {facts.dataset!r} are the "
         f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
     )
     if len(copies) > MOST_COPIES * count:

@@ -48,8 +48,8 @@ class DataArguments:
             time (MetaGCD's setting); none means ``mixed``.
         num_classes: use this many categories, from the first.
         images_per_class: use this many images of every category, from the first.
-        held_out: leave out this share of every category: unseen images to evaluate on, where the data set has no test
-            split.
+        held_out: leave out this share of every category: unseen images to evaluate on, for data without a test split,
+            or instead of it.
         conflicting_labels: what becomes of a picture that stage 0 holds under two labels: ``refuse``, or ``drop``,
             which leaves out all its copies; none means to drop those of a benchmark, which nobody can mend (CIFAR-100
             has nine such pairs), and to refuse other data.
