@@ -305,10 +305,19 @@ def section_types() -> dict[str, Any]:
 
 
 def shipped(folder: str) -> Path:
-    """What comes with the package: inside it where it is installed, at the top of a clone otherwise."""
+    """What comes with the package: inside it where it is installed, at the top of a clone otherwise.
+
+    Raises:
+        ConfigurationError: it is in neither, as where the modules alone were copied.
+    """
     package = Path(__file__).parents[1]
-    installed = package / folder
-    return installed if installed.exists() else package.parents[1] / folder
+    for place in (package / folder, package.parents[1] / folder):
+        if place.exists():
+            return place
+    raise ConfigurationError(
+        f"{package} was copied without {folder}, which comes with it: install promptccd with pip, or copy {folder} "
+        "into it."
+    )
 
 
 def recipe_folder() -> Path:
