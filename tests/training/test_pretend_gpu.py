@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from promptccd import system
 from promptccd.cli.main import main
 from promptccd.clustering import split_and_merge
+from promptccd.clustering.count_prior import calibrate
 from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
@@ -128,6 +129,14 @@ def test_categories_are_counted_on_a_gpu_as_on_the_cpu(
         there = trained("promptccd", image_folder, tiny_backbone, tmp_path / "gpu", **options)
         assert not log.hazards
     assert there == trained("promptccd", image_folder, tiny_backbone, tmp_path / "cpu", **options)
+
+
+def test_trials_of_a_count_take_their_features_off_the_gpu_once(gpu: Log) -> None:
+    features, labels = torch.randn(60, 8), torch.arange(6).repeat_interleave(10)
+    there = features.cuda()
+    before = gpu.waits.copy()
+    assert calibrate(there, labels, 0) == calibrate(features, labels, 0)
+    assert sum((gpu.waits - before).values()) == 1
 
 
 @pytest.mark.slow
