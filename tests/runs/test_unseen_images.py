@@ -28,12 +28,13 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def check(own: Path) -> None:
+def check(own: Path, held_out: float = 0.0) -> None:
     def read(split: str) -> list[StageImages]:
         stages = StageStream.from_dataset(str(own), split=split, class_blocks=[3], split_rule="whole")
         return [StageImages.read(stage, 0, progress_bar) for stage in stages]
 
-    require_unseen(read("test"), read("train"), DataArguments(dataset=str(own)), "test")
+    data = DataArguments(dataset=str(own), held_out=held_out)
+    require_unseen(read("test"), read("train"), data, None if held_out else "test")
 
 
 def copied(own: Path, count: int) -> None:
@@ -52,6 +53,8 @@ def test_a_few_copies_are_counted_and_one_is_named(own, caplog):
     check(own)
     assert "2 of 32 images of split 'test'" in caplog.text
     assert "'test/kind 0/z0.PNG' is 'train/kind 0/" in caplog.text
+    check(own, held_out=0.4)
+    assert "2 of 32 images of those left out of " in caplog.text
 
 
 def test_a_test_set_of_copies_is_refused(own):

@@ -2,13 +2,17 @@
 
 import csv
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from promptccd.cli.main import main
 from promptccd.discovery import Project
+from promptccd.discovery.project import view
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, wrong_left
 from promptccd.registry import (
@@ -115,6 +119,37 @@ def test_draws_are_of_every_quarter_of_the_order_and_fair_to_all() -> None:
     assert [look.left for look in seen] == list(range(COUNT, 0, -1))
     for start in range(0, COUNT - 4, 4):
         assert sorted(look.quarter for look in seen[start : start + 4]) == [0, 1, 2, 3]
+
+
+def test_who_is_as_sure_as_others_is_drawn_whatever_order_they_come_in() -> None:
+    registry, keys = CategoryRegistry(), [f"{number:03}" for number in range(COUNT)]
+    sure, clusters = np.arange(COUNT) % 3 / 3, np.arange(COUNT) % 2
+    groups = StageGroups(keys, clusters, np.eye(4, dtype=np.float32)[:2], confidences=sure)
+    registry.observe(0, groups)
+    for _ in range(8):
+        drawn = draw(registry, keys)
+        assert drawn == draw(registry, keys[::-1]) == draw(registry, keys[7:] + keys[:7])
+        assert drawn is not None
+        at = sorted(keys, key=lambda key: (sure[int(key)], key)).index(drawn[0])
+        assert drawn[2] == 4 * at // COUNT
+        blindly(registry, drawn, Confirm([drawn[0]]))
+
+
+def test_windows_that_ask_at_once_are_told_by_one_look(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def slow(*given: Any) -> tuple[str, int, int] | None:
+        asked.append(given)
+        time.sleep(0.2)
+        return draw(*given)
+
+    monkeypatch.setattr(view, "draw", slow)
+    bench = view.ProjectView(project)
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(bench.right, [None] * 3)
+    assert len(asked) == 1 and others == [first, first]
 
 
 def test_all_looked_at_by_draws_is_known_but_for_errors() -> None:
