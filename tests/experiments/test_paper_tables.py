@@ -14,6 +14,7 @@ from promptccd.cli.sweep_commands import _table_plan
 from promptccd.cli.tables import comparison_table
 from promptccd.evaluation import (
     PROTOCOLS,
+    AuditedRow,
     ClusteringAccuracy,
     ContinualScore,
     ForgettingScore,
@@ -63,6 +64,10 @@ MARKED = {
 }
 
 
+def figures(part: TablePart, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
+    return audited_by_stage(part.printed(backbone, method, benchmark))
+
+
 def plan(out: Path, **options: Any) -> TablePlan:
     wanted = {"recipes": RECIPES, "seeds": [1], "out": out, "backbone": "dino", "look": False}
     return TablePlan(**{**wanted, **options})
@@ -82,16 +87,14 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
         places = part.places(backbone)
         if not part.label:
             assert len(places) == {"spectrum": 3 * 7, "main": 2 * 4}[name]
-            assert not any(audited_by_stage(part.printed(backbone, *place)) for place in places)
+            assert not any(figures(part, backbone, *place) for place in places)
             continue
         assert {(row.method, row.benchmark) for row in rows} == set(places)
         for row in rows:
-            found = audited_by_stage(part.printed(backbone, row.method, row.benchmark))[row.stage].row
+            found = figures(part, backbone, row.method, row.benchmark)[row.stage].row
             assert (found.all, found.old, found.new) == (row.all, row.old, row.new)
         for method, benchmark in places:
-            entry = Entry(
-                part, method, benchmark, audited_by_stage(part.printed(backbone, method, benchmark))
-            )
+            entry = Entry(part, method, benchmark, figures(part, backbone, method, benchmark))
             stages = {"metagcd": 4, "pa-cgcd": 1}.get(name, 3)
             assert entry.printed is not None
             assert [row.stage for row in entry.printed.stages] == list(range(1, stages + 1))
@@ -131,10 +134,10 @@ def test_the_averages_are_those_of_the_specification() -> None:
         (TABLES["inductive"][0], "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
         (TABLES["gcd"][0], "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
     ):
-        average = Entry(part, *place, audited_by_stage(part.printed(backbone, *place))).printed_average
+        average = Entry(part, *place, figures(part, backbone, *place)).printed_average
         assert tuple(average.values()) == printed
     (steps, _) = TABLES["pa-cgcd"]
-    entry = Entry(steps, "pa-cgcd", "cub", audited_by_stage(steps.printed("dino", "pa-cgcd", "cub")))
+    entry = Entry(steps, "pa-cgcd", "cub", figures(steps, "dino", "pa-cgcd", "cub"))
     assert isinstance(entry.printed, ForgettingScore)
     summary = entry.printed.summary
     assert (summary["M_all"], summary["M_o"], summary["M_d"]) == (72.51, 74.28, 65.60)
@@ -148,9 +151,7 @@ def test_marks_are_those_of_the_specification(backbone: str) -> None:
         for name in ("main", "ssb"):
             for part in TABLES[name]:
                 places = [benchmark for other, benchmark in part.places(backbone) if other == method]
-                marks |= {
-                    each: mark_of(audited_by_stage(part.printed(backbone, method, each))) for each in places
-                }
+                marks |= {each: mark_of(figures(part, backbone, method, each)) for each in places}
         expected = dict(re.match(r"(\w+?)([!?]|i)$", word).groups() for word in text.split())
         assert {name: mark for name, mark in marks.items() if mark} == expected, method
 
@@ -159,7 +160,7 @@ def test_marks_are_those_of_the_specification(backbone: str) -> None:
 def test_every_mark_can_be_told() -> None:
     """Also where there are more stages than the inductive split has, or another number of categories."""
     seen = {
-        mark_of(audited_by_stage(part.printed(backbone, *place)))
+        mark_of(figures(part, backbone, *place))
         for parts in TABLES.values()
         for part in parts
         for backbone in BACKBONES

@@ -54,7 +54,7 @@ def test_a_few_copies_are_counted_and_one_is_named(own, caplog):
     assert "2 of 32 images of split 'test'" in caplog.text
     assert "'test/kind 0/z0.PNG' is 'train/kind 0/" in caplog.text
     check(own, held_out=0.4)
-    assert "2 of 32 images of those left out of " in caplog.text
+    assert "2 of 32 images left out of " in caplog.text
 
 
 def test_a_test_set_of_copies_is_refused(own):
@@ -64,8 +64,10 @@ def test_a_test_set_of_copies_is_refused(own):
             place = own / "test" / kind.name / f"photo of {path.name}"
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, place)
-    with pytest.raises(DataError, match="30 of 30 images of split 'test'.*none of unseen images"):
+    with pytest.raises(DataError, match="30 of 30 images of split 'test'.*none of unseen images.*--held_out"):
         check(own)
+    with pytest.raises(DataError, match="30 of 30 images left out of .*Take the copies out of the data"):
+        check(own, held_out=0.4)
 
 
 def test_a_test_split_without_a_category_is_told_and_no_other_blocks(own):

@@ -119,13 +119,13 @@ def require_unseen(
     facts, count = data.resolved, sum(map(len, test))
     name, (images, index) = copies[0]
     held_out = test_split is None and facts.held_out > 0
-    tested = "those left out" if held_out else f"split {test_split or facts.test_split!r}"
+    tested = "left out" if held_out else f"of split {test_split or facts.test_split!r}"
     said = (
-        f"{len(copies)} of {count} images of {tested} of {facts.dataset!r} are the "
+        f"{len(copies)} of {count} images {tested} of {facts.dataset!r} are the "
         f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
     )
     if len(copies) > MOST_COPIES * count:
-        raise DataError(
-            f"{said}: figures of them are none of unseen images. Give images that are, or train with --held_out 0.2."
-        )
+        others = "Give images that are, or train with --held_out 0.2."
+        advice = "Take the copies out of the data, and train again." if held_out else others
+        raise DataError(f"{said}: figures of them are none of unseen images. {advice}")
     logger.warning("%s: the figures count them.", said)

@@ -658,9 +658,8 @@ def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
     person.press("/")
     person.type("1-0")
     person.page.locator(".cell").first.wait_for()
-    person.page.locator(".cell:not([title*='1-0'])").first.wait_for(
-        state="detached"
-    )  # found by the first letter
+    found_by_the_first_letter = person.page.locator(".cell:not([title*='1-0'])")
+    found_by_the_first_letter.first.wait_for(state="detached")
     labels = person.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
     assert labels
     assert all("1-0" in label for label in labels)
