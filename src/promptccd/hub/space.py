@@ -9,7 +9,6 @@ from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import ConfigurationError
-from promptccd.hub.client import client
 from promptccd.hub.commits import (
     CARD,
     Contents,
@@ -26,7 +25,7 @@ from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
-from promptccd.runs.model_card import BEGIN, END
+from promptccd.runs.card import BEGIN, END
 from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from huggingface_hub.errors import (
 )
 
 from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, PATIENCE
 from promptccd.models.hub_answers import impatient, words_of
 from promptccd.models.hub_names import parted
@@ -24,8 +23,8 @@ from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.checks import Check, run_checks, stage_checks
-from promptccd.runs.model_card import seed_on_card
-from promptccd.runs.origin import Source
+from promptccd.runs.card import seed_on_card
+from promptccd.runs.provenance import Source
 from promptccd.runs.shards import FROZEN, find_frozen, share_frozen, stages_beside
 from promptccd.runs.stage_checkpoint import load_configuration
 from promptccd.storage import (
