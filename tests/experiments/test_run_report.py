@@ -19,8 +19,8 @@ from promptccd.experiments.measures import ABSENT, StageCost, measure_run, signe
 from promptccd.experiments.run_figures import cost_rows, history_charts, score_rows
 from promptccd.experiments.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
-from promptccd.training.arguments import DataArguments, ModelArguments
 from promptccd.training.objectives import method_named
+from promptccd.training.options import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
 from tests.experiments.conftest import NAMES
