@@ -19,8 +19,8 @@ from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
 from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
 from promptccd.reports.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
-from promptccd.training.arguments import DataArguments, ModelArguments
 from promptccd.training.objectives import method_named
+from promptccd.training.options import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
 from tests.reports.conftest import NAMES

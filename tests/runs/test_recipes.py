@@ -14,7 +14,7 @@ from promptccd.runs import load_model, train_run
 from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.runs.train_run import _in_precision
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
     located,

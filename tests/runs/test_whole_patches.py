@@ -16,7 +16,7 @@ from promptccd.reports import plan_cells
 from promptccd.runs import RunDirectory, models
 from promptccd.runs.models import require_whole_patches, rim_not_seen
 from promptccd.runs.train_run import accelerator_for, train_run
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"

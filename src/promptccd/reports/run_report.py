@@ -35,7 +35,7 @@ from promptccd.runs import RunEvaluation
 from promptccd.runs.model_card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.storage import require_writable
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
