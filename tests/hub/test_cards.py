@@ -17,8 +17,8 @@ from promptccd.data import StageStream
 from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.runs import RunDirectory, card_usage, train_run
-from promptccd.runs.model_card import _headline, _log
-from promptccd.runs.origin import Source
+from promptccd.runs.card import _headline, _log
+from promptccd.runs.provenance import Source
 from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe

@@ -22,7 +22,7 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.published import published_results
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.model_card import BEGIN, END, merge_card, stage_card
+from promptccd.runs.card import BEGIN, END, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipe_path, recipes_in
 from tests.shipped_recipes import HUB_CONFIGS
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from promptccd.runs import RunDirectory, load_model, train_run
-from promptccd.runs.card_usage import adapter_usage
+from promptccd.runs.card import adapter_usage
 from promptccd.runs.models import TrainingSpace
 from promptccd.runs.stage_checkpoint import stage_adapter
 from promptccd.storage import problems_of

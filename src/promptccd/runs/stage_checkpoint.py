@@ -32,7 +32,7 @@ from promptccd.registry import (
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
-from promptccd.runs.card_usage import Example
+from promptccd.runs.card import Example
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.runs.shards import save_shards, stages_beside
 from promptccd.storage import CHECKSUMS, parsed_json, problems_of, write_directory, write_json

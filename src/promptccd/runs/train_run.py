@@ -50,8 +50,8 @@ from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.beside import AfterStages, Beside
-from promptccd.runs.card_usage import Example, example_pictures
-from promptccd.runs.model_card import hub_id_of, stage_card
+from promptccd.runs.card import Example, example_pictures
+from promptccd.runs.card import hub_id_of, stage_card
 from promptccd.runs.models import (
     TrainingSpace,
     backbone_of,
@@ -60,7 +60,7 @@ from promptccd.runs.models import (
     require_whole_patches,
     stage_zero_model,
 )
-from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.provenance import CARD, Licence, Source, licence_of, licence_on
 from promptccd.runs.run_directory import LICENCE, NORMALISATION, RunDirectory
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
