@@ -349,9 +349,9 @@ def observe_stage(
 
 
 # Weights of a stage are two shards of the format of transformers: what stays as it came, and what learns. The first is
-# the same in every stage of every run that starts from a backbone, so that a disk keeps it once (hard links), and the Hub
-# too, which knows contents by their hash. A file with several names must never be written into: it is read-only where
-# modes exist, and everything of ours puts a new file in its place.
+# the same in every stage of every run that starts from a backbone, so that a disk keeps it once (hard links), and the
+# Hub too, which knows contents by their hash. A file with several names must never be written into: it is read-only
+# where modes exist, and everything of ours puts a new file in its place.
 
 
 def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
