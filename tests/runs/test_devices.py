@@ -17,8 +17,8 @@ from promptccd import system
 from promptccd.cli.main import main
 from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
-from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.reports import plan_cells, run_sweep
 from promptccd.runs import RunDirectory, load_model, predict, predict_folder, train_run
 from promptccd.runs.predict import Prediction
 from promptccd.runs.start import TrainingSpace

@@ -53,9 +53,9 @@ from promptccd.storage import (
     write_json,
 )
 from promptccd.training.adapters import StageAdapter
-from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
+from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)
 
