@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.runs.card import adapter_usage
-from promptccd.runs.models import TrainingSpace
-from promptccd.runs.stage_checkpoint import stage_adapter
+from promptccd.runs.stage import stage_adapter
+from promptccd.runs.start import TrainingSpace
 from promptccd.storage import problems_of
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe

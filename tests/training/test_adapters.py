@@ -26,7 +26,7 @@ from promptccd.models import VARIANTS
 from promptccd.models.modeling_grow_merge import GrowMergeModel
 from promptccd.models.untrusted import CheckpointError
 from promptccd.runs import RunEvaluation, count_parameters, load_model, train_run
-from promptccd.runs.models import TrainingSpace
+from promptccd.runs.start import TrainingSpace
 from promptccd.training import trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.compiling import WholeBatches

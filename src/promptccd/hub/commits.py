@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
-from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled, RevisionNotFoundError
+from huggingface_hub.errors import (
+    HFValidationError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+    RevisionNotFoundError,
+)
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
@@ -36,7 +41,18 @@ FIRST_PAUSE = 1.0  # seconds; doubled after every failure
 LONGEST_PAUSE = 60.0  # seconds; the Hub may ask for hours
 PATIENCE = 20.0  # seconds without a byte; the client has no limit of its own
 COMMIT_PATIENCE = 120.0  # the Hub answers a commit when all of it is stored
-_TEMPORARY = {408, 409, 412, 423, 425, 429, 500, 502, 503, 504}  # statuses after which a repetition may succeed
+_TEMPORARY = {
+    408,
+    409,
+    412,
+    423,
+    425,
+    429,
+    500,
+    502,
+    503,
+    504,
+}  # statuses after which a repetition may succeed
 _LOCAL_ERRORS = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
 
 
@@ -108,7 +124,9 @@ def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -
         if namespace and "/" not in name:
             raise HFValidationError("a name has the form NAMESPACE/NAME.")
     except HFValidationError as error:
-        raise ConfigurationError(f"{name!r} cannot be the name of a {kind} on the Hub: {one_line(error)} {remedy}") from error
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a {kind} on the Hub: {one_line(error)} {remedy}"
+        ) from error
 
 
 def bring(
@@ -185,7 +203,9 @@ def created(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tup
     if not api.repo_exists(name, repo_type=kind):
         if dry_run:
             return None
-        api.create_repo(name, repo_type=kind, private=repository.private, exist_ok=True, space_sdk=repository.sdk)
+        api.create_repo(
+            name, repo_type=kind, private=repository.private, exist_ok=True, space_sdk=repository.sdk
+        )
     if repository.revision and not dry_run:
         api.create_branch(name, branch=repository.revision, repo_type=kind, exist_ok=True)
     try:
@@ -238,7 +258,9 @@ def retried(
                 pause = _requested_pause(response) or pause
             if attempt == ATTEMPTS or pause > LONGEST_PAUSE or not is_temporary(error):
                 raise HubError(f"{undone}: {reason_of(error)}. Nothing local is lost. {later}") from error
-            logger.warning("The Hub did not accept a request (%s); next attempt in %.0f s.", reason_of(error), pause)
+            logger.warning(
+                "The Hub did not accept a request (%s); next attempt in %.0f s.", reason_of(error), pause
+            )
             time.sleep(pause)
     raise AssertionError("the loop returns or raises")
 
@@ -279,7 +301,8 @@ def bounded_waits(seconds: float) -> Iterator[None]:
     def limit(request: Any) -> None:
         limits = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {
-            each: seconds if limits.get(each) is None else limits[each] for each in ("connect", "read", "write", "pool")
+            each: seconds if limits.get(each) is None else limits[each]
+            for each in ("connect", "read", "write", "pool")
         }
 
     def refuse(response: Any) -> None:
@@ -324,7 +347,9 @@ def _remote_card(api: HfApi, repository: Repository, revision: str | None, there
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise RunError(f"{CARD} of {repository.name} is not UTF-8: correct it on the Hub, or delete it.") from error
+        raise RunError(
+            f"{CARD} of {repository.name} is not UTF-8: correct it on the Hub, or delete it."
+        ) from error
 
 
 def _same(data: Path | bytes, there: RepoFile | None) -> bool:

@@ -23,7 +23,9 @@ def space_card(folder: Path, **replaced: str) -> RepoCard:
     """
     card = RepoCard((folder / CARD).read_text(encoding="utf-8"))
     text = card.text.strip()
-    card.text = f"\n{BEGIN}\n\n{text.replace(replaced['old'], replaced['new']) if replaced else text}\n\n{END}\n"
+    card.text = (
+        f"\n{BEGIN}\n\n{text.replace(replaced['old'], replaced['new']) if replaced else text}\n\n{END}\n"
+    )
     return card
 
 
@@ -48,7 +50,9 @@ def push_metric(
     require_name(name, "Space", "Give NAMESPACE/cacc.")
     namespace, _, own_name = name.partition("/")
     if own_name != "cacc":
-        raise ConfigurationError(f"evaluate looks for cacc.py in a Space called cacc: give {namespace}/cacc, not {name}.")
+        raise ConfigurationError(
+            f"evaluate looks for cacc.py in a Space called cacc: give {namespace}/cacc, not {name}."
+        )
     folder = shipped("spaces/cacc")
     card = space_card(folder, old='"./spaces/cacc")  # or the id of this Space', new=f'"{name}")')
     files = {each: folder / each for each in ("cacc.py", "app.py", "requirements.txt")}
@@ -65,7 +69,9 @@ def push_metric(
             dry_run=dry_run,
         )
         if not dry_run:
-            tags = {each.name: each.target_commit for each in api.list_repo_refs(name, repo_type="space").tags}
+            tags = {
+                each.name: each.target_commit for each in api.list_repo_refs(name, repo_type="space").tags
+            }
             if tag in tags and tags[tag] != pushed.commit:
                 api.delete_tag(name, tag=tag, repo_type="space")
             if tags.get(tag) != pushed.commit:

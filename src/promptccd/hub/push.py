@@ -23,9 +23,9 @@ from promptccd.hub.commits import (
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import EXAMPLES, placed
+from promptccd.runs.folder import ASSIGNMENTS, assignments_in
 from promptccd.runs.provenance import Source
-from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
-from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
+from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from promptccd.storage import own_files, problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ def push_run(
     later = _later(run, wanted, namespace, private)
     later += f" --revision {revision}" * bool(revision) + " --pull-request" * pull_request
     if not set(wanted) <= set(finished):
-        raise HubError(f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them.")
+        raise HubError(
+            f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
+        )
     for stage in wanted:
         _name_of(run, stage, namespace or "somebody")  # before a request is sent
     api = api or client()
@@ -148,7 +150,9 @@ def push_stage(
     """
     require_no_links(folder)
     if problems := problems_of(folder):
-        raise HubError(f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again.")
+        raise HubError(
+            f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again."
+        )
     contents: dict[str, Path | bytes] = {name: folder / name for name in own_files(folder)}
     if CARD in contents:
         try:
@@ -215,7 +219,9 @@ def _contents_of(folder: Path) -> str:
     return f"{', '.join(parts)}, corrections; {f'{pictures} example images' if pictures else 'no image'}"
 
 
-def _gather(api: HfApi, run: RunDirectory, namespace: str, pushed: Sequence[PushedRepository], private: bool) -> None:
+def _gather(
+    api: HfApi, run: RunDirectory, namespace: str, pushed: Sequence[PushedRepository], private: bool
+) -> None:
     """Put repositories into the run's collection; a failure is a warning, because the stages are pushed."""
 
     def gather() -> None:

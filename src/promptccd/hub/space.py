@@ -124,7 +124,9 @@ def push_space(
 
     pushed, changed = retried(push)
     if checkpoint.is_gated:
-        logger.warning("%s needs a token: add a secret HF_TOKEN in the settings of the Space.", checkpoint.name)
+        logger.warning(
+            "%s needs a token: add a secret HF_TOKEN in the settings of the Space.", checkpoint.name
+        )
     url = f"{api.endpoint}/spaces/{name}"
     return PushedSpace(**vars(pushed), url=url, model=checkpoint.place, model_changed=changed)
 
@@ -180,7 +182,9 @@ def _set_model(name: str, checkpoint: _Checkpoint, api: HfApi, dry_run: bool) ->
     value = api.get_space_variables(name).get(VARIABLE)
     changed = value is None or value.value != checkpoint.place
     if changed and not dry_run:
-        api.add_space_variable(name, VARIABLE, checkpoint.place, description="the model that groups, at a commit")
+        api.add_space_variable(
+            name, VARIABLE, checkpoint.place, description="the model that groups, at a commit"
+        )
     return changed
 
 

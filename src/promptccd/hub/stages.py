@@ -15,7 +15,16 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.published import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.errors import ConfigurationError
-from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, client, require_name, retried
+from promptccd.hub.commits import (
+    CARD,
+    Contents,
+    PushedRepository,
+    Repository,
+    bring,
+    client,
+    require_name,
+    retried,
+)
 from promptccd.models.untrusted import one_line
 from promptccd.runs.card import BEGIN, END, hub_id_of
 from promptccd.runs.provenance import Licence, licence_on

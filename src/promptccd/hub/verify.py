@@ -21,11 +21,10 @@ from promptccd.models.hub_names import parted
 from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
-from promptccd.runs.checks import Check, run_checks, stage_checks
 from promptccd.runs.card import seed_on_card
 from promptccd.runs.provenance import Source
-from promptccd.runs.shards import FROZEN, find_frozen, share_frozen, stages_beside
-from promptccd.runs.stage_checkpoint import load_configuration
+from promptccd.runs.stage import FROZEN, find_frozen, load_configuration, share_frozen, stages_beside
+from promptccd.runs.verify import Check, run_checks, stage_checks
 from promptccd.storage import (
     CHECKSUMS,
     EDITABLE,
@@ -104,7 +103,9 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     fetched, last = [], int(match["stage"])
     is_commit = revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
     if is_commit and last:
-        logger.warning("%s is a commit of stage %d: earlier stages are fetched at their newest commit.", name, last)
+        logger.warning(
+            "%s is a commit of stage %d: earlier stages are fetched at their newest commit.", name, last
+        )
     for stage in range(last + 1):
         if trusted(run.stage(stage)):
             continue
@@ -154,7 +155,9 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
     is_run = (folder / "manifest.json").exists()
     if dataset is not None and not (is_run and recompute):
         reason = f"{place} is verified without them" if is_run else f"{place} is no run"
-        raise ConfigurationError(f"--dataset {dataset} has no effect, images are not read: {reason}. Leave it out.")
+        raise ConfigurationError(
+            f"--dataset {dataset} has no effect, images are not read: {reason}. Leave it out."
+        )
     if is_run:
         run = RunDirectory(folder)
         checks = list(run_checks(run, recompute, dataset))
@@ -194,12 +197,16 @@ def _source_check(what: str, source: Source, folder: Path) -> Check:
         values = parsed_json(theirs)
         if source.is_copy:
             own = parsed_json((folder / CHECKSUMS).read_bytes())
-            names = sorted(name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name))
+            names = sorted(
+                name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
+            )
             return Check(what, f"different files: {', '.join(names[:3])}" if names else "")
         config = load_configuration(folder)
         ours = {"model_type": config.model_type, "num_known": config.num_known, "stage": source.stage}
         problems = [
-            f"its {key} is {values.get(key)!r}, not {value!r}" for key, value in ours.items() if values.get(key) != value
+            f"its {key} is {values.get(key)!r}, not {value!r}"
+            for key, value in ours.items()
+            if values.get(key) != value
         ]
     except (RunError, ValueError, AttributeError, TypeError) as error:
         return Check(what, f"its {wanted} cannot be read: {one_line(error)}")

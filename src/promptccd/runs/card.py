@@ -28,9 +28,8 @@ from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES
+from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
 from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
-from promptccd.runs.run_directory import FREE_FIELDS, change_places
-from promptccd.runs.stream_record import StreamRecord
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
@@ -169,7 +168,9 @@ def stage_card(
     plugin = method.model.__module__
     pairs = list(zip(config.category_ids, config.category_names, strict=True))
     known = [_code(text) for each, text in pairs if each < config.num_known]
-    found = [f"{_code(text)} ({category_sizes.get(each, 0)})" for each, text in pairs if each >= config.num_known]
+    found = [
+        f"{_code(text)} ({category_sizes.get(each, 0)})" for each, text in pairs if each >= config.num_known
+    ]
     published = _comparable(recipe, len(table["stages"]))
     card = ModelCard.from_template(
         data,
@@ -187,7 +188,9 @@ def stage_card(
         links=_links(recipe, dataset, backbone),
         method=_method(recipe),
         backbone=_backbone(recipe.model.backbone),
-        of_stages=f" of {len(recipe.data.resolved.class_blocks) - 1}" if recipe.data.unlabelled is None else "",
+        of_stages=f" of {len(recipe.data.resolved.class_blocks) - 1}"
+        if recipe.data.unlabelled is None
+        else "",
         data=data_in_words(recipe),
         estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
         source=source,
@@ -241,7 +244,9 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT)
     if existing is None or not existing.strip():
         return generated
     try:
-        card, new = (RepoCard(text.removeprefix("\ufeff").replace("\r\n", "\n")) for text in (existing, generated))
+        card, new = (
+            RepoCard(text.removeprefix("\ufeff").replace("\r\n", "\n")) for text in (existing, generated)
+        )
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise RunError(
             f"The metadata at the top of the model card cannot be read: {' '.join(str(error).split())} Correct it, or "
@@ -446,7 +451,9 @@ def _images(rows: Sequence[Mapping[str, Any]]) -> str:
         "could not be read": sum(len(row["skipped"]) for row in rows),
         "have a copy with another label": sum(len(row["conflicting"]) for row in rows),
     }
-    return used + "".join(f"; {count} were left out because they {why}" for why, count in reasons.items() if count)
+    return used + "".join(
+        f"; {count} were left out because they {why}" for why, count in reasons.items() if count
+    )
 
 
 def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
@@ -470,7 +477,9 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     if recipe.data.unlabelled is not None:  # a card does not depend on later streams
         values["data"] |= {"unlabelled": None, "class_blocks": None}
     changed = {
-        section: {key: item for key, item in fields.items() if item != usual[section][key] and key not in free}
+        section: {
+            key: item for key, item in fields.items() if item != usual[section][key] and key not in free
+        }
         for section, fields in values.items()
     }
     return {section: fields for section, fields in changed.items() if fields}

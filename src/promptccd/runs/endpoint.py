@@ -44,4 +44,6 @@ def _decoded(image: Any) -> Image.Image:
         return opened.convert("RGB")
     except (AttributeError, OSError, ValueError) as error:
         kind = type(image).__name__
-        raise ValueError(f"Expected an image, or the bytes of its file in base64, got {kind}: {error}") from error
+        raise ValueError(
+            f"Expected an image, or the bytes of its file in base64, got {kind}: {error}"
+        ) from error
