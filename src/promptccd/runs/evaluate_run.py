@@ -29,8 +29,8 @@ from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import cut_given, cut_named, ids_in_run, require_unseen
+from promptccd.training.devices import device_named, exact_device, placed
 from promptccd.training.features import extract_features, routing_agreement
-from promptccd.training.gpus import device_named, exact_device, placed
 from promptccd.training.objectives import method_named
 from promptccd.training.progress import progress_bar
 
