@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Dinov2Config
 
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.train_run import accelerator_for
+from promptccd.runs.train import accelerator_for
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.frozen_prefix import DTYPES, FrozenPrefix
 from promptccd.training.objectives import StageContext, method_named

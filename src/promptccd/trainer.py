@@ -26,7 +26,7 @@ from promptccd.models.weights import MAX_MODEL_BYTES
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.runs.train_run import accelerator_for
+from promptccd.runs.train import accelerator_for
 from promptccd.storage import trusted, write_directory
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.objectives import method_named

@@ -15,7 +15,7 @@ from PIL import Image
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError
 from promptccd.runs import load_model
-from promptccd.runs.stage_checkpoint import load_view
+from promptccd.runs.stage import load_view
 from promptccd.training import devices
 from promptccd.training.devices import (
     device_named,

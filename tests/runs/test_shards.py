@@ -14,8 +14,8 @@ from transformers import AutoModel
 from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.models import TrainingSpace, model_on_meta, space_of_all
-from promptccd.runs.shards import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
+from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
+from promptccd.runs.start import TrainingSpace, model_on_meta, space_of_all
 from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe

@@ -27,7 +27,7 @@ from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
 from promptccd.models import PromptCCDModel
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.train_run import _tell_of_device, accelerator_for
+from promptccd.runs.train import _tell_of_device, accelerator_for
 from promptccd.training import devices, trainer
 from promptccd.training.devices import _off_device, reproducible
 from promptccd.training.objectives import METHODS

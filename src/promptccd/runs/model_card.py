@@ -23,9 +23,8 @@ from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
 from promptccd.runs.card_usage import Example, citation, gallery, links, usage
+from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
 from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
-from promptccd.runs.run_directory import FREE_FIELDS, change_places
-from promptccd.runs.stream_record import StreamRecord
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named

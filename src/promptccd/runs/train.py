@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import queue
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -50,20 +52,18 @@ from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.beside import AfterStages, Beside
 from promptccd.runs.card_usage import Example, example_pictures
-from promptccd.runs.model_card import stage_card
-from promptccd.runs.models import (
-    TrainingSpace,
-    backbone_of,
-    ensure_backbone,
-    evaluation_view,
-    require_whole_patches,
-    stage_zero_model,
+from promptccd.runs.folder import (
+    LICENCE,
+    NORMALISATION,
+    RunDirectory,
+    StreamRecord,
+    record_stream,
+    stream_records,
 )
+from promptccd.runs.model_card import stage_card
 from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
-from promptccd.runs.run_directory import LICENCE, NORMALISATION, RunDirectory
-from promptccd.runs.stage_checkpoint import (
+from promptccd.runs.stage import (
     SettledImages,
     categories_at,
     load_configuration,
@@ -74,7 +74,14 @@ from promptccd.runs.stage_checkpoint import (
     save_stage,
     settled_images,
 )
-from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
+from promptccd.runs.start import (
+    TrainingSpace,
+    backbone_of,
+    ensure_backbone,
+    evaluation_view,
+    require_whole_patches,
+    stage_zero_model,
+)
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
@@ -107,6 +114,8 @@ from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
+
+AfterStages = Callable[[RunDirectory, Sequence[int]], None]
 
 
 def stage_stream(
@@ -870,3 +879,48 @@ def _record_score(
     )
     run.record(score)
     return score
+
+
+class Beside:
+    """Calls a function in a thread, and again with what was finished meanwhile.
+
+    The end of the context waits for it. An error that ends the training does not: the same command does it again.
+
+    Args:
+        work: called with the run and all its finished stages; it may be called with the same again.
+    """
+
+    def __init__(self, work: AfterStages):
+        self._work, self._asked = work, queue.SimpleQueue[tuple[RunDirectory, list[int]] | None]()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, name="after stages", daemon=True)
+
+    def __call__(self, run: RunDirectory, finished: Sequence[int]) -> None:
+        """Ask for it, and go on."""
+        self._asked.put((run, [*finished]))
+
+    def __enter__(self) -> "Beside":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._asked.put(None)
+        if kind is not None:
+            return
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _serve(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            is_last = False
+            while not is_last and not self._asked.empty():  # the newest has the stages of all
+                newer = self._asked.get()
+                is_last, asked = newer is None, newer or asked
+            try:
+                self._work(*asked)
+            except Exception as error:  # told when the training has ended
+                self._error = error
+                return
+            if is_last:
+                return

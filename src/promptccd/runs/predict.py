@@ -24,8 +24,8 @@ from promptccd.errors import DataError, DivergedError, RunError, nothing_at
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.hub_names import parted
 from promptccd.models.untrusted import one_line
-from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.stage_checkpoint import load_view, require_whole
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches
 from promptccd.training.progress import progress_bar
 

@@ -24,8 +24,8 @@ from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
-from promptccd.runs.run_directory import KEPT_STATES, NORMALISATION, RunDirectory
-from promptccd.runs.shards import frozen_names
+from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
+from promptccd.runs.stage import frozen_names
 from promptccd.storage import has_links, trusted, write_directory
 from promptccd.training.devices import exact_device, same_on_all
 from promptccd.training.objectives import PARTS, method_named
