@@ -37,7 +37,7 @@ from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.storage import write_json
 from promptccd.system import available_cores
-from promptccd.training.gpus import placed
+from promptccd.training.devices import placed
 from promptccd.training.history import read_history
 from promptccd.training.options import PretrainingOptions
 from promptccd.training.pretraining import pretrain_backbone

@@ -82,13 +82,14 @@ def push_space(
 
     Args:
         name: of the Space, with or without a namespace; created if missing.
-        model: a finished stage or a DINO backbone on the Hub (newest commit, or ``NAME@REVISION``), or a bundled backbone.
+        model: a finished stage or a DINO backbone on the Hub (default: its newest commit; ``NAME@REVISION`` for
+            another), or a bundled backbone.
         private: whether the Space must be private.
         dry_run: compare only.
         api: the client; its token must be allowed to write.
 
     Raises:
-        ConfigurationError: the Hub does not accept the name, the name belongs to another Space, or the model does not fit.
+        ConfigurationError: the Hub does not accept the name, another Space has it, or the model does not fit.
         HubError: the Hub could not be reached or refused.
     """
     api = api or client()

@@ -185,7 +185,7 @@ def _source_checks(folder: Path, name: str, fetched: str | None = None) -> Itera
 
 
 def _source_check(what: str, source: Source, folder: Path) -> Check:
-    """A copy has the checksums of its source; a later stage has the method and the labelled categories of its source."""
+    """A copy has the checksums of its source; a later stage has its method and its labelled categories."""
     wanted = CHECKSUMS if source.is_copy else CONFIGURATION
     try:
         theirs = Path(hf_hub_download(source.repo_id, wanted, revision=source.commit)).read_bytes()

@@ -492,7 +492,8 @@ def _shown_place(place: str) -> str:
 
 def _counting(recipe: Recipe) -> str:
     if (counts := recipe.training.given_counts) is not None:
-        return f"The recipe sets the numbers of categories, {', '.join(map(str, counts))} by stage; the data may hold others."
+        listed = ", ".join(map(str, counts))
+        return f"The recipe sets the number of categories by stage: {listed}; the data may hold others."
     if recipe.training.counting != "known":
         return "The number of categories is an estimate; its range is no confidence interval."
     return "The number of categories of every stage was given, not estimated."

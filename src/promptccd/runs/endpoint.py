@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from promptccd import CategoryDiscoveryPipeline
+from promptccd.pipeline import CategoryDiscoveryPipeline
 
 
 class EndpointHandler:

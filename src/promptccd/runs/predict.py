@@ -26,8 +26,7 @@ from promptccd.models.hub_names import parted
 from promptccd.models.untrusted import one_line
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
-from promptccd.training.devices import in_smaller_batches
-from promptccd.training.gpus import exact_device
+from promptccd.training.devices import exact_device, in_smaller_batches
 from promptccd.training.progress import progress_bar
 
 _Viewed = tuple[torch.Tensor | None, Verdict]

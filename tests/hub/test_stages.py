@@ -13,7 +13,7 @@ from promptccd.data import StageStream
 from promptccd.data.published import pictures_at, published_split
 from promptccd.data.stages import Origin
 from promptccd.errors import DataError, SplitMismatchError
-from promptccd.hub.stages import _licence, _size_category
+from promptccd.hub.stages import _licence
 from tests.conftest import quick_recipe
 from tests.hub.server import Hub
 
