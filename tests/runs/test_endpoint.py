@@ -68,10 +68,11 @@ def test_it_answers_as_the_pipeline_as_a_file(
 ) -> None:
     stage = trained_run / "stage3"
     given = [base64.b64encode(as_file(each)).decode() for each in pictures]
+    path = os.pathsep.join([str(stage), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-B", "-c", PROGRAM, stage], input=json.dumps(given), cwd=stage, capture_output=True,
         text=True, check=True,
-        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(stage), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": path},
     )  # fmt: skip
     several, one, *refused = json.loads(done.stdout.splitlines()[-1])
     expected = CategoryDiscoveryPipeline.from_pretrained(stage)(pictures)

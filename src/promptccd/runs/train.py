@@ -52,7 +52,7 @@ from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.card import Example, example_pictures, hub_id_of, stage_card
+from promptccd.runs.card import Example, example_pictures, stage_card
 from promptccd.runs.folder import (
     LICENCE,
     NORMALISATION,
@@ -61,12 +61,7 @@ from promptccd.runs.folder import (
     record_stream,
     stream_records,
 )
-<<<<<<< HEAD
 from promptccd.runs.provenance import CARD, Licence, Source, licence_of, licence_on
-=======
-from promptccd.runs.model_card import stage_card
-from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
->>>>>>> main
 from promptccd.runs.stage import (
     SettledImages,
     categories_at,
