@@ -99,7 +99,7 @@ def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
     recipe: Path, hub: Hub, capsys, name: str
 ) -> None:
     assert main(["split", "--config", str(recipe), "--push", name]) == 2
-    assert "The Hub takes no data set of that name" in capsys.readouterr().err
+    assert "cannot be the name of a data set on the Hub" in capsys.readouterr().err
     assert not hub.log
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
@@ -249,14 +250,17 @@ def retried(
         try:
             with bounded_waits(PATIENCE):
                 return action()
-        except (PublicRepositoryError, ConfigurationError, RunError):
-            raise
         except Exception as error:  # the client passes on whatever an odd answer causes
+            if isinstance(error, PublicRepositoryError) or not (
+                isinstance(error, HubError) or _is_of_client(error)
+            ):
+                raise
             response = _response_of(error)
             pause = FIRST_PAUSE * 2 ** (attempt - 1)
             if response is not None:
                 pause = _requested_pause(response) or pause
-            if attempt == ATTEMPTS or pause > LONGEST_PAUSE or not is_temporary(error):
+            last = 2 if is_silence(error) else ATTEMPTS
+            if attempt >= last or pause > LONGEST_PAUSE or not is_temporary(error):
                 raise HubError(f"{undone}: {reason_of(error)}. Nothing local is lost. {later}") from error
             logger.warning(
                 "The Hub did not accept a request (%s); next attempt in %.0f s.", reason_of(error), pause
@@ -275,14 +279,22 @@ def is_temporary(error: Exception) -> bool:
     return is_upload or response.status_code in _TEMPORARY or response.status_code > 511
 
 
+def is_silence(error: BaseException) -> bool:
+    """Whether no answer came in time."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # of Python, and of httpx, which is replaceable
+    return not names.isdisjoint(("TimeoutError", "TimeoutException"))
+
+
 def reason_of(error: Exception) -> str:
     """The Hub's message, or that of the client, on one line without a full stop."""
     response = _response_of(error)
     if response is None:
         login = isinstance(error, LocalTokenNotFoundError)
+        if is_silence(error):
+            return "no answer came in time"
         return "no user is logged in: run `hf auth login`" if login else one_line(error).rstrip(".")[:300]
-    message = getattr(error, "server_message", None) or response.reason_phrase or "no message"
-    reason = f"{one_line(message).rstrip('.')} ({response.status_code})"
+    message = one_line(getattr(error, "server_message", None) or error).rstrip(".")[:300]
+    reason = f"{message} ({response.status_code})"
     if response.status_code == 401:
         return f"{reason}: run `hf auth login` with a token that can write"
     pause = _requested_pause(response)
@@ -316,6 +328,12 @@ def bounded_waits(seconds: float) -> Iterator[None]:
     finally:
         hooks["request"].remove(limit)
         hooks["response"].remove(refuse)
+
+
+def _is_of_client(error: BaseException) -> bool:
+    """Whether an error was raised inside the Hub's client."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(module.partition(".")[0] == "huggingface_hub" for module in modules)
 
 
 def _requested_pause(response: Any) -> float | None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from promptccd.errors import HubError
+from promptccd.errors import HubError, PromptCCDError
 from promptccd.hub.commits import (
     CARD,
     PushedRepository,
     Repository,
     bring,
     client,
+    is_temporary,
     own_namespace,
-    reason_of,
     require_name,
     retried,
 )
@@ -110,12 +110,17 @@ def pusher(
                 owner = namespace or retried(lambda: own_namespace(api), "")
                 pushed = _push(run, stage, owner, target, api)
             except Exception as error:  # whatever it is, the training continues
-                reason = one_line(error) if isinstance(error, HubError) else reason_of(error)
-                later = _later(run, [stage], namespace, private)
+                is_expected = isinstance(error, PromptCCDError)
                 logger.warning(
-                    "Stage %d is not pushed. %s It is tried again with the next stage. %s", stage, reason, later,
-                    exc_info=None if isinstance(error, HubError) else error,
-                )  # fmt: skip
+                    "Stage %d is not pushed. %s It is tried again with the next stage. %s",
+                    stage,
+                    one_line(error),
+                    _later(run, [stage], namespace, private),
+                    exc_info=None if is_expected else error,
+                )
+                cause = error.__cause__ if isinstance(error, HubError) else None
+                if isinstance(cause, Exception) and is_temporary(cause):
+                    break  # the Hub is down for the other stages too
                 continue
             done.add(stage)
             _gather(api, run, owner, [pushed], private)
