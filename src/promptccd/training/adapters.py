@@ -17,10 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from promptccd.errors import ConfigurationError
+from promptccd.errors import CheckpointError, ConfigurationError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import blocks_of
-from promptccd.models.untrusted import CheckpointError
 from promptccd.models.weights import stored_weights
 from promptccd.storage import write_json
 

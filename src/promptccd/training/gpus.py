@@ -7,9 +7,8 @@ import torch
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import ConfigurationError, DeviceError
+from promptccd.errors import ConfigurationError, DeviceError, one_line
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.untrusted import one_line
 from promptccd.training.devices import ON_THE_CPU
 
 logger = logging.getLogger(__name__)
