@@ -12,7 +12,7 @@ from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
 from promptccd.data.selection import select_rows
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
-from promptccd.training.arguments import DataArguments
+from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
 

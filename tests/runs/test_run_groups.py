@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import (
     baseline_rows,
     require_different,

@@ -25,7 +25,7 @@ from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
-from promptccd.runs.shards import FROZEN, LEARNT
+from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.objectives import METHODS
 from promptccd.training.objectives import promptccd as promptccd_objective
 from promptccd.training.recipe import Recipe, recipe_folder

@@ -17,8 +17,8 @@ from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.arguments import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 from promptccd.training.methods import METHODS, Method, words_of_methods
+from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20
@@ -224,12 +224,6 @@ class Recipe:
             raise ConfigurationError(
                 f"{method.name} takes no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
-            )
-        rank, kept = self.training.lora_rank, self.training.frozen_precision
-        if rank is not None and kept != "same" and not method.model.shares_prefix:
-            raise ConfigurationError(
-                f"frozen_precision {kept} is for blocks that do not learn, and with lora_rank {rank} every block of "
-                f"{method.name} does: leave one of them out."
             )
         if self.data.unlabelled is not None and self.training.counting == "known":
             prior = self.training.count_prior

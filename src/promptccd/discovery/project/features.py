@@ -70,9 +70,9 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
 
 def _features_of_run(folder: Path) -> tuple[list[str], list[tuple[str, Tensor]]]:
     """Keys, and keys with features, of a run's images up to the stage in a folder; none if it is in no run."""
-    from promptccd.runs.evaluate_run import RunEvaluation
-    from promptccd.runs.run_directory import RunDirectory
-    from promptccd.runs.stage_checkpoint import key_of
+    from promptccd.runs.evaluate import RunEvaluation
+    from promptccd.runs.folder import RunDirectory
+    from promptccd.runs.stage import key_of
 
     run, name = RunDirectory(folder.parent), folder.name
     if not run.begun or not name.removeprefix("stage").isdecimal():
@@ -179,7 +179,7 @@ def lay_out(features: Tensor) -> np.ndarray:
     t-SNE places a sample, which takes seconds; each of the others lies amid those most like it.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
-    from promptccd.experiments import stage_maps
+    from promptccd.reports import stage_maps
 
     found = stage_maps([features.numpy()], seed=1)
     shown, known = torch.from_numpy(found.rows), torch.from_numpy(np.asarray(found.layouts[0], np.float32))

@@ -26,7 +26,7 @@ from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.locks import LOCK
 from promptccd.models.hub_names import parted
-from promptccd.training.gpus import device_named, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,339 @@
+"""The paper's tables: which runs one needs, and its figures laid out like the paper's."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from promptccd.data.loading import open_images
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
+from promptccd.evaluation.audit import MARKS, audited_by_stage, mark_of
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.published import SHARED_COUNTS
+from promptccd.reports.charts import Chart, line_chart
+from promptccd.reports.comparison import BACKBONES, Scores, differences, rounded, stage_charts
+from promptccd.reports.measures import ABSENT, Spread, average_spreads, forgetting, signed
+from promptccd.reports.pages import Record, render_page, write_report_files
+from promptccd.reports.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.reports.table_parts import TablePart, paper_tables
+from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
+
+Grid = tuple[list[str], list[list[str]]]  # header and rows
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method, as the paper calls it, on a data set, in a part of a table."""
+
+    part: TablePart
+    method: str
+    benchmark: str
+    figures: Mapping[int | None, AuditedRow]  # the paper's, by stage; `None` is the average
+    cells: Sequence[SweepCell] = ()
+    notes: Sequence[str] = ()  # why it has no cells, or how they differ from the paper's setting
+
+    def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
+        """Scores of finished cells by their values of `keys` in words.
+
+        Of methods with two answers, `other` asks for the one that does not stand beside the paper's.
+        """
+        scoring = ProtocolScoring(self.part.protocol)
+        found: dict[str, list[ContinualScore]] = {}
+        for cell in self._finished:
+            varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
+            if (score := (scoring.other if other else scoring.stored)(cell)) is not None:
+                found.setdefault(varied, []).append(score)
+        return found
+
+    @cached_property
+    def _finished(self) -> list[SweepCell]:
+        return [cell for cell in self.cells if cell.finished()]  # once, for it reads all files of a run
+
+    @property
+    def printed(self) -> ContinualScore | None:
+        """The paper's rows by stage; `None` where it prints an average alone, or nothing."""
+        rows = [audited.row for stage, audited in self.figures.items() if stage]
+        scores = [StageScore(row.stage or 0, row.all, row.old, row.new, 0, 0) for row in rows]
+        if rows and rows[0].forgetting is not None:
+            return ForgettingScore("paper", scores, [row.old + (row.forgetting or 0.0) for row in rows])
+        return ContinualScore("paper", scores) if rows else None
+
+    @property
+    def printed_average(self) -> Mapping[str, float]:
+        """The paper's All, Old and New, averages over stages; NaN where it prints none."""
+        if None in self.figures:
+            return {part: getattr(self.figures[None].row, part) for part in PARTS}
+        return self.printed.average if self.printed else dict.fromkeys(PARTS, math.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """How to run a table.
+
+    Attributes:
+        recipes: folder of the recipes.
+        seeds: of every cell.
+        out: folder of the runs.
+        backbone: half of the paper's table, ``dino`` or ``dinov2``.
+        weights: of that backbone, by Hub id or place, where a person asks for them.
+        methods: some of the table's; all by default.
+        places: some of its data sets, and where they lie if not where their benchmark says; all by default.
+        small: run a trial of minutes.
+        look: leave out data that cannot be loaded, which may fetch it.
+        settings: values to try, by ``section.field``.
+        overrides: values of all cells, by section and field.
+    """
+
+    recipes: Path
+    seeds: Sequence[int]
+    out: Path
+    backbone: str
+    weights: str | None = None
+    methods: Collection[str] = ()
+    places: Mapping[str, str | None] = field(default_factory=dict)
+    small: bool = False
+    look: bool = True
+    settings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    overrides: Mapping[str, Settings] = field(default_factory=dict)
+
+    def entries(self, name: str) -> list[Entry]:
+        """All entries of a table, with their cells planned and checked.
+
+        Raises:
+            ConfigurationError: the table has no such method, data set or backbone, or a cell is refused.
+        """
+        parts = paper_tables()[name]
+        places = [(part, *place) for part in parts for place in part.places(self.backbone)]
+        methods = list(dict.fromkeys(method for _, method, _ in places))
+        benchmarks = list(dict.fromkeys(benchmark for _, _, benchmark in places))
+        for what, wanted, known in (
+            ("backbone", [self.backbone], [self.backbone if places else parts[0].backbone]),
+            ("method", self.methods, methods),
+            ("data set", self.places, benchmarks),
+        ):
+            for each in wanted:
+                if each not in known:
+                    has = ", ".join(known)
+                    raise ConfigurationError(
+                        f"The paper's table {name} has no {what} {each!r}: it has {has}."
+                    )
+        return [
+            self._entry(part, method, benchmark)
+            for part, method, benchmark in places
+            if method in (self.methods or methods) and benchmark in (self.places or benchmarks)
+        ]
+
+    def _entry(self, part: TablePart, method: str, benchmark: str) -> Entry:
+        entry = Entry(
+            part, method, benchmark, audited_by_stage(part.printed(self.backbone, method, benchmark))
+        )
+        file = self.recipes / "methods" / f"{method.removeprefix('promptccd-')}.yaml"
+        if not file.is_file():
+            return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
+        path = recipe_path(file, f"{benchmark}{part.recipes}")
+        recipe = Recipe.from_yaml(path)
+        blocks: Sequence[int] = recipe.data.resolved.class_blocks
+        own = _scaled(blocks) if self.small else blocks
+        settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
+        given = SHARED_COUNTS.get(part.published, {}).get(benchmark)
+        if given and recipe.training.counting == "known":  # other methods count by themselves
+            counts = [max(own[0], round(count * sum(own) / sum(blocks))) for count in given]
+            settings["training.category_count"] = [counts]
+        settings |= dict(self.settings)
+        values = {section: dict(fields) for section, fields in self.overrides.items()}
+        if (place := self.places.get(benchmark)) is not None:
+            values.setdefault("data", {})["dataset"] = place
+        if self.weights or not (self.small or "backbone" in values.get("model", {})):
+            hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
+            values.setdefault("model", {})["backbone"] = self.weights or hub_ids[self.backbone]
+        if self.small:
+            small = _small_values(
+                laid_over(layers_of(recipe_path(file, "digits"))), None if part.settings else own
+            )
+            for key in settings:
+                section, _, name = key.partition(".")
+                small[section].pop(name, None)
+            values = {
+                section: {**small.get(section, {}), **values.get(section, {})} for section in small | values
+            }
+        cells = plan_cells([path], self.seeds, settings, self.out, values)
+        facts = cells[0].recipe.data.resolved
+        if self.look and (problem := _data_problem(facts.dataset, facts.split)):
+            return replace(entry, notes=[f"{benchmark} is left out: {problem}"])
+        return replace(entry, cells=cells, notes=self._differences(cells[0].recipe) if part.label else ())
+
+    def _differences(self, recipe: Recipe) -> list[str]:
+        """How a recipe differs from the paper's setting, but for places of data and weights that a person gave."""
+        elsewhere = replace(recipe, data=replace(recipe.data, dataset=None))
+        found = differences(elsewhere, len(recipe.data.resolved.class_blocks) - 1, self.backbone)
+        return [f"Not comparable: {each}." for each in found if not (self.weights and "backbone" in each)]
+
+
+SMALL_CLASSES = 20
+_TUNED_ON_DIGITS = {"prompts_at_test", "num_parts"}  # options of the model that a trial does not take over
+
+
+def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) -> dict[str, dict[str, Any]]:
+    """The values of a trial: few images, and the rates, lengths and backbone of the method's recipe for digits."""
+    model = {name: value for name, value in digits["model"].items() if name not in _TUNED_ON_DIGITS}
+    training = dict(digits["training"])
+    del training["output_dir"]
+    return {
+        "data": {"num_classes": SMALL_CLASSES, "images_per_class": 100, "class_blocks": blocks},
+        "views": {"image_size": 32, "resize_size": 36},
+        "model": {**model, "backbone_config": {**model["backbone_config"], "image_size": 32}},
+        "training": {**training, "mixed_precision": "auto"},
+        "pretraining": dict(digits.get("pretraining", {})),
+    }
+
+
+def _scaled(blocks: Sequence[int]) -> list[int]:
+    """Numbers of categories in the same proportions for a trial, at least one at every stage."""
+    later = [max(1, round(SMALL_CLASSES * block / sum(blocks))) for block in blocks[1:]]
+    return [SMALL_CLASSES - sum(later), *later]
+
+
+@cache
+def _data_problem(dataset: str, split: str) -> str:
+    try:
+        open_images(dataset, split)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[Record]:
+    """A row per entry and values of `keys`: ours over seeds, the paper's, difference and mark.
+
+    Of a method with two answers, a row of the other one follows, without the paper's figures.
+    """
+    scores = [(entry, entry.scores(keys), entry.scores(keys, other=True)) for entry in entries]
+    variations = list(dict.fromkeys(varied for _, own, _ in scores for varied in own)) or [""]
+    records = []
+    for (entry, own, others), varied in product(scores, variations):
+        records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
+        if other := others.get(varied):
+            who = "k-means" if entry.cells[0].answers_natively else OWN_ANSWER
+            records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
+    return records
+
+
+def _record(
+    entry: Entry, varied: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
+) -> Record:
+    record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, *varied)))}
+    mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
+    record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark}
+    for part, spread in average_spreads(own).items():
+        figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
+        for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
+            record[f"{part}{name}"] = rounded(value)
+    return record
+
+
+def layout(records: Sequence[Record]) -> dict[str, Grid]:
+    """Tables by part, with up to three rows per method: ours, the paper's with its mark, and the difference."""
+    tables: dict[str, Grid] = {}
+    for title in dict.fromkeys(record["part"] for record in records):
+        own = {
+            (record["method"], record["benchmark"]): record for record in records if record["part"] == title
+        }
+        methods, benchmarks = (list(dict.fromkeys(key[column] for key in own)) for column in (0, 1))
+        header = ["", *(word for benchmark in benchmarks for word in (f"{benchmark} All", "Old", "New"))]
+        rows = []
+        for method, (what, write) in product(methods, _ROWS.items()):
+            cells = [
+                write(own[method, benchmark], part) if (method, benchmark) in own else ABSENT
+                for benchmark, part in product(benchmarks, PARTS)
+            ]
+            if set(cells) != {ABSENT}:
+                rows.append([f"{method}{what}", *cells])
+        tables[title] = (header, rows)
+    return tables
+
+
+def _measured(record: Record, part: str) -> str:
+    mean = record[part]
+    return str(Spread(math.nan if mean is None else mean, record[f"{part}_std"], record["runs"]))
+
+
+def _printed(record: Record, part: str) -> str:
+    value, mark = record[f"{part}_paper"], record["mark"] if part == "all" else ""
+    return ABSENT if value is None else f"{value:.2f} {mark}".rstrip()
+
+
+def _difference(record: Record, part: str) -> str:
+    value = record[f"{part}_difference"]
+    return signed(math.nan if value is None else value)
+
+
+_ROWS = {"": _measured, ", paper": _printed, ", difference": _difference}
+
+
+def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
+    """The lines below a table: what was left out, what differs, what marks mean."""
+    notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
+    if own := dict.fromkeys(
+        entry.method for entry in entries for cell in entry.cells if cell.answers_natively
+    ):
+        who = f"the method's own classifier does for {', '.join(own)}, and k-means for all others"
+        notes.insert(0, f"Where a row does not say who answers, {who}.")
+    used = {record["mark"] for record in records}
+    return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
+
+
+def write_table_page(
+    entries: Sequence[Entry],
+    records: Sequence[Record],
+    out: Path,
+    title: str,
+    facts: Mapping[str, str],
+    keys: Collection[str] = (),
+) -> Path:
+    """Write a page with tables and charts for every data set; the numbers, `table_records`, are beside it."""
+    own: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
+    paper: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
+    for entry in entries:
+        place = (entry.benchmark, entry.part.title)
+        for varied, scores in (entry.scores(keys) or {"": []}).items():
+            own.setdefault(place, {})[", ".join(filter(None, (entry.method, varied)))] = scores
+        paper.setdefault(place, {})[entry.method] = [entry.printed] if entry.printed else []
+    page = render_page(
+        "paper_table.html.jinja",
+        title=title,
+        facts=facts,
+        tables=layout(records),
+        remarks=remarks(entries, records),
+        figures=[(*place, _charts(own[place]), _charts(paper[place])) for place in own],
+    )
+    return write_report_files(out, page, title, facts, {"table": records})
+
+
+def _charts(groups: Scores) -> list[Chart]:
+    """All, Old and New over stages, and forgetting against discovery; a method without scores keeps its style."""
+    if not any(groups.values()):
+        return []
+    points = {
+        name: [(Spread.of(each.average["new"] for each in many).mean, Spread.of(map(_forgotten, many)).mean)]
+        for name, many in groups.items()
+    }
+    return [
+        *stage_charts(groups),
+        line_chart(
+            "Forgetting against discovery, a mark per method",
+            points,
+            x_label="discovery: New, average over stages, percent",
+            y_label="Forgetting: points of Old lost since its best stage",
+            dodge=0.0,
+        ),
+    ]
+
+
+def _forgotten(score: ContinualScore) -> float:
+    """M_f where the protocol has it, else the points of Old that were lost since its best stage."""
+    given = score.summary.get("M_f")
+    return forgetting([row.old for row in score.stages]) if given is None else given

@@ -1,0 +1,442 @@
+"""Recomputes a run's numbers from its saved stages, and baselines on the same split."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from promptccd.clustering import CountEstimate
+from promptccd.data.duplicates import Original
+from promptccd.data.image_cache import ImageCache
+from promptccd.data.splits import BlocksError
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
+from promptccd.data.views import EvaluationView
+from promptccd.errors import DataError, RunError
+from promptccd.evaluation import ContinualScore, score_part_routing
+from promptccd.evaluation.category_counts import COUNTS
+from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
+from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.run_groups import backbone_name
+from promptccd.runs.stage import load_configuration, load_stage, load_view
+from promptccd.runs.start import backbone_of, evaluation_view, initial_model
+from promptccd.runs.train import stage_stream
+from promptccd.training.devices import device_named, exact_device, placed
+from promptccd.training.features import extract_features, routing_agreement
+from promptccd.training.objectives import method_named
+from promptccd.training.options import DataArguments
+from promptccd.training.progress import progress_bar
+
+logger = logging.getLogger(__name__)
+
+MOST_COPIES = 0.2  # of the unseen images; benchmarks have a handful
+
+
+class RunEvaluation:
+    """The saved stages of a run with the data they were trained on.
+
+    Args:
+        path: folder of the run.
+        dataset: place of the data, if it is no longer the recorded one.
+        num_workers: loader processes; by default as the machine allows.
+        device: by default a GPU if there is one.
+        keep_features: keep all computed features, for several protocols in a row.
+        stages: the data itself; by default it is read again.
+        test_images: unseen images to go with `stages`, for protocols that need some.
+        image_cache: where copies of images are kept, as in a recipe; by default what the run recorded, ``auto`` or
+            ``off``, since a record names no folder.
+
+    Raises:
+        PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        dataset: str | None = None,
+        num_workers: int | None = None,
+        device: str | None = None,
+        keep_features: bool = False,
+        *,
+        stages: StageStream | None = None,
+        test_images: Dataset | None = None,
+        image_cache: str | None = None,
+    ):
+        self.run = RunDirectory(path)
+        self.recipe = self.run.recipe
+        self.variant = method_named(self.recipe.model.variant).model
+        if dataset is not None:
+            self.recipe.data = replace(self.recipe.data, dataset=dataset)
+        self.num_stages = self.run.stages_on_disk()
+        seed = self.recipe.training.seed
+        self.stages = self._stages_again(seed) if stages is None else stages
+        self._cut_unseen = (
+            partial(cut_named, self.recipe.data, seed)
+            if stages is None
+            else partial(cut_given, stages, test_images)
+        )
+        self.run.require_split(self.stages)
+        self.device, self.num_workers = device_named(device), num_workers
+        seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
+        self._cache = ImageCache.at(image_cache or self.recipe.training.image_cache, self.recipe.views)
+        self.images = [  # conflicts and copies as the training left them out
+            StageImages.read(stage, num_workers, progress_bar, self._cache, seen=seen, conflicting="drop")
+            for stage in self.stages[: self.num_stages]
+        ]
+        self._keep_features = keep_features
+        self._kept: dict[tuple[int, StageImages], Tensor] = {}
+        self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
+
+    def _stages_again(self, seed: int) -> StageStream:
+        """The stages of the run, cut from where its images lie now."""
+        try:
+            return stage_stream(self.recipe.data, seed)
+        except DataError as error:
+            streams = " if they are labelled, and streams have to be where they were"
+            raise DataError(
+                f"{error} If the images of {self.run.path} have moved, --dataset names their place"
+                f"{streams * (self.recipe.data.unlabelled is not None)}."
+            ) from error
+
+    def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
+        """Score every finished stage from its checkpoint alone.
+
+        Args:
+            protocol: a name in `promptccd.evaluation.PROTOCOLS`.
+            options: test split and estimator; by default the protocol's defaults.
+
+        Raises:
+            ConfigurationError: an unknown protocol, or an option that it does not read.
+            RunError: no unlabelled stage is finished.
+            DataError: the data has no test images and the protocol needs some.
+        """
+        return self._score(protocol, self.features, options)
+
+    def held_out_accuracy(self) -> dict[int, float]:
+        """By stage, the percentage of held-out labelled images that get the category of their label.
+
+        This can be said of streams that nobody has labels of. It is empty where no labelled image was held out.
+
+        Raises:
+            PromptCCDError: as `test_images`.
+        """
+        if not self.recipe.data.resolved.held_out:
+            return {}
+        (images,), (labels,) = (test := self.test_images()).images, test.labels
+        found = {}
+        for stage in range(self.num_stages):
+            (features,) = self.features(stage, [images])
+            given = self.load_stage(stage).assign(features.cpu()).category_ids.numpy()
+            found[stage] = 100 * float(np.mean(given == labels))
+        return found
+
+    def part_routing(self) -> ContinualScore | None:
+        """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""
+        if "num_parts" not in self.variant.config_class.__dataclass_fields__:
+            return None
+        rows = []
+        for images in self.images[1:]:
+            stage = images.stage.index
+            view = load_view(self.run.stage(stage))
+            model = placed(self.load_stage(stage), view, self.device).eval()
+            assert model.part_labeller is not None
+            share = routing_agreement(
+                model, images, view, self.recipe.training.feature_batch_size, self.num_workers
+            )
+            rows.append(
+                score_part_routing(
+                    stage, share, self.true_ids(images), self.stages.num_known, model.part_labeller.num_parts
+                )
+            )
+        return ContinualScore("part-routing", rows) if rows else None
+
+    def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
+        """A stage's model's own answers ``(N,)`` to images; `None` for models that have none."""
+        model = self.load_stage(stage)
+        if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
+            return None  # before features are computed
+        if model.answers_prompted is None:
+            (features,) = self.features(stage, [images])
+        else:
+            view = load_view(self.run.stage(stage))
+            shown = placed(self.load_stage(stage), view, self.device)
+            (features,) = self._features(shown, view, [images], model.answers_prompted)
+        answers = model.assign_natively(features.cpu())
+        return None if answers is None else answers.numpy()
+
+    def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
+        """A protocol on pixels in 0..1; arguments are those of `evaluate`.
+
+        If training images differ in size, or are larger than the view, the pixels are those of the view. All pixels are
+        held in memory.
+        """
+        view = evaluation_view(self.recipe, self.run)
+        size, *others = {images[index].size for images in self.images for index in range(len(images))}
+        as_in_view = others or 3 * math.prod(size) > view.num_bytes
+
+        def pixels(images: StageImages, index: int) -> Tensor:
+            if as_in_view:
+                return images.seen_in(view, index)
+            image = images[index]
+            return torch.from_numpy(np.array(image if image.size == size else image.resize(size)))
+
+        def show(images: StageImages) -> Tensor:
+            shown = [pixels(images, index).flatten() for index in range(len(images))]
+            return torch.stack(shown).to(exact_device(self.device)) / 255
+
+        return self._score(protocol, _of_no_stage(show), options)
+
+    @property
+    def backbone_name(self) -> str:
+        """The backbone's name in a table."""
+        return backbone_name(backbone_of(self.recipe, self.run))
+
+    def frozen_backbone(
+        self, protocol: str = "cacc", options: ProtocolOptions | None = None
+    ) -> ContinualScore:
+        """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
+        view = evaluation_view(self.recipe, self.run)
+        model = placed(initial_model(self.recipe, backbone_of(self.recipe, self.run)), view, self.device)
+
+        def features(images: StageImages) -> Tensor:
+            return self._features(model, view, [images], prompted=False)[0]
+
+        return self._score(protocol, _of_no_stage(features), options)
+
+    @property
+    def training_stages(self) -> ScoredImages:
+        """The images of the finished stages and their true categories."""
+        return ScoredImages(self.images, [self.true_ids(images) for images in self.images])
+
+    def test_stages(self, test_split: str | None = None) -> ScoredImages:
+        """Unseen images cut into stages by the run's own rule and seed, as many stages as are finished.
+
+        Args:
+            test_split: split of the data set; by default the images the run left out, else the benchmark's.
+
+        Raises:
+            DataError: there are no such images, they are those of the training, or they lack a category.
+        """
+        return self._read_unseen(test_split, rule=None)
+
+    def test_images(self, test_split: str | None = None) -> ScoredImages:
+        """All unseen images, as one entry; arguments and errors are those of `test_stages`."""
+        return self._read_unseen(test_split, rule="whole")
+
+    def _read_unseen(self, test_split: str | None, rule: str | None) -> ScoredImages:
+        """Unseen images cut by a rule, by default the run's; their labels are ids of the run."""
+        if (test_split, rule) not in self._unseen:
+            test = self._cut_unseen(test_split, rule)
+            ids = ids_in_run(test, self.stages)
+            images = [
+                StageImages.read(stage, self.num_workers, progress_bar, self._cache)
+                for stage in test[: self.num_stages]
+            ]
+            require_unseen(images, self.images, self.recipe.data, test_split)
+            labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]
+            self._unseen[test_split, rule] = ScoredImages(images, labels)
+        return self._unseen[test_split, rule]
+
+    def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
+        own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
+        if self.num_stages < 2:
+            raise RunError(
+                f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
+                "training command again, it goes on from there."
+            )
+        return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
+
+    def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
+        """What a protocol with these options scores, on given features or else those of the run's own models."""
+        training = self.recipe.training
+        return Task(
+            trained=self.training_stages,
+            test_stages=lambda: self.test_stages(options.test_split),
+            test_images=lambda: self.test_images(options.test_split),
+            features=features or self.features,
+            count_of_stage=self.count_of_stage,
+            estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
+            part_routing=self.part_routing,
+            native=self.native_answers if features in (None, self.features) else lambda stage, images: None,
+            method=self.recipe.model.variant,
+            num_known=self.stages.num_known,
+            restarts=training.kmeans_restarts,
+            seed=training.seed,
+        )
+
+    def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
+        """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
+        found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
+        if missing := [each for each in images if each not in found]:
+            view = load_view(self.run.stage(stage))
+            model = placed(self.load_stage(stage), view, self.device)
+            found |= zip(missing, self._features(model, view, missing), strict=True)
+        if self._keep_features:
+            self._kept |= {(stage, each): values for each, values in found.items()}
+        return [found[each] for each in images]
+
+    def load_stage(self, stage: int) -> CategoryDiscoveryModel:
+        """The model of a finished stage; a `RunError` if it is refused."""
+        return load_stage(self.run.stage(stage), self.recipe.model)
+
+    def features_of_stage(self, stage: int) -> list[Tensor]:
+        """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
+        return self.features(stage, self.images[: stage + 1])
+
+    def _features(
+        self,
+        model: CategoryDiscoveryModel,
+        view: EvaluationView,
+        images: Sequence[StageImages],
+        prompted: bool | None = None,
+    ) -> list[Tensor]:
+        batch_size, device = self.recipe.training.feature_batch_size, exact_device(model.device)
+        return [
+            extract_features(model, each, view, batch_size, self.num_workers, prompted=prompted).to(device)
+            for each in images
+        ]
+
+    def count_of_stage(self, stage: int) -> CountEstimate:
+        """K_t of a stage in this run: given, or the estimate that the checkpoint records."""
+        recorded = load_configuration(self.run.stage(stage)).count_estimate
+        if recorded is None:
+            training = self.recipe.training
+            return CountEstimate.known(COUNTS[training.counting](training).number(self.images[stage].stage))
+        return CountEstimate.from_dict(recorded)
+
+    def true_ids(self, images: StageImages) -> np.ndarray:
+        """True category ids of the readable images of a stage, ``(N,)``; for scoring."""
+        return self.stages.evaluation_labels(images.stage)[images.positions]
+
+
+def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
+    """Features that do not depend on the stage, each computed once."""
+    kept: dict[StageImages, Tensor] = {}
+
+    def features(stage: int, images: Sequence[StageImages]) -> list[Tensor]:
+        for each in images:
+            if each not in kept:
+                kept[each] = compute(each)
+        return [kept[each] for each in images]
+
+    return features
+
+
+def cut_given(
+    stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
+) -> StageStream:
+    """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
+    changes = {} if rule is None else {"split_rule": rule}
+    if (origin := stages.origin) is not None:
+        other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
+        if test_split is not None and isinstance(origin.dataset, str):
+            return origin.again(split=test_split, **other)
+        if test_split is None and test_images is not None:
+            return origin.again(test_images, **other)
+        if test_split is None and origin.options["held_out"] > 0:
+            return origin.again(held_out_only=True, **changes)
+    raise DataError(
+        f"No test images are known of the stages given from Python, of split {test_split!r}: give "
+        "CategoryDiscoveryTrainer an eval_dataset, or cut the stages with held_out=0.2."
+    )
+
+
+def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
+    """Unseen images of a recipe's data set, cut as it says or by another rule; a `DataError` without any."""
+    facts = data.resolved
+    if test_split is None and facts.held_out > 0:  # a local copy of a benchmark may lack its test split
+        return stage_stream(data, seed, split_rule=rule, held_out_only=True)
+    name = test_split or facts.test_split
+    if name is None:
+        raise DataError(
+            f"No test images are known of {facts.dataset!r}: give --test_split, a split of it that no stage was cut "
+            "from; or train with --held_out 0.2, and what is left out is evaluated."
+        )
+    if name == facts.split:
+        raise DataError(
+            f"The run was trained on split {name!r}: give --test_split another split of {facts.dataset!r}."
+        )
+    try:
+        return stage_stream(
+            replace(data, split=name, held_out=0.0, images_per_class=None), seed, split_rule=rule
+        )
+    except BlocksError as error:
+        raise DataError(
+            f"Split {name!r} of {facts.dataset!r} does not have the run's categories: {error.fact}. Give --test_split "
+            "a split with images of every category; or train with --held_out 0.2."
+        ) from error
+    except DataError as error:
+        raise DataError(
+            f"No test images from split {name!r} of {facts.dataset!r}: {error} For evaluation the option is "
+            "--test_split; without such a split, train with --held_out 0.2."
+        ) from error
+
+
+def ids_in_run(test: StageStream, stages: StageStream) -> np.ndarray:
+    """The run's id of every category of unseen images, ``(C,)``.
+
+    Args:
+        test: the unseen images: one stage of all of them, or stages of the run's own categories.
+        stages: the run's stages.
+
+    Raises:
+        DataError: the images are of a category that the run does not have or, cut into stages, lack one.
+    """
+    ids = {name: index for index, name in enumerate(stages.categories)}
+    foreign = [name for name in test.categories if name not in ids]
+    if test.split.rule == "whole" and foreign:
+        raise DataError(
+            f"The test images are of categories that the run does not have: {foreign[:3]} ({len(foreign)}). "
+            "Give --test_split a split with the same categories."
+        )
+    if test.split.rule != "whole" and test.categories != stages.categories:
+        lacking = sorted(set(stages.categories) - set(test.categories))
+        raise DataError(
+            f"The test images are of other categories than the run's: they lack {lacking[:3]} ({len(lacking)}). "
+            "Give --test_split a split with the same categories."
+        )
+    return np.asarray([ids[name] for name in test.categories])
+
+
+def require_unseen(
+    test: Sequence[StageImages],
+    trained_on: Sequence[StageImages],
+    data: DataArguments,
+    test_split: str | None,
+) -> None:
+    """Count test images whose very picture the run was trained on, whatever their files are called.
+
+    Raises:
+        DataError: they are more than `MOST_COPIES` of all, as of a folder without splits.
+    """
+    trained = {digest: (each, index) for each in trained_on for index, digest in enumerate(each.digests)}
+    copies = [
+        (each.name_of(index), trained[digest])
+        for each in test
+        for index, digest in enumerate(each.digests)
+        if digest in trained
+    ]
+    if not copies:
+        return
+    facts, count = data.resolved, sum(map(len, test))
+    name, (images, index) = copies[0]
+    held_out = test_split is None and facts.held_out > 0
+    tested = "left out" if held_out else f"of split {test_split or facts.test_split!r}"
+    said = (
+        f"{len(copies)} of {count} images {tested} of {facts.dataset!r} are the "
+        f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
+    )
+    if len(copies) > MOST_COPIES * count:
+        others = "Give images that are, or train with --held_out 0.2."
+        advice = "Take the copies out of the data, and train again." if held_out else others
+        raise DataError(f"{said}: figures of them are none of unseen images. {advice}")
+    logger.warning("%s: the figures count them.", said)

@@ -1,0 +1,309 @@
+"""Assigns the images of a folder to the categories of a checkpoint, with nothing but the checkpoint."""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from promptccd import system
+from promptccd.data.camera_raw import reason_of_raw
+from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.data.folders import FolderSource, images_in
+from promptccd.data.hub import pictures_at
+from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import first_bytes, inside, read_regular_file
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.errors import DataError, DivergedError, RunError, nothing_at
+from promptccd.models import CategoryDiscoveryModel, stored_model
+from promptccd.models.hub_names import parted
+from promptccd.models.untrusted import one_line
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.stage import load_view, require_whole
+from promptccd.training.devices import exact_device, in_smaller_batches
+from promptccd.training.progress import progress_bar
+
+_Viewed = tuple[torch.Tensor | None, Verdict]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A category that an image may belong to.
+
+    Attributes:
+        category: its id.
+        name: its name.
+        known: whether it was labelled at stage 0.
+        confidence: that the image belongs to it, in 0..1.
+    """
+
+    category: int
+    name: str
+    known: bool
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image and the category it was assigned to.
+
+    Attributes:
+        file: path inside the folder.
+        category: category id.
+        name: its name.
+        known: whether it was labelled at stage 0.
+        strange: whether the image more likely belongs to none of the checkpoint's categories; the category is then the
+            nearest one.
+        confidence: that the image belongs to the category, in 0..1.
+        distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
+            where the checkpoint knows them (1 is usual).
+        note: what a person should know about how the file was read; empty for most.
+        best: the likeliest categories, this one first; empty unless several were asked for.
+    """
+
+    file: str
+    category: int
+    name: str
+    known: bool
+    strange: bool
+    confidence: float
+    distance: float
+    note: str
+    best: Sequence[Candidate] = ()
+
+
+@dataclass(frozen=True)
+class FolderPredictions:
+    """Predictions and the files that got none; together they are all files of the folder.
+
+    Attributes:
+        predictions: one per readable image, by path.
+        skipped: reason by path.
+    """
+
+    predictions: list[Prediction]
+    skipped: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        rows = [asdict(item) for item in self.predictions]
+        for row in rows:
+            if not row["best"]:  # not asked for
+                del row["best"]
+        return {"predictions": rows, "skipped": self.skipped}
+
+
+def load_model(path: str | Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
+    """Load a finished stage of any variant; it may come from anywhere.
+
+    Args:
+        path: a folder, ``namespace/name`` or a bare name.
+        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
+
+    Raises:
+        RunError: the folder is damaged, holds no model of this package, or one that is refused.
+    """
+    require_whole(path)
+    try:
+        model = stored_model(path, max_model_bytes=max_model_bytes)
+    except (OSError, ValueError) as error:
+        raise RunError(f"Cannot load a model from {str(path)!r}: {one_line(error)}") from error
+    if not len(model.prototypes):
+        raise RunError(
+            f"{str(path)!r} holds a {type(model).__name__} without categories. Give a stage that training finished, "
+            "for example runs/promptccd-digits/stage3."
+        )
+    return model
+
+
+def stage_of(place: str | Path) -> str | Path:
+    """The last finished stage of a run, which is logged; any other place as it is.
+
+    Raises:
+        RunError: it is a run without a finished stage.
+    """
+    run = RunDirectory(place)
+    if not run.begun:
+        return place
+    if not (count := run.num_finished):
+        raise RunError(f"{run.path} is a run without a finished stage: let the training finish one first.")
+    logger.info("%s is a run: its last finished stage is used, %s.", run.path, run.stage(count - 1))
+    return run.stage(count - 1)
+
+
+@torch.no_grad()
+def predict_folder(
+    model: CategoryDiscoveryModel,
+    path: str | Path,
+    folder: str | Path,
+    *,
+    batch_size: int = 64,
+    top_k: int | None = None,
+    bit_depth: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    image_roots: Sequence[str | Path] = (),
+) -> FolderPredictions:
+    """Assign every image below a folder, or one image.
+
+    Args:
+        model: a finished stage, on its device.
+        path: where it was loaded from; its image processor lies there.
+        folder: searched with all its sub-folders, in the order of names; or an image file; or published stages on the
+            Hub, see `pictures_at`.
+        batch_size: images per forward.
+        top_k: how many categories to name for every image, at most all; by default only the likeliest.
+        bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
+            `promptccd.data.limits.BIT_DEPTHS` that holds the values of all of them.
+        max_pixels: of an image, see `promptccd.data.images.Decoding`.
+        image_roots: further folders that links among the images may lead into.
+
+    Raises:
+        DataError: there is no such folder, or no file in it.
+        DivergedError: features or distances of an image are not finite; it is named.
+    """
+    place = pictures_at(folder)
+    source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
+    if place.is_dir():
+        source = FolderSource(place, image_roots)
+        found = images_in(source, IntakeLimits.of_person(max_pixels=max_pixels))
+        files, skipped = found.images, found.left_out
+    if not place.exists():
+        raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
+    if not (files or skipped):
+        raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
+    view = load_view(parted(os.fspath(path))[0], **model.hub_options)
+    reader = _Reader(source.roots, view, Decoding(max_pixels)).by_one_rule(files, bit_depth)
+    waiting: list[tuple[str, str, torch.Tensor]] = []
+    predictions: list[Prediction] = []
+    reading = _read_ahead(files, reader.viewed, 2 * batch_size)
+    for name, (pixels, verdict) in progress_bar(reading, len(files), "predicting"):
+        if pixels is None:
+            skipped[name] = verdict.note
+            continue
+        waiting.append((name, verdict.note if verdict.status is Status.NOTED else "", pixels))
+        if len(waiting) == batch_size:
+            predictions += _assigned(model, reader.view, waiting, top_k)
+            waiting = []
+    if waiting:
+        predictions += _assigned(model, reader.view, waiting, top_k)
+    return FolderPredictions(predictions, skipped)
+
+
+def _read_ahead(
+    names: Sequence[str], read: Callable[[str], _Viewed], most: int
+) -> Iterator[tuple[str, _Viewed]]:
+    """Names and what was read, in order; threads read at most so many files ahead of the caller."""
+    ahead: deque[tuple[str, Future[_Viewed]]] = deque()
+    with ThreadPoolExecutor(system.available_cores()) as pool:
+        try:
+            for name in names:
+                ahead.append((name, pool.submit(read, name)))
+                if len(ahead) > most:
+                    first, done = ahead.popleft()
+                    yield first, done.result()
+            for name, done in ahead:
+                yield name, done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the images of the first of its roots; a link is followed inside these and not out of them."""
+
+    roots: tuple[str, ...]
+    view: EvaluationView
+    decoding: Decoding
+
+    def by_one_rule(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
+        """The same, for images with more than 8 bits a value by one rule."""
+        depths = Depths(fixed=bit_depth)
+        if bit_depth is None:
+            depths = Depths.holding(self._depth(name) for name in names)
+            if str(depths):
+                logger.info("%s (bit_depth sets another).", str(depths).capitalize())
+        return replace(self, decoding=replace(self.decoding, depths=depths))
+
+    def _depth(self, name: str) -> Depth | None:
+        try:
+            if may_be_deep(first_bytes(self._place(name), DEPTH_BYTES)):
+                return depth_of(self._content(name), self.decoding)
+        except SkippedFileError:
+            pass  # it is skipped with its reason when it is read
+        return None
+
+    def _content(self, name: str) -> bytes:
+        limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
+        return read_regular_file(self._place(name), ByteBudget(limits, self.roots[0]))
+
+    def _place(self, name: str) -> str:
+        return inside(os.path.join(self.roots[0], name), self.roots)
+
+    def viewed(self, name: str) -> _Viewed:
+        """The view of an image, if there is one, and what became of it."""
+        try:
+            decoded = decode_image(self._content(name), self.decoding)
+        except SkippedFileError as skipped:
+            return None, Verdict(Status.SKIPPED, str(skipped))
+        if decoded.image is None:
+            raw = reason_of_raw(name)
+            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
+        return self.view(decoded.image), decoded.verdict
+
+
+def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
+    """Refuse values that a model computed for images unless all are finite.
+
+    Args:
+        rows: one per image, ``(N, ...)``.
+        names: of the images, for the message.
+
+    Raises:
+        DivergedError: a row holds NaN or infinity; its image is named.
+    """
+    bad = (~torch.isfinite(rows).flatten(1).all(dim=1)).nonzero()
+    if len(bad):
+        raise DivergedError(
+            f"What the model makes of {names[int(bad[0])]!r} is not a number: its weights have diverged. Use an "
+            "earlier stage; of promptccd discover, --precision fp32 may help."
+        )
+
+
+def _assigned(
+    model: CategoryDiscoveryModel,
+    view: EvaluationView,
+    images: Sequence[tuple[str, str, torch.Tensor]],
+    top_k: int | None,
+) -> list[Prediction]:
+    """Predictions of images, each given as its file, a note and its pixels."""
+    files, notes, pixels = zip(*images, strict=True)
+
+    def embed(batch: torch.Tensor) -> torch.Tensor:
+        return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
+
+    features = in_smaller_batches(embed, torch.stack(pixels)).to(exact_device(model.device))
+    require_finite(features, files)
+    found = model.assign(features)
+    require_finite(torch.stack([found.confidences, found.distances], dim=1), files)
+
+    def candidates(ids: torch.Tensor, confidences: torch.Tensor) -> list[Candidate]:
+        pairs = zip(ids.tolist(), confidences.tolist(), strict=True)
+        names, known = model.config.names_by_id, model.config.num_known
+        return [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
+
+    best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
+    nearest = candidates(found.category_ids, found.confidences)
+    columns = files, nearest, found.strange.tolist(), found.distances.tolist(), notes, best
+    return [
+        Prediction(
+            file, first.category, first.name, first.known, strange, first.confidence, distance, note, others
+        )
+        for file, first, strange, distance, note, others in zip(*columns, strict=True)
+    ]

@@ -1,0 +1,413 @@
+"""One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from promptccd import system
+from promptccd.data.views import EvaluationView
+from promptccd.errors import RunError, nothing_at
+from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
+from promptccd.models.backbones import blocks_of
+from promptccd.models.hub_names import parted
+from promptccd.models.loading import find_model
+from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
+from promptccd.models.untrusted import one_line
+from promptccd.registry import (
+    REGISTRY,
+    CategoryRegistry,
+    StageGroups,
+    has_registry,
+    load_registry,
+    save_registry,
+    take_labels,
+)
+from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.labelling import Labelled
+from promptccd.runs import endpoint
+from promptccd.runs.card_usage import Example
+from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
+from promptccd.storage import (
+    CHECKSUMS,
+    parsed_json,
+    problems_of,
+    recorded_sum,
+    sha256_of,
+    write_directory,
+    write_json,
+)
+from promptccd.training.exemplars import Exemplars
+from promptccd.training.objectives import method_named
+from promptccd.training.options import ModelArguments
+
+logger = logging.getLogger(__name__)
+
+FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+WEIGHTS = "model*.safetensors*"  # pattern of the files that hold a model's weights, and of their index
+_MOST_BESIDE = 2_000  # folders that are looked into: a run may lie among very many others
+
+EXEMPLARS = "exemplars.json"
+
+
+def save_stage(
+    path: Path,
+    model: CategoryDiscoveryModel,
+    view: EvaluationView,
+    *,
+    assignments: Mapping[str, np.ndarray],
+    card: str,
+    registry: CategoryRegistry,
+    exemplars: Exemplars | None = None,
+    examples: Sequence[Example] = (),
+) -> None:
+    """Write a stage's checkpoint, whole or not at all.
+
+    Args:
+        path: folder of the stage.
+        model: the model with its prototypes set.
+        view: its deterministic view, saved as ``preprocessor_config.json``.
+        assignments: see `assignments_in`, ``(N,)`` each.
+        card: text of the model card, see `stage_card`.
+        registry: its categories, and what people corrected so far.
+        exemplars: images that later stages train on again, if any.
+        examples: pictures that its card shows.
+    """
+
+    def fill(folder: Path) -> None:
+        save_shards(model, folder, stages_beside(path))
+        view.processor.save_pretrained(folder)
+        write_json(folder / ASSIGNMENTS, {name: each.tolist() for name, each in assignments.items()})
+        if exemplars is not None:
+            write_json(folder / EXEMPLARS, exemplars.to_dict())
+        save_registry(registry, folder)
+        (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
+        for each in examples:
+            (folder / each.path).parent.mkdir(exist_ok=True)
+            (folder / each.path).write_bytes(each.content)
+        (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
+
+    write_directory(path, fill, needed=model.get_memory_footprint())
+
+
+def require_whole(path: str | Path) -> None:
+    """Refuse a path where nothing is, and a checkpoint of promptccd that does not hold what was written.
+
+    A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
+    checked. Neither is a name on the Hub.
+
+    Raises:
+        RunError: a file was altered, is missing, or does not belong there; all are named.
+    """
+    folder, written = Path(path), os.fspath(path)
+    is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
+    if is_path and parted(written)[0] == written and not folder.exists():
+        raise RunError(f"{nothing_at(path)} Give the folder of a model, such as the last stage of a run.")
+    ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, REGISTRY))
+    if ours and (problems := problems_of(folder)):
+        raise RunError(
+            f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
+        )
+
+
+def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
+    """The deterministic view saved beside a model, on the PIL backend whatever else is installed.
+
+    Args:
+        path: of the model.
+        hub_options: `promptccd.models.loading.HUB_OPTIONS`, such as those that found the model.
+
+    Raises:
+        RunError: there is none, or it is refused.
+    """
+    try:
+        found = find_model(path, **hub_options)
+        processor = stored_processor(found.place, patch_size_of(found.values), **found.options)
+    except (OSError, ValueError) as error:
+        raise RunError(f"Cannot read how images enter {str(path)!r}: {one_line(error)}") from error
+    if processor is None:
+        raise RunError(
+            f"{str(path)!r} has no {PREPROCESSOR}, which says how images enter it: copy the model again."
+        )
+    return EvaluationView(processor)
+
+
+def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
+    """The model of a finished stage, given its run's arguments; a `RunError` if it holds no such model."""
+    kind = method_named(arguments.variant).model
+    try:
+        return kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
+    except (OSError, ValueError) as error:
+        raise RunError(f"Cannot load the model of {path}: {one_line(error)}") from error
+
+
+def load_configuration(path: Path) -> CategoryDiscoveryConfig:
+    """The configuration of a finished stage, without its weights; a `RunError` if there is none or it is refused."""
+    try:
+        return stored_configuration(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"Cannot read the configuration of {path}: {one_line(error)}") from error
+
+
+def row_of(
+    stage: int,
+    config: CategoryDiscoveryConfig,
+    true_ids: np.ndarray,
+    found_ids: ArrayLike,
+    num_known: int,
+    *,
+    num_categories: int,
+    class_ids: ArrayLike | None = None,
+) -> StageScore:
+    """A finished stage's row of the table.
+
+    Args:
+        stage: its index.
+        config: of its model.
+        true_ids: true categories of its images, ``(N,)``.
+        found_ids: categories it assigned, ``(N,)``, with the corrections made before the stage.
+        num_known: number of initially labelled categories; ids below it are Old.
+        num_categories: categories known after the stage.
+        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
+    """
+    accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
+    native = None if class_ids is None else clustering_accuracy(true_ids, class_ids, range(num_known))
+    estimate = config.count_estimate
+    limits = None if estimate is None else (estimate["low"], estimate["high"])
+    return StageScore(stage, *accuracy, num_categories, len(true_ids), limits, native)
+
+
+def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
+    """How many categories a finished stage had when it was grouped, and today's names of all it ever had.
+
+    Later corrections change neither the assignments nor the row of the table, which stay as they were written.
+
+    Raises:
+        RegistryError: its registry is damaged.
+    """
+    if not has_registry(path):
+        return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
+    registry = load_registry(path)
+    names = {each.id: each.name for each in registry.categories.values()}
+    while registry.log and registry.log[-1].patch is not None:  # a later correction
+        registry.undo()
+    return len(registry.active), names | {NO_CATEGORY: "no category"}
+
+
+def load_exemplars(path: Path) -> Exemplars:
+    """The images that stages after a finished one train on again.
+
+    Raises:
+        RunError: the stage names none, or the file is damaged.
+    """
+    try:
+        return Exemplars.from_dict(parsed_json((path / EXEMPLARS).read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise RunError(
+            f"{path} has no {EXEMPLARS}: it was trained without exemplars_per_class. Set that to 0, or train all "
+            "stages in a new output_dir."
+        ) from error
+    except ValueError as error:
+        raise RunError(f"{path / EXEMPLARS} is damaged: {one_line(error)} Train the stage again.") from error
+
+
+@dataclass(frozen=True, eq=False)
+class SettledImages:
+    """Images of earlier stages, with the category that each has by now.
+
+    Attributes:
+        registry: as the last stage and the corrections since left it; `None` before the first stage.
+        ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
+        labelled: what labels that came since have changed.
+    """
+
+    registry: CategoryRegistry | None
+    ids: Sequence[np.ndarray]
+    labelled: Labelled = field(default_factory=Labelled)
+
+    def category_of(self, sample_id: int) -> int:
+        """The category that an image has by now, or -1."""
+        assert self.registry is not None
+        return self.registry.members.get(key_of(sample_id), NO_CATEGORY)
+
+    @property
+    def assigned(self) -> list[np.ndarray]:
+        """Per earlier stage, the ids of the images that have a category."""
+        return [ids[ids != NO_CATEGORY] for ids in self.ids]
+
+    def of_placed(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Features of the images that have a category, and all features of later stages."""
+        masks = [torch.from_numpy(ids != NO_CATEGORY) for ids in self.ids]
+        return [
+            each if stage >= len(masks) or bool(masks[stage].all()) else each[masks[stage].to(each.device)]
+            for stage, each in enumerate(features)
+        ]
+
+
+def key_of(sample_id: int) -> str:
+    """The key of an image of a data set in a registry."""
+    return f"row:{sample_id}"
+
+
+def settled_images(
+    run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
+) -> SettledImages:
+    """Images of earlier stages, with their categories when the next stage begins.
+
+    Args:
+        run: its earlier stages are finished.
+        sample_ids: the readable images of every earlier stage.
+        labels: that came since, by sample id: they count, and the last stage stays as it was written.
+
+    Raises:
+        RegistryError: the last stage's registry is damaged, or a label cannot be the name of a category.
+    """
+    if not sample_ids:
+        return SettledImages(None, [])
+    registry = load_registry(run.stage(len(sample_ids) - 1))
+    said = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
+    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids], said)
+
+
+def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
+    """Nobody learns from images that are set aside, as from those in no category."""
+    aside, members = {each.id for each in registry.aside}, registry.members
+    homes = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
+    return np.array([NO_CATEGORY if each in aside else each for each in homes], dtype=np.int64)
+
+
+def observe_stage(
+    settled: SettledImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
+) -> tuple[CategoryRegistry, Discovery]:
+    """Add what a stage found to the registry.
+
+    Args:
+        settled: images of the stages before it.
+        found: the stage's grouping; ids of new categories are provisional.
+        sample_ids: the stage's readable images ``(N,)``.
+        names: of the known categories; position is category id.
+
+    Returns:
+        The registry after the stage, and the grouping with the ids that the registry gave.
+    """
+    stage, keys = len(settled.ids), [key_of(each) for each in sample_ids.tolist()]
+    prototypes = found.prototypes.float().cpu().numpy()
+    if settled.registry is None:
+        members = dict(zip(keys, found.category_ids.tolist(), strict=True))
+        shown = [names[each] if each < len(names) else f"discovered {each}" for each in found.prototype_ids]
+        registry = CategoryRegistry.from_categories(
+            found.prototype_ids, shown, len(names), prototypes, stage=stage, members=members
+        )
+        return registry, found
+    before = {int(each) for ids in settled.assigned for each in np.unique(ids)}
+    registry = settled.registry.copy()
+    registry.observe(
+        stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
+    )
+    active = registry.active_prototypes()
+    ids = _categories_of(sample_ids, registry)
+    return registry, Discovery(ids, torch.from_numpy(active.matrix).to(found.prototypes), active.ids)
+
+
+# Weights of a stage are two shards of the format of transformers: what stays as it came, and what learns. The first is
+# the same in every stage of every run that starts from a backbone, so that a disk keeps it once (hard links), and the
+# Hub too, which knows contents by their hash. A file with several names must never be written into: it is read-only
+# where modes exist, and everything of ours puts a new file in its place.
+
+
+def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
+    """Names of the weights that stay as the backbone came: they do not learn, and are not of the last block.
+
+    That one learns in every method, if not in every stage.
+    """
+    start, last = f"{model.base_model_prefix}.", {*map(id, blocks_of(model.backbone)[-1].parameters())}
+    return {
+        name
+        for name, value in model.named_parameters()
+        if name.startswith(start) and not value.requires_grad and id(value) not in last
+    }
+
+
+def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Path]) -> None:
+    """What ``save_pretrained`` writes, in two shards; a model of which all learns is saved as usual.
+
+    Args:
+        model: to save.
+        folder: that is being filled.
+        beside: stages that may hold the same frozen shard.
+    """
+    learnt = model.state_dict()
+    frozen = {name: learnt.pop(name) for name in frozen_names(model)}
+    if not frozen:
+        model.save_pretrained(folder)
+        return
+    model.save_pretrained(folder, state_dict=learnt)
+    (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
+    stored = revert_weight_conversion(
+        model, frozen
+    )  # files have other names than modules, as `save_pretrained` knows
+    content = save({name: value.cpu().contiguous() for name, value in stored.items()}, {"format": "pt"})
+    digest = hashlib.sha256(content).hexdigest()
+    if not _has_linked(find_frozen(digest, beside), folder / FROZEN):
+        (folder / FROZEN).write_bytes(content)
+        system.make_read_only(folder / FROZEN)
+    with safe_open(folder / LEARNT, "pt") as opened:
+        placed = dict.fromkeys(opened.keys(), LEARNT) | dict.fromkeys(stored, FROZEN)
+    size = sum(each.nbytes for each in model.state_dict().values())
+    write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": size}, "weight_map": placed})
+
+
+def stages_beside(stage: Path) -> Iterator[Path]:
+    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run beside it."""
+    yield from sorted(each for each in stage.parent.glob("stage*") if each != stage)
+    with suppress(OSError):  # which may be nobody's to look into
+        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_BESIDE):
+            yield run / "stage0"
+
+
+def find_frozen(digest: str, stages: Iterable[Path]) -> Path | None:
+    """A frozen shard with these bytes, by its SHA-256, that this user owns."""
+    for stage in stages:
+        path = stage / FROZEN
+        try:
+            is_ours = system.is_own_file(path) and recorded_sum(path) == digest
+            if is_ours and sha256_of(path) == digest:  # it may have been altered since
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def share_frozen(folder: Path, beside: Iterable[Path]) -> None:
+    """Let a stage that was copied into a folder have its frozen shard from another stage that has the same."""
+    own, kept = folder / FROZEN, folder / f"{FROZEN}.kept"
+    if own.is_file():
+        if _has_linked(find_frozen(sha256_of(own), beside), kept):
+            system.rename(kept, own)
+        else:
+            system.make_read_only(own)
+
+
+def _has_linked(source: Path | None, target: Path) -> bool:
+    """Whether a file got a second name; some disks have no such thing, and two disks never share a file."""
+    try:
+        if source is not None:
+            system.link(source, target)
+    except OSError:
+        return False
+    return source is not None

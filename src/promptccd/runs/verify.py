@@ -1,0 +1,161 @@
+"""What a run or a stage claims, compared with what it holds, and recomputed as far as it can be."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+
+from promptccd.errors import PromptCCDError, RunError
+from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.models.untrusted import one_line
+from promptccd.registry import GROUPING, Rename, has_registry, load_registry
+from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.folder import ASSIGNMENTS, RunDirectory, assignments_in
+from promptccd.runs.predict import load_model
+from promptccd.storage import problems_of
+
+# Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        what: what was compared.
+        problem: what does not agree; empty if all does.
+    """
+
+    what: str
+    problem: str = ""
+
+
+def stage_checks(folder: Path, name: str) -> Iterator[Check]:
+    """A stage by itself: its sums, its model, its categories."""
+    damaged = problems_of(folder)
+    yield Check(f"{name}: sums of all files", "; ".join(damaged))
+    if damaged:
+        return
+    try:
+        model = load_model(folder)
+    except PromptCCDError as error:
+        yield Check(f"{name}: the model loads", str(error))
+        return
+    yield Check(f"{name}: the model loads")
+    config = model.config
+    yield from _category_checks(folder, name, config.category_ids)
+    counted = (len(model.prototypes), len(config.category_ids))
+    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
+    yield Check(f"{name}: a prototype for every category", problem)
+
+
+def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
+    """Whether images, categories and corrections of a stage go together."""
+    ids = set(category_ids)
+    if has_registry(folder):
+        try:
+            registry = load_registry(folder)
+        except PromptCCDError as error:
+            yield Check(f"{name}: its registry loads", str(error))
+            return
+        made = [entry.kind for entry in registry.log if entry.kind != GROUPING]
+        said = f", with {_counted(made)} by people" if made else ""
+        active = {each.id for each in registry.active}
+        problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
+        yield Check(f"{name}: its categories are those of its registry{said}", problem)
+        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
+    if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
+        return
+    what = f"{name}: images were assigned to its own categories"
+    try:
+        strangers = sorted(set(assignments_in(folder)["category_ids"]) - ids)
+    except RunError as error:
+        yield Check(what, str(error))
+        return
+    yield Check(what, f"{strangers[:5]} are no category ids" if strangers else "")
+
+
+def _counted(kinds: list[str]) -> str:
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(Counter(kinds).items()))
+
+
+def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
+    """Kinds of the corrections to earlier stages that a stage was grouped with; names change no grouping."""
+    if not has_registry(run.stage(stage)):
+        return []
+    log = load_registry(run.stage(stage)).log
+    return [entry.kind for entry in log if entry.stage < stage and entry.kind not in (GROUPING, Rename.kind)]
+
+
+def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
+    """All stages, and the records beside them."""
+    stages = run.num_finished
+    for stage in range(stages):
+        yield from stage_checks(run.stage(stage), f"stage{stage}")
+    try:
+        recorded = (run.read("split.json") or {}).get("fingerprint")
+        same = recorded == run.manifest["split_fingerprint"]
+        yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
+        table = run.results
+    except RunError as error:
+        yield Check("the records of the run can be read", str(error))
+        return
+    if table is None:
+        return
+    rows = [row for row in table.stages if row.stage < stages]  # that of a stage is written before its folder
+    if absent := sorted(set(range(1, stages)) - {row.stage for row in rows}):
+        yield Check("results.json has a row for every stage", f"not for stage {', '.join(map(str, absent))}")
+        return
+    written = replace(table, stages=rows).to_dict()
+    for stage in range(1, stages):
+        so_far = [row for row in written["stages"] if row["stage"] <= stage]
+        yield Check(
+            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, so_far)
+        )
+    if recompute:
+        yield from _recomputed(run, written, dataset)
+
+
+def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
+    """How a card's metadata differ from the rows up to its stage."""
+    try:
+        results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
+        # Not the averages.
+        of_stages = [result for result in results if ", stage " in (result.metric_name or "")]
+        # mutant 4 to 5: a card is written with four places too
+        on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
+    except Exception as error:  # YAML that people wrote fails in a dozen ways
+        return f"README.md is no card any more: {one_line(error)}"
+    expected = sorted(row[part] for row in rows for part in PARTS if row[part] is not None)
+    return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
+
+
+def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None) -> Iterator[Check]:
+    """Accuracies once more from the checkpoints; corrections people made in between cannot be replayed."""
+    what = "accuracies recomputed from the checkpoints"
+    try:
+        corrected = {row["stage"]: _corrections_before(run, row["stage"]) for row in written["stages"]}
+        found = RunEvaluation(str(run.path), dataset).evaluate().to_dict()
+    except PromptCCDError as error:
+        yield Check(what, str(error))
+        return
+    apart = [
+        f"stage {row['stage']} {part}: {row[part]} written, {again[part]} found"
+        for row, again in zip(written["stages"], found["stages"], strict=True)
+        for part in PARTS
+        if not corrected[row["stage"]]
+        and row[part] is not None
+        and (again[part] is None or abs(row[part] - again[part]) > TOLERANCE)
+    ]
+    yield Check(what, "; ".join(apart))
+    for stage, kinds in corrected.items():
+        if kinds:
+            yield Check(
+                f"stage{stage}: not compared, it was grouped after {_counted(kinds)} by people; without them All is "
+                f"{found['stages'][stage - 1]['all']:.1f} instead of {written['stages'][stage - 1]['all']:.1f}"
+            )

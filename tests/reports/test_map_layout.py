@@ -1,0 +1,125 @@
+"""Maps of features: they keep neighbours, and points stay where they were."""
+
+import numpy as np
+import pytest
+
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.reports import stage_maps
+from promptccd.reports.map_figure import MARGIN, WIDTH, StageMaps, choose_points, map_figure
+
+
+def groups(sizes: list[int], width: int = 12, seed: int = 0) -> np.ndarray:
+    """Points around as many far-apart centres as there are sizes."""
+    generator = np.random.default_rng(seed)
+    centres = 10 * np.random.default_rng(1).normal(size=(len(sizes), width))
+    return np.concatenate(
+        [centre + generator.normal(size=(size, width)) for centre, size in zip(centres, sizes, strict=True)]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_points_whose_features_stay_hardly_move(method: str) -> None:
+    features = groups([40, 40, 40])
+    maps = stage_maps([features, features, features], method, seed=3)
+    assert maps.moved[0] is None
+    assert all(moved is not None and moved < 0.05 for moved in maps.moved[1:])
+    for before, after in zip(maps.layouts, maps.layouts[1:], strict=False):
+        assert np.linalg.norm(after - before, axis=1).max() < 0.25 * np.ptp(before, axis=0).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_a_turned_and_mirrored_feature_space_gives_the_same_map(method: str) -> None:
+    """Every stage has a model of its own, whose axes need not be those of the last one."""
+    features = groups([40, 40, 40])
+    turn, _ = np.linalg.qr(np.random.default_rng(5).normal(size=(12, 12)))
+    maps = stage_maps([features, features @ turn], method, seed=3)
+    assert maps.moved[1] is not None
+    assert maps.moved[1] < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_new_points_come_near_their_like(method: str) -> None:
+    first, more = groups([40, 40, 40]), groups([10, 10, 10], seed=9)
+    maps = stage_maps([first, np.concatenate([first, more])], method, seed=3)
+    layout = maps.layouts[1]
+    centres = [layout[40 * number : 40 * number + 40].mean(axis=0) for number in range(3)]
+    for number in range(3):
+        for point in layout[120 + 10 * number : 130 + 10 * number]:
+            assert np.argmin([np.linalg.norm(point - centre) for centre in centres]) == number
+
+
+def test_movement_is_measured() -> None:
+    """Features that are shuffled among the points do move them, and the number says so."""
+    features = groups([40, 40, 40])
+    shuffled = features[np.random.default_rng(0).permutation(len(features))]
+    maps = stage_maps([features, shuffled], "pca")
+    assert maps.moved[1] is not None
+    assert maps.moved[1] > 0.1
+
+
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+@pytest.mark.parametrize("sizes", [[5, 5], [1, 2, 3], [0, 5], [4, 6]])
+def test_few_points_are_laid_out_too(method: str, sizes: list[int]) -> None:
+    features = groups([3, 3])[: max(sizes)]
+    maps = stage_maps([features[:size] for size in sizes], method)
+    assert [layout.shape for layout in maps.layouts] == [(size, 2) for size in sizes]
+    assert all(np.isfinite(layout).all() for layout in maps.layouts)
+
+
+def test_equal_points_and_equal_seeds() -> None:
+    assert np.isfinite(stage_maps([np.ones((9, 4)), np.ones((9, 4))]).layouts[1]).all()
+    features = groups([20, 20])
+    first, again = (stage_maps([features, features], seed=4).layouts for _ in range(2))
+    assert all((one == other).all() for one, other in zip(first, again, strict=True))
+
+
+def test_a_map_of_many_points_shows_a_share_of_every_stage() -> None:
+    rows = choose_points([4000, 1000, 3], max_points=500, seed=1)
+    assert (np.diff(rows) > 0).all()
+    assert [int(((rows >= low) & (rows < high)).sum()) for low, high in ((0, 4000), (4000, 5000), (5000, 5003))] == [
+        400, 100, 1,
+    ]  # fmt: skip
+    assert (choose_points([4000, 1000, 3], 500, seed=1) == rows).all()
+    assert (choose_points([4000, 1000, 3], 500, seed=2) != rows).any()
+    assert choose_points([3, 4], 500, seed=1).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    maps = stage_maps([groups([100, 100]), groups([100, 100, 50])], "pca", max_points=25)
+    assert len(maps.rows) == 25
+    assert [len(layout) for layout in maps.layouts] == [20, 25]
+
+
+def test_what_no_map_can_be_made_of() -> None:
+    with pytest.raises(ConfigurationError, match="tsne or pca, got 'umap'"):
+        stage_maps([groups([5])], "umap")
+    with pytest.raises(DataError, match="only add rows"):
+        stage_maps([groups([5]), groups([4])])
+    with pytest.raises(DataError, match="only add rows"):
+        stage_maps([])
+    with pytest.raises(DataError, match="finite features"):
+        stage_maps([np.full((5, 3), np.nan)])
+
+
+@pytest.mark.parametrize(
+    ("corner", "height"),
+    [
+        ((4.0, 3.0), 432.0), ((4.0, 1.0), 240.0), ((1.0, 9.0), 600.0),
+        ((5.0, 0.0), 240.0), ((0.0, 5.0), 600.0), ((0.0, 0.0), 240.0),
+    ],
+    ids=["as it is", "wide", "tall", "flat", "upright", "one point"],
+)  # fmt: skip
+def test_a_map_of_any_shape_lies_on_its_drawing_and_fills_it(
+    corner: tuple[float, float], height: float
+) -> None:
+    layout = np.array([(7.0, -2.0), np.add((7.0, -2.0), corner)])
+    maps = StageMaps(np.arange(2), [layout], [None], "pca")
+    ids = np.zeros(2, dtype=int)
+    figure = map_figure(maps, ids, np.array([3, 4]), ids, ids, {0: "heron"}, ["heron"])
+    assert figure.height == height + 2 * MARGIN
+    ((first,), (second,)) = [point.places for point in figure.points]
+    assert list(first) == [MARGIN, MARGIN]
+    x, y = np.subtract(second, first)
+    assert 0 <= x <= WIDTH - 2 * MARGIN and 0 <= y <= height
+    assert not any(corner) or x == WIDTH - 2 * MARGIN or y == height
+    assert x * corner[1] == pytest.approx(y * corner[0], abs=1)  # both directions at one scale

@@ -1,0 +1,224 @@
+"""Pieces of pages: cells, charts, thumbnails, measures."""
+
+import base64
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jinja2 import UndefinedError
+from PIL import Image
+
+from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
+from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
+from promptccd.reports.category_cards import thumbnail
+from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
+from promptccd.reports.comparison import stage_records
+from promptccd.reports.measures import (
+    ABSENT,
+    Spread,
+    block_accuracies,
+    category_sizes,
+    confusion,
+    count_text,
+    forgetting,
+    known_and_novel,
+    signed,
+)
+from tests.browsing import Visit
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", "\tx", "\rx"])
+def test_formulas_become_text(text: str) -> None:
+    assert safe_cell(text) == f"'{text}"
+
+
+def test_what_is_no_formula_stays() -> None:
+    for value in ("a=b", "", "ordinary", 5, -5, -1.5, None, True):
+        assert safe_cell(value) is value
+    assert csv_text(["a", "=b"], [{"a": -1, "=b": "-x"}, {"a": 'say "hi", you'}]) == (
+        'a,\'=b\n-1,\'-x\n"say ""hi"", you",\n'
+    )
+
+
+def test_a_missing_value_is_an_error_not_an_empty_place() -> None:
+    with pytest.raises(UndefinedError):
+        render_page("comparison.html.jinja", title="x")
+
+
+@pytest.mark.parametrize(
+    "low, high", [(0, 1), (0, 0), (3, 3), (-2.5, 7), (0.001, 0.0011), (99.2, 100), (0, 1e7)]
+)
+def test_ticks_enclose_the_range(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+    assert ticks[0] <= low + 1e-9
+    assert ticks[-1] >= high - 1e-9
+    assert 2 <= len(ticks) <= 8
+    assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize(
+    "found, labels",
+    [((8.33, None), ["8", "9"]), ((8.5, 0.7), ["7", "8", "9", "10"]), ((8, None), ["8", "10"])],
+)
+def test_counts_have_whole_ticks_around_all_that_is_drawn(
+    found: tuple[float, float | None], labels: list[str]
+) -> None:
+    chart = line_chart("l", {"true": [(1, 8)], "found": [(1, *found)]}, x_label="x", y_label="y", whole=True)
+    assert [tick.label for tick in chart.y_ticks] == labels
+    true, other = (series.points[0] for series in chart.series)
+    assert (other.y < true.y) is (found[0] > 8)
+    ends = [end for end in (other.low, other.high) if end is not None]
+    assert all(TOP <= end <= chart.base for end in [true.y, other.y, *ends])
+
+
+def test_a_number_of_categories_lies_in_its_range() -> None:
+    """Clusters that ended empty got no category."""
+    rows = [StageScore(3, 90.0, 90.0, 90.0, 9, 100, (10, 11)), StageScore(3, 90.0, 90.0, 90.0, 10, 100)]
+    assert count_text(rows[:1]) == "9 (9 to 11)"
+    assert count_text(rows) == "9.5 (9 to 11)"
+    assert count_text(rows[1:]) == "10"
+    assert count_text([]) == ABSENT
+    (record,) = stage_records({"x": [ContinualScore("cacc", rows[:1])]})
+    assert (record["categories"], record["categories_low"], record["categories_high"]) == (9, 9, 11)
+
+
+def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
+    lines = line_chart(
+        "l", {"a": [(1, 90.0, 20.0), (2, math.nan, None)], "b": []}, x_label="x", y_label="y", y_most=100
+    )
+    (point,) = lines.series[0].points
+    assert lines.series[1].points == []
+    assert point.high is not None and point.low is not None
+    assert 0 < point.high < point.y < point.low < lines.base + 1
+    assert lines.y_ticks[-1].label == "100"
+    few = line_chart("f", {"a": [(1, 2.0, 3.0)]}, x_label="x", y_label="y", y_least=0)
+    assert few.y_ticks[0].label == "0"
+    assert few.series[0].points[0].low == few.base
+    bars = bar_chart("b", ["one", "two"], {"s": [0.0, 4.0], "t": [None, 2.0]}, x_label="x", y_label="y")
+    assert [len(series.points) for series in bars.series] == [2, 1]
+    assert bars.series[0].points[0].y == bars.base
+    cells = heat_map(
+        "h", [[1.0, None], [math.nan, 3.0]], ["r", "s"], ["c", "d"], x_label="x", y_label="y", limits=(1, 3)
+    ).cells
+    assert [(cell.share, cell.shown) for cell in cells] == [(0.0, "1"), (1.0, "3")]
+    assert shortened("abcdef", 4) == "abc…"
+    for count in range(1, 40):
+        row = heat_map("h", [[3.0] * count], ["r"], ["c"] * count, x_label="x", y_label="y", limits=(1, 3))
+        assert {cell.shown for cell in row.cells} == {"3" if row.side_x >= 16 else ""}  # there is no room
+    names = ["a" * 16, "b" * 17]  # as wide as there is room for at most
+    wide = heat_map("h", [[1.0], [2.0]], names, ["c"], x_label="x", y_label="y", limits=(1, 3))
+    assert [tick.label for tick in wide.y_ticks] == ["a" * 16, "b" * 15 + "…"]
+
+
+def test_spread() -> None:
+    assert str(Spread.of([1.0, None, 3.0, math.nan])) == "2.0 ± 1.4"
+    assert str(Spread.of([2.0])) == "2.0"
+    assert math.isnan(Spread.of([]).mean)
+    assert signed(-1.25)[1:] == "1.2"
+    assert signed(2) == "+2.0"
+    assert signed(-0.01) == "+0.0"
+
+
+def test_thumbnails_are_small_and_hold_their_picture() -> None:
+    for size, kind, small in (((8, 8), "png", True), ((640, 480), "jpeg", False)):
+        picture = thumbnail(Image.new("RGB", size, (200, 30, 30)))
+        head, data = picture.uri.split(",")
+        assert head == f"data:image/{kind};base64"
+        assert picture.is_small is small
+        opened = Image.open(io.BytesIO(base64.b64decode(data)))
+        assert max(opened.size) <= 96
+        assert opened.convert("RGB").getpixel((2, 2))[0] > 150
+
+
+def test_measures_agree_with_the_accuracy() -> None:
+    """Random groups, more of them than categories and fewer: the parts give All, Old and New."""
+    generator = np.random.default_rng(0)
+    for trial in range(200):
+        blocks = [2, 1, 2]
+        true = generator.integers(0, 5, size=30)
+        found = np.where(generator.random(30) < 0.5, true, generator.integers(0, 1 + trial % 9, size=30))
+        accuracy = clustering_accuracy(true, found, range(2))
+        counts = known_and_novel(true, found, 2)
+        assert sum(counts.values()) == 30
+        right = counts["known_right"] + counts["novel_right"]
+        assert 100 * right / 30 == pytest.approx(accuracy.all)
+        if (true < 2).any():
+            assert 100 * counts["known_right"] / (true < 2).sum() == pytest.approx(accuracy.old)
+        parts = block_accuracies(true, found, blocks)
+        assert sum(images * value for images, value in parts if images) / 30 == pytest.approx(accuracy.all)
+        sizes = category_sizes(true, found)
+        assert sum(size.true_images for size in sizes) == sum(size.found_images for size in sizes) == 30
+        rows, columns, table = confusion(true, found)
+        assert table.shape == (len(rows), len(columns))
+        assert table.sum() == 30
+
+
+def test_known_and_novel_by_hand() -> None:
+    true = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3])
+    found = np.array([0, 0, 1, 2, 1, 1, 1, 2, 2, 2, 0, 3, 3, 2])
+    assert known_and_novel(true, found, num_known=2) == {
+        "known_right": 5, "known_as_other_known": 1, "known_as_novel": 1,
+        "novel_right": 5, "novel_as_other_novel": 1, "novel_as_known": 1,
+    }  # fmt: skip
+    true = np.repeat([0, 1, 2], [14, 8, 2])
+    found = np.repeat([0, 1, 3, 0], [10, 4, 8, 2])  # group 1 and category 2 share no image
+    assert known_and_novel(true, found, num_known=2) == {
+        "known_right": 18, "known_as_other_known": 4, "known_as_novel": 0,
+        "novel_right": 0, "novel_as_other_novel": 0, "novel_as_known": 2,
+    }  # fmt: skip
+    assert [(size.category, size.found) for size in category_sizes(true, found)] == [
+        (0, 0), (1, 3), (2, None), (None, 1),
+    ]  # fmt: skip
+    categories, groups, counts = confusion(true, found)
+    assert (categories, groups) == ([0, 1, 2], [0, 3, 1])
+    assert np.diag(counts).tolist() == [10, 8, 0]
+    assert forgetting([90.0, 95.0, 80.0]) == 15
+    assert forgetting([80.0, 90.0]) == -10
+    assert math.isnan(forgetting([80.0]))
+
+
+def scores(*values: float) -> list[ContinualScore]:
+    return [
+        ContinualScore("cacc", [StageScore(1, value, value, math.nan, 8, 50, (7, 9))]) for value in values
+    ]
+
+
+@pytest.mark.moderate
+def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
+    hostile = "<b onmouseover=alert(1)>b</b>"
+    grid = GridFigure(
+        "Spectrum", "category ratio", ["0.2", "0.8"], "sample ratio", ["0.5", "0.9"],
+        {"a": [[50.0, 60.0], [70.0, None]], hostile: [[1.0, 2.0], [3.0, math.nan]]},
+    )  # fmt: skip
+    page = write_comparison(
+        {"a": scores(50, 60), hostile: scores(70)}, tmp_path / "deep" / "out", title="T", grid=grid
+    )
+    report = json.loads((page.parent / "report.json").read_text())
+    first, second = report["sections"]["averages"]
+    assert (first["all"], first["all_std"], first["all_difference"]) == (55.0, pytest.approx(7.0711), 0.0)
+    assert (second["all"], second["all_std"], second["all_difference"], second["new"]) == (
+        70.0,
+        None,
+        15.0,
+        None,
+    )
+    assert [row["value"] for row in report["sections"]["grid"]] == [
+        50.0,
+        60.0,
+        70.0,
+        None,
+        1.0,
+        2.0,
+        3.0,
+        None,
+    ]
+    assert hostile not in page.read_text()
+    visit.page.goto(page.as_uri())
+    assert visit.page.locator("#grid .cell").count() == 6
+    assert visit.complaints == []
+    for nothing in ({}, {"a": []}):
+        with pytest.raises(ValueError, match="at least one"):
+            write_comparison(nothing, tmp_path, title="T")

@@ -1,0 +1,480 @@
+"""A report says what the run says, in a page that stands alone."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.errors import ConfigurationError, DiskError, MismatchError, PromptCCDError, RunError
+from promptccd.reports import ReportOptions, write_report, write_run_comparison
+from promptccd.reports.charts import NUM_STYLES
+from promptccd.reports.comparison import published_table
+from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
+from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
+from promptccd.reports.run_records import run_records
+from promptccd.runs import RunDirectory, RunEvaluation
+from promptccd.training.objectives import method_named
+from promptccd.training.options import DataArguments, ModelArguments
+from promptccd.training.recipe import Recipe
+from tests.browsing import Visit
+from tests.reports.conftest import NAMES
+
+HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
+QUICK = ReportOptions(map_method=None, samples=0)
+PARTS = ("all", "old", "new")
+
+
+@pytest.fixture(scope="module")
+def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page about one run."""
+    return write_report(runs[:1], tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def sections(report: Path) -> dict[str, list[dict]]:
+    return json.loads((report.parent / "report.json").read_text())["sections"]
+
+
+@pytest.mark.slow
+def test_scores_are_those_of_the_run_and_of_its_evaluation(runs: list[Path], sections: dict) -> None:
+    recorded = json.loads((runs[0] / "results.json").read_text())
+    recomputed = RunEvaluation(str(runs[0])).evaluate().to_dict()
+    for values in (recorded, recomputed):
+        for row, expected in zip(sections["scores"][:-1], values["stages"], strict=True):
+            for key in (*PARTS, "stage", "num_images", "num_categories"):
+                assert row[key] == pytest.approx(expected[key], abs=1e-4), key
+        average = sections["scores"][-1]
+        assert {part: average[part] for part in PARTS} == pytest.approx(values["average"], abs=1e-4)
+    summary = sections["summary"]
+    assert [row["stage"] for row in summary] == [1, 2, 3, "average"]
+    assert {part: summary[-1][part] for part in PARTS} == pytest.approx(recorded["average"], abs=1e-4)
+    assert all(row["all_std"] is None for row in summary)
+
+
+def test_counts_add_up(sections: dict) -> None:
+    for row in sections["scores"][:-1]:
+        stage, images = row["stage"], row["num_images"]
+
+        def of(name: str) -> list[dict]:
+            return [record for record in sections[name] if record["stage"] == stage]  # noqa: B023
+
+        (kinds,) = of("known_and_novel")
+        known = [kinds[name] for name in kinds if name.startswith("known")]
+        novel = [kinds[name] for name in kinds if name.startswith("novel")]
+        assert sum(known) + sum(novel) == images
+        assert 100 * kinds["known_right"] / sum(known) == pytest.approx(row["old"], abs=1e-3)
+        assert 100 * kinds["novel_right"] / sum(novel) == pytest.approx(row["new"], abs=1e-3)
+        assert sum(record["images"] for record in of("confusion")) == images
+        assert sum(record["true_images"] for record in of("category_sizes")) == images
+        assert sum(record["found_images"] for record in of("category_sizes")) == images
+        blocks = of("blocks")
+        assert [record["block"] for record in blocks] == list(range(stage + 1))
+        assert sum(record["images"] for record in blocks) == images
+        weighted = sum(record["images"] * record["accuracy"] for record in blocks) / images
+        assert weighted == pytest.approx(row["all"], abs=1e-3)
+        assert blocks[0]["accuracy"] == pytest.approx(row["old"], abs=1e-3)
+
+
+def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path) -> None:
+    ids = RunDirectory(runs[0]).assignments(3)["category_ids"]
+    found = {record["category"]: record for record in sections["discovered"]}
+    given = {item for stage in (1, 2, 3) for item in RunDirectory(runs[0]).assignments(stage)["category_ids"]}
+    names = {f"discovered {item}" for item in given if item > 1}
+    assert set(found) == names
+    for record in sections["discovered"]:
+        assert 0 < record["purity"] <= 100
+        assert len(record["sample_ids"].split()) == min(8, record["images"])
+    assert {record["known"] for record in sections["nearest_known"]} == set(NAMES[:2])
+    assert len(sections["history"]) == 8
+    assert [record["stage"] for record in sections["costs"]] == [0, 1, 2, 3]
+    sizes = [len(RunDirectory(runs[0]).assignments(stage)["category_ids"]) for stage in range(4)]
+    places = [record["stage"] for record in sections["map"]]
+    assert [places.count(stage) for stage in range(4)] == np.cumsum(sizes).tolist()
+    assert len(sections["map_movement"]) == 3
+    assert len(ids) == sizes[3]
+
+    with (report.parent / "report.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(records) for records in sections.values())
+    cells = {cell for row in rows for cell in row.values()}
+    assert "'=SUM(A1)" in cells
+    assert not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
+
+
+def test_names_are_text_on_the_page(report: Path) -> None:
+    page = report.read_text(encoding="utf-8")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<img src=x" not in page
+    assert "<script>alert(2)" not in page
+    assert "{{ 7 * 7 }}" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert str(report.parent) not in page
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("width", [1280, 390, 360])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_in_a_browser(report: Path, visit: Visit, width: int, scheme: str) -> None:
+    page = visit.page
+    page.on("dialog", lambda dialog: visit.complaints.append(f"dialog: {dialog.message}"))
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("h1").inner_text() == "Report of tiny"
+    assert page.locator("img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
+
+    shown = page.locator("#map-points > use:not(.later)")
+    everything = shown.count()
+    slider = page.get_by_label("Stage", exact=True)
+    slider.focus()
+    before = page.locator("#map-points > use").first.get_attribute("style")
+    page.keyboard.press("Home")
+    assert 0 < shown.count() < everything
+    assert page.locator("#map-note").inner_text().startswith("stage 0: ")
+    assert page.locator("#map-points > use").first.get_attribute("style") != before
+    page.keyboard.press("ArrowRight")
+    assert "earlier ones moved by" in page.locator("#map-note").inner_text()
+    page.locator("#map-points > use").first.evaluate("point => point.setAttribute('class', 'point s9')")
+    page.get_by_label("Painted by").select_option("true")
+    colours = "all => all.map(each => [...each.classList].filter(name => /^s[0-9]+$/.test(name)).length)"
+    assert set(page.locator("#map-points > use").evaluate_all(colours)) == {1}, "the tenth colour goes, too"
+    assert page.locator("[data-legend=true]").is_visible()
+    assert NAMES[0] in page.locator("[data-legend=true]").inner_text()
+    page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visit.complaints == []
+    assert visit.foreign_requests == []
+
+
+def test_seeds_are_averaged(runs: list[Path], tmp_path: Path) -> None:
+    page = write_report(runs, tmp_path / "out", QUICK)
+    sections = json.loads((page.parent / "report.json").read_text())["sections"]
+    tables = [json.loads((run / "results.json").read_text()) for run in runs]
+    for part in PARTS:
+        values = [table["average"][part] for table in tables]
+        average = sections["summary"][-1]
+        assert average[part] == pytest.approx(np.mean(values), abs=1e-4)
+        assert average[f"{part}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-4)
+        shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
+        assert f"<strong>{shown}</strong>" in page.read_text()
+    assert sections["map"] == []
+    assert sections["discovered"] == []
+    assert {row["run"] for row in sections["blocks"]} == {"tiny-seed1", "tiny-seed2"}
+
+
+@pytest.mark.slow
+def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, capsys) -> None:
+    other = tmp_path / "other-seed1"
+    shutil.copytree(runs[1], other)
+    out = tmp_path / "out"
+    assert main(["report", "--compare", str(runs[0]), str(runs[1]), str(other), "--out", str(out), "--dataset",
+                 str(runs[0].parent / "images")]) == 0  # fmt: skip
+    assert capsys.readouterr().out.strip() == str(out / "index.html")
+    averages = json.loads((out / "report.json").read_text())["sections"]["averages"]
+    assert [(row["variant"], row["runs"]) for row in averages] == [
+        ("tiny", 2), ("tiny, own answer", 2), ("other", 1), ("other, own answer", 1),
+    ]  # fmt: skip
+    averages = averages[::2]
+    tables = [json.loads((run / "results.json").read_text())["average"]["all"] for run in runs]
+    assert averages[0]["all"] == pytest.approx(np.mean(tables), abs=1e-4)
+    assert averages[1]["all_difference"] == pytest.approx(tables[1] - np.mean(tables), abs=1e-3)
+    shutil.rmtree(other / "stage3")
+    unfinished = json.loads((other / "results.json").read_text())
+    (other / "results.json").write_text(json.dumps({**unfinished, "stages": unfinished["stages"][:2]}))
+    write_run_comparison(
+        [runs[0], other], tmp_path / "unfinished", replace(QUICK, dataset=str(runs[0].parent / "images"))
+    )
+    averages = json.loads((tmp_path / "unfinished" / "report.json").read_text())["sections"]["averages"]
+    assert [row["variant"] for row in averages][::2] == ["tiny", "other (2 of 3 stages)"]
+    for width in (1280, 390):
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        visit.page.goto((out / "index.html").as_uri())
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visit.complaints == []
+    assert visit.foreign_requests == []
+
+
+@pytest.fixture
+def same_name(runs: list[Path], tmp_path: Path) -> Path:
+    """A folder of the first run's name: the same stages, grouped with other restarts."""
+    other = tmp_path / "c" / runs[0].name
+    shutil.copytree(runs[0], other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["recipe"]["training"]["kmeans_restarts"] = 2
+    manifest["recipe"]["model"]["backbone"] = str(runs[0] / manifest["recipe"]["model"]["backbone"])
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    return other
+
+
+@pytest.mark.slow
+def test_runs_of_one_name_are_averaged_only_over_seeds(
+    runs: list[Path], same_name: Path, tmp_path: Path
+) -> None:
+    options = replace(QUICK, dataset=str(runs[0].parent / "images"))
+    with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: put --compare"):
+        write_report([runs[1], same_name], tmp_path / "out", options)
+    write_run_comparison([*runs, same_name], tmp_path / "out", options)
+    averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
+    folder = runs[0].parent.name
+    both = [(f"{folder}/tiny", 2), ("c/tiny", 1)]
+    expected = [(name + own, count) for name, count in both for own in ("", ", own answer")]
+    assert [(row["variant"], row["runs"]) for row in averages] == expected
+
+
+@pytest.mark.slow
+def test_evaluation_averages_only_over_seeds(runs: list[Path], same_name: Path, capsys) -> None:
+    given = [*map(str, runs), str(same_name), "--dataset", str(runs[0].parent / "images")]
+    assert main(["evaluate", *given, "--baselines", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    rows = {f"{runs[0].parent.name}/tiny": 2, "c/tiny": 1}
+    assert {name: len(each) for name, each in scores.items() if name != "part_routing"} == {
+        **rows,
+        **{
+            f"{name} ({row})": count
+            for name in ("frozen backbone", "raw pixels")
+            for row, count in rows.items()
+        },
+    }
+
+
+@pytest.mark.moderate
+def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> None:
+    old = tmp_path / "runs" / "old"
+    shutil.copytree(runs[0], old, ignore=shutil.ignore_patterns("history.jsonl"))
+    manifest = json.loads((old / "manifest.json").read_text())
+    manifest.pop("peak_memory")
+    manifest["seconds"].pop("stage2")
+    (old / "manifest.json").write_text(json.dumps(manifest))
+    options = ReportOptions(map_method="pca", samples=1, dataset=str(runs[0].parent / "images"))
+    page = write_report([old], tmp_path / "out", options).read_text()
+    assert "Losses were not recorded by this run" in page
+    assert "principal components" in page
+
+
+def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="Nothing is at"):
+        write_report([tmp_path / "nothing"], tmp_path / "out")
+    other = tmp_path / "other"
+    shutil.copytree(runs[0], other)
+    options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
+    for write in (write_report, write_run_comparison):
+        with pytest.raises(ConfigurationError, match="given twice"):
+            write([runs[0], runs[0]], tmp_path / "out", options)
+    with pytest.raises(ConfigurationError, match="--compare"):
+        write_report([runs[0], other], tmp_path / "out", options)
+
+    results = json.loads((other / "results.json").read_text())
+    results["stages"][1]["all"] += 1
+    (other / "results.json").write_text(json.dumps(results))
+    with pytest.raises(MismatchError, match="at stage 2, its assignments give"):
+        write_report([other], tmp_path / "out", options)
+    (other / "stage2" / "assignments.json").write_text("{}")
+    with pytest.raises(RunError, match=r"assignments\.json was altered"):
+        write_report([other], tmp_path / "out", options)
+    for stage in (1, 2, 3):
+        shutil.rmtree(other / f"stage{stage}")
+    with pytest.raises(ConfigurationError, match="has finished stage 0 alone"):
+        write_report([other], tmp_path / "out", options)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PromptCCDError, match="Give another folder"):
+        write_run_comparison(runs[:1], tmp_path / "file", options)
+
+
+@pytest.mark.parametrize("wrong", [{"max_points": 0}, {"samples": -1}])
+def test_options_that_show_nothing(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match=f"Expected {next(iter(wrong))} >= "):
+        ReportOptions(**wrong)
+
+
+def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:
+    measured = measure_run(RunEvaluation(str(runs[0])))
+    assert measured.routing is None
+    assert all(stage.score.count_range is None for stage in measured.stages)
+    assert [stage.num_true for stage in measured.stages] == [3, 4, 5]
+
+
+def test_published_rows_beside_a_run() -> None:
+    def recipe(**model) -> Recipe:
+        return Recipe(
+            data=DataArguments(benchmark="cifar100"),
+            model=ModelArguments(**{"backbone": "facebook/dinov2-base", **model}),
+        )
+
+    table = published_table(recipe(variant="promptccd-pp"), num_scored=3)
+    assert table is not None
+    assert set(table.rows) == {None, 1, 2, 3}
+    assert table.differences == []
+    assert table.rows[None].row.all == pytest.approx(
+        np.mean([table.rows[stage].row.all for stage in (1, 2, 3)]), abs=0.01
+    )
+    other = published_table(
+        recipe(variant="promptccd-b", pool="dualprompt", backbone="somebody/else"), num_scored=2
+    )
+    assert other is not None
+    assert other.rows[1].row.method == "promptccd-b-dp"
+    assert len(other.differences) == 2
+    assert published_table(Recipe(data=DataArguments(benchmark="digits")), num_scored=3) is None
+    assert published_table(Recipe(), num_scored=3) is None
+    assert "digits" in BENCHMARKS
+
+
+@pytest.mark.parametrize("variant", ["simgcd", "grow-merge"])
+def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Path], variant: str) -> None:
+    """A classifier's where the paper's figures are taken to be of one, k-means' where not."""
+    recipe = Recipe(
+        data=DataArguments(benchmark="cifar100"),
+        model=ModelArguments(variant=variant, backbone="facebook/dino-vitb16"),
+    )
+    measured = measure_run(RunEvaluation(str(runs[0])))
+    stages = [
+        replace(stage, score=replace(stage.score, native=(10.0 * stage.stage, 20.0, 30.0)))
+        for stage in measured.stages
+    ]
+    run = replace(measured, recipe=recipe, stages=stages)
+    published = published_table(recipe, num_scored=3)
+    assert published is not None
+    header, rows = score_rows([run], published)
+    records = run_records([run], published, [], None)
+    own = method_named(variant).answers_natively
+    for shown, record in zip(rows, records["summary"], strict=True):
+        row = dict(zip(header[6:7] + header[9:10], shown[6:7] + shown[9:10], strict=True))
+        assert row["own answer: All"] == f"{record['native_all']:.1f}"
+        value = record["native_all"] if own else record["all"]
+        assert record["all_difference"] == pytest.approx(value - record["all_published"])
+        assert row["paper: All"] == f"{record['all_published']:.1f} ({signed(record['all_difference'])})"
+        assert record["published_of"] == ("own answer" if own else "k-means")
+        assert record["published_differs"] == "; ".join(published.differences)
+    assert [each["native_all"] for each in records["scores"]] == [10.0, 20.0, 30.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    "recipe, protocol, setting, stages",
+    [
+        ("cifar100", "transductive_cacc", "", {None, 1, 2, 3}),
+        ("cifar100-4222", "class_split", "class_split=4:2:2:2", {None, 1, 2, 3}),
+        ("cifar100-4321", "class_split", "class_split=4:3:2:1", {None, 1, 2, 3}),
+        ("cifar100-1234", "class_split", "class_split=1:2:3:4", {None, 1, 2, 3}),
+        ("cifar100-metagcd", "metagcd", "", {None, 1, 2, 3, 4}),
+        ("cub-pa-cgcd", "pa_cgcd", "", {1}),
+    ],
+)
+def test_published_rows_are_those_of_the_recipes_setting(
+    recipe: str, protocol: str, setting: str, stages: set[int | None]
+) -> None:
+    read = Recipe.from_yaml(HUB_CONFIGS / f"promptccd-{recipe}.yaml")
+    table = published_table(read, num_scored=len(read.data.resolved.class_blocks) - 1)
+    assert table is not None
+    assert set(table.rows) == stages
+    assert {(row.protocol, row.setting) for row, _ in table.rows.values()} == {(protocol, setting)}
+    said = "; ".join(table.differences)
+    assert "stages are scored" not in said
+    assert "data" not in said
+    assert ("test images" in said) is (protocol == "metagcd")
+    fewer = published_table(read, num_scored=0)
+    assert fewer is not None
+    assert f"0 of {len(read.data.resolved.class_blocks) - 1} stages are scored" in fewer.differences
+
+
+@pytest.mark.parametrize(
+    ("counting", "protocol"),
+    [
+        ([85, 100, 115], "unknown_c_gpc"), ([84, 84, 84], "unknown_c_kmeans"), ("split_merge", "unknown_c_gpc"),
+        ("kmeans", "unknown_c_kmeans"), ([85, 100, 116], None), ("stream", None),
+    ],
+)  # fmt: skip
+def test_published_rows_are_those_of_the_numbers_of_categories(
+    counting: str | list[int], protocol: str | None
+) -> None:
+    """The paper gives the numbers that one method found to the others."""
+    changes = {"training": {"category_count": counting}}
+    table = published_table(
+        Recipe.from_yaml(HUB_CONFIGS / "promptccd-gcd-cifar100.yaml", changes), num_scored=3
+    )
+    assert ({row.protocol for row, _ in table.rows.values()} if table else {None}) == {protocol}
+
+
+def test_the_cost_of_an_epoch_is_that_of_its_stage(runs: list[Path]) -> None:
+    run = measure_run(RunEvaluation(str(runs[0])), routing=False)
+    costs = [StageCost(0, 9.0, 2_000_000), StageCost(1, 5.0, 4_000_000, 7_000_000)]
+    history = [
+        replace(run.history[0], stage=stage, seconds=each) for stage, each in ((0, 1.0), (0, 2.0), (1, 4.0))
+    ]
+    second = replace(run, costs=[replace(costs[0], seconds=11.0)], history=history[:1])
+    _, rows = cost_rows([replace(run, costs=costs, history=history), second])
+    assert [each[2] for each in rows] == ["1.33", "4.00"]
+    assert [each[0] for each in rows] == ["stage 0", "stage 1"]
+    assert rows[0][1] == "10.0 ± 1.4" and rows[1][1] == "5.0"
+    assert rows[0][3] == "2.0 ± 0.0" and rows[1][3:] == ["4.0", "7.0"]
+    _, (first, _) = cost_rows([replace(run, costs=costs, history=[])])
+    assert first[2] == ABSENT
+
+
+@pytest.mark.parametrize(
+    "data, counting",
+    [
+        ({"class_blocks": [50, 20, 20, 10]}, "known"),
+        ({"class_blocks": [40, 20, 20, 20]}, "split_merge"),  # the paper tells the number there
+        ({"class_blocks": [80, 5, 5, 5, 5]}, "known"),  # not in sessions
+        ({"cuts": [[0.5, 0.5, 0.5, 1.0], [0.7, 0.67, 1.0], [0.9, 1.0], [1.0]]}, "known"),
+        ({"category_ratio": 0.2, "sample_ratio": 0.5}, "known"),
+    ],
+)
+def test_the_paper_prints_nothing_for_other_splits(data: dict, counting: str) -> None:
+    recipe = Recipe.from_dict(
+        {"data": {"benchmark": "cifar100", **data}, "training": {"category_count": counting}}
+    )
+    assert published_table(recipe, num_scored=3) is None
+
+
+def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:
+    """Rows of the paper that cannot come from the declared split exist, and are found by their audit."""
+    from promptccd.evaluation import audit_rows, published_rows
+    from promptccd.reports.comparison import PublishedTable
+    from promptccd.reports.run_figures import score_rows
+
+    impossible = next(
+        audited
+        for audited in audit_rows(published_rows())
+        if audited.verdict.outcome == "impossible" and audited.row.stage
+    )
+    measured = measure_run(RunEvaluation(str(runs[0])))
+    header, rows = score_rows([measured], PublishedTable({1: impossible}, "a table", []))
+    assert len(header) == len(rows[0]) == len(rows[1])
+    assert rows[0][-1] == "✗ no"
+    assert rows[1][-1] == "–"  # noqa: RUF001
+
+
+def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
+    run = measure_run(RunEvaluation(str(runs[0])), routing=False)
+    few = history_charts(run)
+    assert [len(each.series) for each in few] == [
+        1 + len(run.stages),
+        1 + len(run.stages),
+        1,
+        1 + len(run.stages),
+    ]
+    year = [
+        replace(record, stage=stage) for stage in range(53) for record in run.history if record.stage == 1
+    ]
+    for chart in history_charts(replace(run, history=year)):
+        names = [each.name for each in chart.series]
+        assert len(names) == NUM_STYLES
+        assert (names[0], names[-1]) == ("stage 0", "stage 52")
+        assert f"{NUM_STYLES} of 53 stages" in chart.label
+        assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")
+
+
+@pytest.mark.parametrize("write", [write_report, write_run_comparison])
+def test_a_place_that_takes_no_report_is_told_before_runs_are_read(write, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DiskError, match="Cannot write to"):
+        write([tmp_path / "no run"], tmp_path / "file" / "report")
