@@ -15,9 +15,9 @@ from promptccd import system
 from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
+from promptccd.data.hub import pictures_at
 from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.published import pictures_at
 from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError, nothing_at
