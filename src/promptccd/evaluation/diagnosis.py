@@ -32,8 +32,8 @@ from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDM
 from promptccd.models.backbones import blocks_of, entering, patch_count
 from promptccd.models.gaussian_mixture import GaussianMixture
 from promptccd.models.prompt_pools import insert_prompts
+from promptccd.training.devices import exact_device
 from promptccd.training.features import extract_features
-from promptccd.training.gpus import exact_device
 from promptccd.training.instruments import (
     LEAST_CHOICE,
     MOST_IMAGES,

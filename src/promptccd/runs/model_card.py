@@ -22,10 +22,9 @@ from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
-from promptccd.runs.card_usage import Example, adapter_usage, citation, gallery, links, usage
+from promptccd.runs.card_usage import Example, citation, gallery, links, usage
 from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
 from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
-from promptccd.training.adapters import StageAdapter
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
@@ -62,7 +61,6 @@ def stage_card(
     history: Sequence[EpochRecord] = (),
     licence: Licence = OWN,
     source: Source | None = None,
-    adapter: StageAdapter | None = None,
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -82,7 +80,6 @@ def stage_card(
         history: epochs of this stage.
         licence: of the weights.
         source: the stage of somebody else's that this run went on from.
-        adapter: that lies beside the weights.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -108,7 +105,6 @@ def stage_card(
         _headline(table),
         gallery(examples),
         usage(recipe, title, examples),
-        adapter_usage(title, adapter.plain) if adapter else "",
         links(recipe, dataset, backbone),
         _summary(config, recipe) + (f"\n\n{source}" if source else ""),
         _categories(config, category_sizes),

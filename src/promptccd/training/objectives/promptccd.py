@@ -9,8 +9,7 @@ from torch import Tensor
 from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
 from promptccd.models import PromptCCDModel
-from promptccd.training.devices import same_on_all
-from promptccd.training.gpus import exact_device
+from promptccd.training.devices import exact_device, same_on_all
 from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective
 
