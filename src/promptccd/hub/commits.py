@@ -26,8 +26,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.models.untrusted import one_line, shown
+from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
 from promptccd.runs.card import KEPT, merge_card
 from promptccd.runs.provenance import CARD
 from promptccd.storage import sha256_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from promptccd.errors import HubError, PromptCCDError
+from promptccd.errors import HubError, PromptCCDError, one_line
 from promptccd.hub.commits import (
     CARD,
     PushedRepository,
@@ -20,7 +20,6 @@ from promptccd.hub.commits import (
     require_name,
     retried,
 )
-from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import EXAMPLES, placed
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in

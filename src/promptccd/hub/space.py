@@ -7,7 +7,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, one_line, shown
 from promptccd.hub.commits import (
     CARD,
     Contents,
@@ -24,7 +24,6 @@ from promptccd.hub.metric import SPACE_KEYS, space_card
 from promptccd.models import VARIANTS
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
-from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
 from promptccd.training.recipe import shipped
 

@@ -15,11 +15,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from promptccd.errors import ConfigurationError, HubError, RunError
+from promptccd.errors import ConfigurationError, HubError, RunError, one_line
 from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import CONFIGURATION, find_model
-from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import seed_on_card
 from promptccd.runs.provenance import Source
