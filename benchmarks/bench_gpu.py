@@ -37,9 +37,9 @@ from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.storage import write_json
 from promptccd.system import available_cores
-from promptccd.training.arguments import PretrainingOptions
 from promptccd.training.gpus import placed
 from promptccd.training.history import read_history
+from promptccd.training.options import PretrainingOptions
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.progress import progress_bar
 

@@ -30,9 +30,9 @@ from transformers import Dinov2Config
 
 from promptccd.data.views import normalise
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.frozen_prefix import frozen_prefix
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 
 pretended: Any = import_module("tests.pretend_device")

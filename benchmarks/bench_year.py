@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.experiments.charts import line_chart
-from promptccd.experiments.pages import templates_of
+from promptccd.reports.charts import line_chart
+from promptccd.reports.pages import templates_of
 
 KINDS, POWER = 10, 0.7  # that come in the first week, and how their frequencies fall with their rank
 
@@ -166,7 +166,7 @@ def curves(done: Sequence[dict[str, Any]], title: str) -> str:
         charts.append(
             (caption, line_chart(f"{caption}, by week", series, x_label="week", y_label="", y_least=0))
         )
-    return templates_of("promptccd.experiments").from_string(PAGE).render(title=title, charts=charts)
+    return templates_of("promptccd.reports").from_string(PAGE).render(title=title, charts=charts)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

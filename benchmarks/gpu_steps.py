@@ -24,10 +24,10 @@ from transformers import Dinov2Config
 
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.train_run import accelerator_for
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.frozen_prefix import DTYPES, FrozenPrefix
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -53,8 +53,8 @@ from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.models import ensure_backbone
 from promptccd.runs.train_run import stage_stream
 from promptccd.trainer import CategoryDiscoveryTrainer
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer

@@ -8,11 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "promptccd"
 
-# A folder imports what stands to its left; ``experiments`` and ``hub`` do not know each other.
+# A folder imports what stands to its left; ``reports`` and ``hub`` do not know each other.
 ORDER = [
     ["on_demand", "version"], ["errors"], ["system", "processes"], ["storage"], ["locks"], ["columns"], ["models"],
     ["data"], ["pipeline"],
-    ["clustering"], ["training"], ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"],
+    ["clustering"], ["training"], ["evaluation"], ["registry"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
@@ -123,8 +123,8 @@ def test_what_would_be_wrong_is_found() -> None:
     to_the_right = {**graph, "promptccd.models.one": ["promptccd.data"]}
     assert wrong_arrows(to_the_right, RANK) == ["promptccd.models.one imports promptccd.data"]
     assert circle_in(to_the_right) == ["promptccd.models.one", "promptccd.data", "promptccd.models.one"]
-    beside = {"promptccd.hub.push": ["promptccd.experiments.report"]}
-    assert wrong_arrows(beside, RANK) == ["promptccd.hub.push imports promptccd.experiments.report"]
+    beside = {"promptccd.hub.push": ["promptccd.reports.report"]}
+    assert wrong_arrows(beside, RANK) == ["promptccd.hub.push imports promptccd.reports.report"]
 
 
 def test_imports_are_read_as_they_run() -> None:

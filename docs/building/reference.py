@@ -15,7 +15,7 @@ PACKAGES = (
     "promptccd.evaluation",
     "promptccd.registry",
     "promptccd.runs",
-    "promptccd.experiments",
+    "promptccd.reports",
     "promptccd.hub",
     "promptccd.discovery",
     "promptccd.errors",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from promptccd.models import PromptCCDPlusPlusModel as PromptCCDPlusPlusModel
     from promptccd.pipeline import CategoryDiscoveryPipeline as CategoryDiscoveryPipeline
     from promptccd.trainer import CategoryDiscoveryTrainer as CategoryDiscoveryTrainer
-    from promptccd.training.arguments import TrainingArguments as TrainingArguments
     from promptccd.training.callbacks import CategoryDiscoveryCallback as CategoryDiscoveryCallback
+    from promptccd.training.options import TrainingArguments as TrainingArguments
 
 give_names_on_demand(__name__)
 # Whoever has an auto class has this module; importing the pipeline registers it and every model.

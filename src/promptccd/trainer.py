@@ -27,10 +27,10 @@ from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
 from promptccd.runs.train_run import accelerator_for
 from promptccd.storage import trusted, write_directory
-from promptccd.training.arguments import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import method_named
+from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section
 

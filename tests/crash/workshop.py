@@ -182,9 +182,9 @@ def _stop_clocks() -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
     for name in (
         "runs.train_run",
-        "experiments.sweep",
-        "experiments.engines.carrying",
-        "experiments.engines.local",
+        "reports.sweep",
+        "reports.engines.carrying",
+        "reports.engines.local",
         "training.trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock

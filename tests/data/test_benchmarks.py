@@ -13,7 +13,7 @@ from promptccd.data.creatures import NUM_CATEGORIES
 from promptccd.data.selection import select_rows
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
-from promptccd.training.arguments import DataArguments
+from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
 

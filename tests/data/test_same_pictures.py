@@ -15,7 +15,7 @@ from promptccd.data.stage_images import Original, StageImages
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import DataError
 from promptccd.runs import RunEvaluation
-from promptccd.training.arguments import DataArguments
+from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images, quick_recipe
 from tests.photographs import jpeg, pixels

@@ -11,7 +11,7 @@ from promptccd.data.splits import cut_in_sessions, split_by_category
 from promptccd.data.stages import _rows_of
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
-from promptccd.training.arguments import DataArguments
+from promptccd.training.options import DataArguments
 from tests.conftest import coloured_images
 
 FIVE = [80, 5, 5, 5, 5]

@@ -12,7 +12,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import CategorySplit, spectrum_split, split_by_category
 from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
-from promptccd.training.arguments import DataArguments
+from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import by_kmeans
 

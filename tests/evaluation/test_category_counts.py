@@ -16,7 +16,7 @@ from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation import category_counts
 from promptccd.evaluation.category_counts import COUNTS, estimate_by_accuracy
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, power=0.4, within=0.6)
 ARGUMENTS = TrainingArguments(replay_samples=12, seed=3)

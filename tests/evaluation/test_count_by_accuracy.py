@@ -6,7 +6,7 @@ from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
 from promptccd.evaluation import category_counts as module
 from promptccd.evaluation.category_counts import COUNTS, estimate_by_accuracy
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 
 def stage(num_old=8, num_new=4, per_category=30, spread=0.3, width=32, seed=0):

@@ -9,8 +9,8 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import METHODS, StageContext
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD, fresh
 from tests.order_one import LIVELY_BACKBONE, fill

@@ -17,8 +17,8 @@ from promptccd import system
 from promptccd.cli.main import main
 from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
-from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.reports import plan_cells, run_sweep
 from promptccd.runs import RunDirectory, load_model, predict_folder, prediction, train_run
 from promptccd.runs.models import TrainingSpace
 from promptccd.runs.prediction import Prediction

@@ -18,8 +18,8 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
-from promptccd.experiments import RayEngine, SlurmEngine, SweepCell, run_sweep
-from promptccd.experiments.engines.carrying import Engine, JobOfACell
+from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep
+from promptccd.reports.engines.carrying import Engine, JobOfACell
 from promptccd.training.recipe import Recipe
 from tests.discovery.conftest import write_pictures
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed

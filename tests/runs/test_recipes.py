@@ -8,13 +8,13 @@ import pytest
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.paper_tables import TablePlan
-from promptccd.experiments.sweep_cells import Settings
+from promptccd.reports.paper_tables import TablePlan
+from promptccd.reports.sweep_cells import Settings
 from promptccd.runs import load_model, train_run
 from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.runs.train_run import _in_precision
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
     located,

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from promptccd.errors import RunError
-from promptccd.experiments import plan_cells, run_sweep
-from promptccd.experiments.sweep_cells import ProtocolScoring
 from promptccd.hub import verify
+from promptccd.reports import plan_cells, run_sweep
+from promptccd.reports.sweep_cells import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState

@@ -12,11 +12,11 @@ import torch
 from promptccd.cli.main import main
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.evaluation import Discovery
-from promptccd.experiments import ReportOptions, write_report
-from promptccd.experiments.measures import measure_run
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
 from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.reports import ReportOptions, write_report
+from promptccd.reports.measures import measure_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage_checkpoint import key_of, observe_stage, settled_images
 from promptccd.storage import problems_of

@@ -17,9 +17,9 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
-from promptccd.experiments import SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
-from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work
-from promptccd.experiments.sweep_cells import score_baselines
+from promptccd.reports import SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
+from promptccd.reports.engines.carrying import Engine, JobOfACell, Work
+from promptccd.reports.sweep_cells import score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import temporary
 from promptccd.training.recipe import Recipe

@@ -13,12 +13,12 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.errors import DataError
-from promptccd.experiments import plan_cells
-from promptccd.experiments.engines import carrying
-from promptccd.experiments.engines.carrying import Work, log_of, work_into_log
-from promptccd.experiments.engines.local import VISIBLE, CellProcess, least_used, visible_devices
-from promptccd.experiments.sweep_cells import devices_of
 from promptccd.locks import FolderLock
+from promptccd.reports import plan_cells
+from promptccd.reports.engines import carrying
+from promptccd.reports.engines.carrying import Work, log_of, work_into_log
+from promptccd.reports.engines.local import VISIBLE, CellProcess, least_used, visible_devices
+from promptccd.reports.sweep_cells import devices_of
 from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE

@@ -16,9 +16,9 @@ import yaml
 
 from promptccd import locks, system
 from promptccd.cli.main import main
-from promptccd.experiments import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from promptccd.experiments.engines.carrying import Engine, JobOfACell
 from promptccd.locks import FolderLock
+from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
+from promptccd.reports.engines.carrying import Engine, JobOfACell
 from promptccd.storage import write_directory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE

@@ -12,11 +12,11 @@ from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTIma
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.experiments import plan_cells
+from promptccd.reports import plan_cells
 from promptccd.runs import RunDirectory, models
 from promptccd.runs.models import require_whole_patches, rim_not_seen
 from promptccd.runs.train_run import accelerator_for, train_run
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from promptccd.errors import ConfigurationError
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.callbacks import (
     Callbacks,
     CategoryDiscoveryCallback,
@@ -14,6 +13,7 @@ from promptccd.training.callbacks import (
     TrainingControl,
     require_callbacks,
 )
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 
 

@@ -22,12 +22,12 @@ from promptccd import PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
 from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.promptccd import MixtureObjective
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.step import BatchPlan
 from tests.conftest import coloured_images
@@ -150,7 +150,7 @@ def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
 def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> None:
     """The first pretrains a backbone, or pushes a stage, while the others are at a barrier."""
     says = (
-        "from promptccd.runs.train_run import accelerator_for; from promptccd.training.arguments import "
+        "from promptccd.runs.train_run import accelerator_for; from promptccd.training.options import "
         "TrainingArguments; import torch.distributed as dist; accelerator_for(TrainingArguments()); "
         "print(dist.group.WORLD._get_backend(__import__('torch').device('cpu')).options._timeout)"
     )

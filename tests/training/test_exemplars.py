@@ -20,9 +20,9 @@ from promptccd.models import GCDModel
 from promptccd.models.configuration_promptccd import GCDConfig
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.untrusted import MOST_CATEGORIES
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.objectives import METHODS, StageContext
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss

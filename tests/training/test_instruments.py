@@ -19,7 +19,6 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DivergedError
-from promptccd.experiments.run_report import ReportOptions, write_report
 from promptccd.models import (
     CategoryDiscoveryModel,
     GCDModel,
@@ -28,6 +27,7 @@ from promptccd.models import (
     PromptCCDPlusPlusModel,
 )
 from promptccd.models.backbones import blocks_of
+from promptccd.reports.run_report import ReportOptions, write_report
 from promptccd.runs import train_run
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.training.features import extract_features, routing_agreement

@@ -29,9 +29,9 @@ from promptccd.models import PromptCCDModel
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train_run import _tell_of_device, accelerator_for
 from promptccd.training import gpus, trainer
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import _off_device, reproducible
 from promptccd.training.objectives import METHODS
+from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.discovery.conftest import write_pictures

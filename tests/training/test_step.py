@@ -12,9 +12,9 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.models.part_labeller import PartLabelParameters
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import METHODS as BY_NAME
 from promptccd.training.objectives import StageContext
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, fill

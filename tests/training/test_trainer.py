@@ -29,9 +29,9 @@ from promptccd.runs import train_run
 from promptccd.runs.train_run import accelerator_for
 from promptccd.training import progress
 from promptccd.training import trainer as trainer_module
-from promptccd.training.arguments import TrainingArguments, cosine_rate
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
+from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot
 from tests.conftest import TINY_HEAD, coloured_images

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from promptccd import discovery, experiments, system
+from promptccd import discovery, reports, system
 from promptccd.cli.parsing import (
     MOST_DIGITS,
     MOST_SEED,
@@ -24,7 +24,7 @@ from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, GPU_BATCH_SIZE
 from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from promptccd.experiments import PoolOfDevices, RayEngine
+    from promptccd.reports import PoolOfDevices, RayEngine
 
 logger = logging.getLogger(__name__)
 
@@ -179,16 +179,16 @@ def _part(text: str | None) -> tuple[int, int] | None:
 
 def _engine(options: argparse.Namespace) -> "PoolOfDevices | RayEngine | None":
     if options.engine:
-        return experiments.RayEngine(None, options.workers)
+        return reports.RayEngine(None, options.workers)
     if options.devices is None:
         return None
-    gpus, wanted = experiments.visible_devices(), options.devices
+    gpus, wanted = reports.visible_devices(), options.devices
     if wanted != "all" and not re.fullmatch(r"[1-9]\d{0,3}", wanted):
         raise ConfigurationError(f"Expected --devices to be all or a number from 1 on, got {wanted[:50]!r}.")
     found = gpus if wanted == "all" else (gpus or [""] * system.available_cores())[: int(wanted)]
     where = f"GPU {', '.join(found)}" if gpus else "no GPU is here"
     logger.info("--devices %s: processes %d (%s).", wanted, max(1, len(found)), where)
-    return experiments.PoolOfDevices(found, options.workers) if len(found) > 1 else None
+    return reports.PoolOfDevices(found, options.workers) if len(found) > 1 else None
 
 
 def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:

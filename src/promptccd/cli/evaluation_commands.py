@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
-from promptccd import experiments, runs
+from promptccd import reports, runs
 from promptccd.cli.parsing import MOST_WORKERS, add_device, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
@@ -60,7 +60,7 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     _add_place_of_data(evaluate)
     add_device(evaluate)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
-    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.experiments.run_report",))
+    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.run_report",))
 
 
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
@@ -197,12 +197,12 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
         help="pictures per discovered category, 0 for none",
     )
     _add_place_of_data(report)
-    report.set_defaults(run=report_command, needs=("promptccd.experiments.run_report",))
+    report.set_defaults(run=report_command, needs=("promptccd.reports.run_report",))
 
 
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
-    wanted = experiments.ReportOptions(
+    wanted = reports.ReportOptions(
         map_method=None if options.no_map else options.map,
         max_points=options.points,
         samples=options.samples,
@@ -210,7 +210,7 @@ def report_command(options: argparse.Namespace) -> None:
         num_workers=options.num_workers,
         image_cache=options.image_cache,
     )
-    write = experiments.write_run_comparison if options.compare else experiments.write_report
+    write = reports.write_run_comparison if options.compare else reports.write_report
     page = write(options.runs, options.out, wanted)
     show(
         options, {"page": str(page), "files": ["index.html", "report.csv", "report.json"]}, lambda: str(page)

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptccd import experiments, runs
+from promptccd import reports, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.evaluation.protocol_terms import PARTS
-from promptccd.experiments.table_parts import paper_tables
+from promptccd.reports.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
-    from promptccd.experiments import ProtocolScoring, SweepCell, SweepResult
-    from promptccd.experiments.engines.carrying import Engine
-    from promptccd.experiments.paper_tables import Grid, TablePlan
+    from promptccd.reports import ProtocolScoring, SweepCell, SweepResult
+    from promptccd.reports.engines.carrying import Engine
+    from promptccd.reports.paper_tables import Grid, TablePlan
 
 
 logger = logging.getLogger(__name__)
@@ -41,12 +41,10 @@ def _missing(result: "SweepResult") -> list[str]:
 
 def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """All of it as JSON types: rows per stage and cell, averages, failures, and the grid of two fields."""
-    keys = experiments.grid_keys(settings)
+    keys = reports.grid_keys(settings)
     return {
         "unit": "percent",
-        "averages": experiments.average_records(experiments.with_own_answers(result.groups))
-        if result.groups
-        else [],
+        "averages": reports.average_records(reports.with_own_answers(result.groups)) if result.groups else [],
         "cells": [
             {
                 "cell": cell.name,
@@ -70,8 +68,8 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
 def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
     rows = [
-        f"| {name} | {' | '.join(map(str, experiments.average_spreads(scores).values()))} |"
-        for name, scores in experiments.with_own_answers(_counted(result)).items()
+        f"| {name} | {' | '.join(map(str, reports.average_spreads(scores).values()))} |"
+        for name, scores in reports.with_own_answers(_counted(result)).items()
     ]
     missing = [f"\nMissing: {name}" for name in result.failures]
     missing += [f"\nNot finished: {name}: {state}" for name, state in result.unfinished.items()]
@@ -79,7 +77,7 @@ def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) ->
         out / "table.md", "\n".join(["| | All | Old | New |", "|---|---|---|---|", *rows, *missing]) + "\n"
     )
     header = ["variant", "runs", *(f"{part}{what}" for part in PARTS for what in ("", "_std"))]
-    write_file(out / "table.csv", experiments.csv_text(header, record["averages"]))
+    write_file(out / "table.csv", reports.csv_text(header, record["averages"]))
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
 
 
@@ -91,7 +89,7 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
     for cell in result.cells:
         if cell.name in result.scores:
             costs.setdefault(cell.variant, []).append(
-                experiments.stage_costs(runs.RunDirectory(cell.path).manifest)
+                reports.stage_costs(runs.RunDirectory(cell.path).manifest)
             )
     facts = {
         "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
@@ -100,7 +98,7 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
         **({"not finished": ", ".join(result.unfinished)} if result.unfinished else {}),
     }
     grid = record["grid"]
-    figure = grid and experiments.GridFigure(
+    figure = grid and reports.GridFigure(
         title=f"{grid['row_key']} and {grid['column_key']}",
         row_label=grid["row_key"],
         rows=[str(value) for value in grid["rows"]],
@@ -108,7 +106,7 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
         columns=[str(value) for value in grid["columns"]],
         panels={config: means["all"] for config, means in grid["means"].items()},
     )
-    experiments.write_comparison(
+    reports.write_comparison(
         result.groups,
         make_inside(out, "report"),
         title=f"Sweep {out.absolute().name}",
@@ -135,7 +133,7 @@ def _grid(
     def mean(part: str, *place: Any) -> float | None:
         cells = [cell for cell in result.cells if (cell.config, *map(cell.settings.get, keys)) == place]
         scores = [result.scores[cell.name] for cell in cells if cell.name in result.scores]
-        return experiments.rounded(experiments.Spread.of(score.average[part] for score in scores).mean)
+        return reports.rounded(reports.Spread.of(score.average[part] for score in scores).mean)
 
     rows, columns = (list(settings[key]) for key in keys)
     means = {
@@ -217,7 +215,7 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
     )
     _add_table_options(sweep)
     add_recipe_options(sweep)
-    sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.experiments.paper_tables"))
+    sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.reports.paper_tables"))
 
 
 def _add_table_options(sweep: argparse.ArgumentParser) -> None:
@@ -252,11 +250,11 @@ def sweep_command(options: argparse.Namespace) -> None:
     if options.table:
         return _table_command(options, settings)
     out = options.out or "runs/sweep"
-    cells = experiments.plan_cells(options.config, options.seeds, settings, out, given_fields(options))
+    cells = reports.plan_cells(options.config, options.seeds, settings, out, given_fields(options))
     if (result := _swept(options, cells, out)) is None:
         return
     record = sweep_record(result, settings)
-    with experiments.tables_held(Path(out)):
+    with reports.tables_held(Path(out)):
         write_tables(result, record, Path(out))
         write_page(result, record, Path(out))
     show(options, record, lambda: sweep_text(result))
@@ -280,8 +278,8 @@ def _swept(
         _print_commands(options, cells, out)
         return None
     if options.collect:
-        return experiments.collect_sweep(cells, baselines=options.baselines)
-    return experiments.run_sweep(
+        return reports.collect_sweep(cells, baselines=options.baselines)
+    return reports.run_sweep(
         cells, out, jobs=_jobs(options, cells), baselines=options.baselines, scorings=scorings, train=train_recipe,
         engine=_engine(options, out),
     )  # fmt: skip
@@ -295,10 +293,10 @@ def _engine(options: argparse.Namespace, out: str | Path) -> "Engine":
     """What `--engine` names."""
     if options.engine == "slurm":
         given = dict(each.partition("=")[::2] for each in options.slurm)
-        return experiments.SlurmEngine(out, given, given.pop("cluster", "slurm"))
+        return reports.SlurmEngine(out, given, given.pop("cluster", "slurm"))
     if options.engine == "ray":
-        return experiments.RayEngine(options.cell_gpus or 0.0)
-    return experiments.LocalEngine()
+        return reports.RayEngine(options.cell_gpus or 0.0)
+    return reports.LocalEngine()
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
@@ -327,9 +325,9 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    gpus = experiments.devices_of(cells, _jobs(options, cells), experiments.visible_devices())
+    gpus = reports.devices_of(cells, _jobs(options, cells), reports.visible_devices())
     devices = {name: f"GPU {gpu}" if gpu else "CPU" for name, gpu in gpus.items()}
-    found = experiments.states_of(cells)
+    found = reports.states_of(cells)
     states = [
         {
             "cell": cell.name,
@@ -345,7 +343,7 @@ def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes
 
 
 def _print_commands(options: argparse.Namespace, cells: "Sequence[SweepCell]", out: str | Path) -> None:
-    lines = experiments.cell_commands(cells, out)
+    lines = reports.cell_commands(cells, out)
     logger.info("%d of %d cells have a line.", len(lines), len(cells))
     if lines or options.json:
         show(options, lines, lambda: "\n".join(lines))
@@ -365,20 +363,20 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     entries, out = plan.entries(options.table), plan.out
     cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())
     protocols = dict.fromkeys(entry.part.protocol for entry in entries)
-    scorings = [experiments.ProtocolScoring(name) for name in protocols if name != "cacc"]
-    if (result := _swept(options, cells, out, scorings, experiments.remarks(entries, []))) is None:
+    scorings = [reports.ProtocolScoring(name) for name in protocols if name != "cacc"]
+    if (result := _swept(options, cells, out, scorings, reports.remarks(entries, []))) is None:
         return
-    records = experiments.table_records(entries, settings)
-    tables, notes = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
+    records = reports.table_records(entries, settings)
+    tables, notes = reports.layout(records), reports.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
     record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
-    with experiments.tables_held(out):
+    with reports.tables_held(out):
         write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
         write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
-        write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
-        experiments.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
+        write_file(out / "table.csv", reports.csv_text(list(records[0]), records))
+        reports.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)
@@ -391,13 +389,13 @@ def _markdown(title: str, grid: "Grid") -> str:
 
 def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> "TablePlan":
     overrides, weights = given_fields(options), None
-    hub_ids = {short: hub_id for hub_id, short in experiments.BACKBONES.items()}
+    hub_ids = {short: hub_id for hub_id, short in reports.BACKBONES.items()}
     name, _, place = (overrides.get("model", {}).get("backbone") or "").partition("=")
     if name in hub_ids:
         del overrides["model"]["backbone"]
         weights = place or hub_ids[name]
     backbone = name if weights else paper_tables()[options.table][0].backbone
-    return experiments.TablePlan(
+    return reports.TablePlan(
         recipes=Path(options.config[0]) if options.config else recipe_folder(),
         seeds=options.seeds,
         out=Path(options.out or f"runs/{options.table}-{backbone}{'-small' if options.small else ''}"),

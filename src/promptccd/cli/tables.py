@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from promptccd import experiments
+from promptccd import reports
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1)
 def _cell(value: Any, places: int) -> str:
     if not isinstance(value, float):
         return str(value)
-    return experiments.ABSENT if math.isnan(value) else f"{value:.{places}f}"
+    return reports.ABSENT if math.isnan(value) else f"{value:.{places}f}"
 
 
 def score_table(score: "ContinualScore", counted: str = "categories") -> str:
@@ -42,7 +42,7 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
         [
             f"stage {row.stage}",
             row.num_images,
-            experiments.count_text([row]),
+            reports.count_text([row]),
             row.all,
             row.old,
             row.new,
@@ -51,7 +51,7 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
         for row, *more in zip(score.stages, *columns.values(), strict=True)
     ]
     average = score.average
-    means = [experiments.Spread.of(values).mean for values in columns.values()]
+    means = [reports.Spread.of(values).mean for values in columns.values()]
     rows.append(["average", "", "", average["all"], average["old"], average["new"], *means])
     names = [name.replace("native", OWN_ANSWER).replace("_", " ") for name in columns]
     below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
@@ -60,7 +60,9 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
 
 def stream_table(records: "Sequence[StreamRecord]") -> str:
     """What was found in streams without labels, of which no accuracy is known."""
-    return f"{table(*experiments.stream_rows(records))}\nThe streams have no labels, so that no accuracy is known."
+    return (
+        f"{table(*reports.stream_rows(records))}\nThe streams have no labels, so that no accuracy is known."
+    )
 
 
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
@@ -68,10 +70,10 @@ def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
 
     The methods' own answers have rows of their own.
     """
-    scores = experiments.with_own_answers(scores)
+    scores = reports.with_own_answers(scores)
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
-    rows = [[name, *experiments.average_spreads(each).values()] for name, each in scores.items()]
+    rows = [[name, *reports.average_spreads(each).values()] for name, each in scores.items()]
     several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""
     return table(["average over stages" + several, "All", "Old", "New"], rows)
 
@@ -104,8 +106,8 @@ def count_table(counts: "Sequence[StageCount]") -> str:
         [
             f"stage {row.stage}",
             row.images,
-            experiments.ABSENT if row.classes is None else row.classes,
-            experiments.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
+            reports.ABSENT if row.classes is None else row.classes,
+            reports.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
         ]
         for row in counts
     ]

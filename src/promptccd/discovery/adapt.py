@@ -36,8 +36,8 @@ from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.prediction import load_model
 from promptccd.runs.train_run import accelerator_for
 from promptccd.storage import parsed_json, write_json
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.trainer import StageTrainer
 

@@ -23,8 +23,8 @@ from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.project.folder import CHUNKS, FEATURES, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError
-from promptccd.experiments import PoolOfDevices, RayEngine
 from promptccd.locks import FolderLock
+from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 

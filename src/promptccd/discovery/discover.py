@@ -45,10 +45,10 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, RunError
-from promptccd.experiments import PoolOfDevices, RayEngine
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
+from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.storage import (
     read_file,

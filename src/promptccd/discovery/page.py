@@ -10,10 +10,10 @@ from promptccd.data.images import Status
 from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
-from promptccd.experiments import render_page, stage_maps
-from promptccd.experiments.category_cards import picture_uri
-from promptccd.experiments.charts import FEWEST_ON_MAP, style_of
 from promptccd.registry.changes import SURE
+from promptccd.reports import render_page, stage_maps
+from promptccd.reports.category_cards import picture_uri
+from promptccd.reports.charts import FEWEST_ON_MAP, style_of
 from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page

@@ -18,7 +18,7 @@ from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 MARGIN = 1.0  # percentage points
 RESOLUTION = 0.5  # of the search: counts are whole numbers

@@ -32,7 +32,6 @@ from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDM
 from promptccd.models.backbones import blocks_of, entering, patch_count
 from promptccd.models.gaussian_mixture import GaussianMixture
 from promptccd.models.prompt_pools import insert_prompts
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.features import extract_features
 from promptccd.training.gpus import exact_device
 from promptccd.training.instruments import (
@@ -43,6 +42,7 @@ from promptccd.training.instruments import (
     measure,
     told_apart,
 )
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar, readable_time
 
 logger = logging.getLogger(__name__)

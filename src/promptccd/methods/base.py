@@ -13,9 +13,9 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows, sent
 from promptccd.training.exemplars import NO_LABEL, Memory
+from promptccd.training.options import TrainingArguments
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.runs.shards import save_shards, stages_beside
 from promptccd.storage import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
 from promptccd.training.adapters import StageAdapter
-from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
+from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)
 

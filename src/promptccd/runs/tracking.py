@@ -17,8 +17,8 @@ from promptccd.errors import ConfigurationError
 from promptccd.evaluation import Discovery
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import make_inside, read_file, write_file
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.callbacks import CategoryDiscoveryCallback, RunState, TrainingControl
+from promptccd.training.options import TrainingArguments
 
 PROJECT = "promptccd"
 # Pixels of the picture of groups: of an image, between two, and of a line of words.

@@ -78,7 +78,6 @@ from promptccd.runs.stream_record import StreamRecord, record_stream, stream_rec
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
 from promptccd.training.adapters import StageAdapter
-from promptccd.training.arguments import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import PATIENCE, device_problem, reproducible, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
@@ -101,6 +100,7 @@ from promptccd.training.history import (
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState

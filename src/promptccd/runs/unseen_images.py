@@ -13,7 +13,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.errors import DataError
 from promptccd.runs.train_run import stage_stream
-from promptccd.training.arguments import DataArguments
+from promptccd.training.options import DataArguments
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.training.arguments import TrainingArguments as TrainingArguments
+    from promptccd.training.options import TrainingArguments as TrainingArguments
     from promptccd.training.recipe import Recipe as Recipe
     from promptccd.training.trainer import StageTrainer as StageTrainer
     from promptccd.training.trainer import TrainingState as TrainingState

@@ -8,7 +8,7 @@ from PIL import Image
 
 from promptccd.errors import ConfigurationError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
 
 

@@ -19,7 +19,7 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import ResizedImage
 from promptccd.models.untrusted import MOST_CATEGORIES
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
 

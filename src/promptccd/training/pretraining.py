@@ -23,7 +23,7 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD
 from promptccd.errors import ConfigurationError
-from promptccd.training.arguments import PretrainingOptions as PretrainingOptions
+from promptccd.training.options import PretrainingOptions as PretrainingOptions
 from promptccd.training.progress import progress_bar
 
 _BEND_POINTS = 4  # side of the grid of random displacements that bends a picture

@@ -17,8 +17,8 @@ from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.arguments import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 from promptccd.training.methods import METHODS, Method, words_of_methods
+from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20

@@ -17,7 +17,6 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.models.modeling_metagcd import MetaGCDModel
 from promptccd.training import progress
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import LOSSES, Rows, StageContext
 from promptccd.training.objectives.contrastive import info_nce_loss
 from promptccd.training.objectives.metagcd import (
@@ -27,6 +26,7 @@ from promptccd.training.objectives.metagcd import (
     pseudo_sessions,
     soft_neighbour_loss,
 )
+from promptccd.training.options import TrainingArguments
 from promptccd.training.trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_orca import ORCAConfig, ORCAModel
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import LOSSES, StageContext
 from promptccd.training.objectives.orca import (
     METHOD,
@@ -24,6 +23,7 @@ from promptccd.training.objectives.orca import (
     pair_loss,
     same_category,
 )
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from promptccd.training.trainer import restore, snapshot
 from tests.conftest import TINY_BACKBONE, fresh

@@ -19,7 +19,6 @@ from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
 from promptccd.runs import train_run
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import LOSSES, StageContext, pa_cgcd
 from promptccd.training.objectives.pa_cgcd import (
     PACGCDObjective,
@@ -29,6 +28,7 @@ from promptccd.training.objectives.pa_cgcd import (
     proxy_anchor_loss,
     split,
 )
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import fresh
 from tests.order_one import fill

@@ -15,9 +15,9 @@ from promptccd.data.stages import StageStream
 from promptccd.models import Replay
 from promptccd.runs import train_run
 from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.promptccd import MixtureObjective
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe

@@ -15,7 +15,6 @@ from promptccd.models.backbones import blocks_of
 from promptccd.models.classifiers import LinearClassifier
 from promptccd.models.modeling_frost import FrostModel
 from promptccd.models.modeling_rankstats import RankStatsModel
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import LOSSES, Rows, StageContext, method_named
 from promptccd.training.objectives.frost import FrostObjective, flat_distance
 from promptccd.training.objectives.rank_statistics import (
@@ -26,6 +25,7 @@ from promptccd.training.objectives.rank_statistics import (
     ramp,
     same_top_ranks,
 )
+from promptccd.training.options import TrainingArguments
 
 LABELS = torch.tensor([1, 0, 1, 2, 0])
 

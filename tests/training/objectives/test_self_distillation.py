@@ -16,7 +16,6 @@ from promptccd.models.backbones import blocks_of
 from promptccd.models.classifiers import CosineClassifier
 from promptccd.models.modeling_happy import HappyModel
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
-from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import LOSSES, StageContext
 from promptccd.training.objectives.happy import METHOD, HappyObjective, hardness
 from promptccd.training.objectives.self_distillation import (
@@ -25,6 +24,7 @@ from promptccd.training.objectives.self_distillation import (
     self_distillation_loss,
     unevenness,
 )
+from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, BatchPlan, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.images import Status
 from promptccd.discovery.project.photos import Photos
-from promptccd.experiments.pages import csv_text
 from promptccd.registry import CategoryRegistry
+from promptccd.reports.pages import csv_text
 
 if TYPE_CHECKING:
     from promptccd.discovery.session import DiscoverySession

@@ -179,7 +179,7 @@ def lay_out(features: Tensor) -> np.ndarray:
     t-SNE places a sample, which takes seconds; each of the others lies amid those most like it.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
-    from promptccd.experiments import stage_maps
+    from promptccd.reports import stage_maps
 
     found = stage_maps([features.numpy()], seed=1)
     shown, known = torch.from_numpy(found.rows), torch.from_numpy(np.asarray(found.layouts[0], np.float32))

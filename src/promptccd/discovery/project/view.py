@@ -22,11 +22,11 @@ from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import load_before, read_record
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.errors import DiskError, RegistryError
-from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
 from promptccd.registry.changes import SURE
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.tables import Patch
+from promptccd.reports.charts import FEWEST_ON_MAP
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from

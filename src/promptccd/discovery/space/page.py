@@ -24,8 +24,8 @@ from promptccd.discovery.space.grouping import Grouping, called
 from promptccd.discovery.space.serving import SCREENS, RequestGuard, owner_of, screens_of
 from promptccd.discovery.space.visits import Together, Visit, Visits
 from promptccd.errors import InterruptedRunError, PromptCCDError
-from promptccd.experiments.pages import templates_of
 from promptccd.models.hub_names import parted
+from promptccd.reports.pages import templates_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, DiskError, MismatchError, PromptCCDError, RunError
-from promptccd.experiments import ReportOptions, write_report, write_run_comparison
-from promptccd.experiments.charts import NUM_STYLES
-from promptccd.experiments.comparison import published_table
-from promptccd.experiments.measures import ABSENT, StageCost, measure_run, signed
-from promptccd.experiments.run_figures import cost_rows, history_charts, score_rows
-from promptccd.experiments.run_records import run_records
+from promptccd.reports import ReportOptions, write_report, write_run_comparison
+from promptccd.reports.charts import NUM_STYLES
+from promptccd.reports.comparison import published_table
+from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
+from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
+from promptccd.reports.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
-from promptccd.training.arguments import DataArguments, ModelArguments
 from promptccd.training.objectives import method_named
+from promptccd.training.options import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
-from tests.experiments.conftest import NAMES
+from tests.reports.conftest import NAMES
 
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 QUICK = ReportOptions(map_method=None, samples=0)
@@ -438,8 +438,8 @@ def test_the_paper_prints_nothing_for_other_splits(data: dict, counting: str) ->
 def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:
     """Rows of the paper that cannot come from the declared split exist, and are found by their audit."""
     from promptccd.evaluation import audit_rows, published_rows
-    from promptccd.experiments.comparison import PublishedTable
-    from promptccd.experiments.run_figures import score_rows
+    from promptccd.reports.comparison import PublishedTable
+    from promptccd.reports.run_figures import score_rows
 
     impossible = next(
         audited

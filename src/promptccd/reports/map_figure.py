@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.experiments.charts import style_of
+from promptccd.reports.charts import style_of
 
 PERPLEXITY = 30.0
 WIDTH, MARGIN = 600.0, 12.0  # of the drawing

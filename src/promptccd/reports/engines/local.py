@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from promptccd import system
-from promptccd.experiments.engines.carrying import (
+from promptccd.processes import ProcessApart
+from promptccd.reports.engines.carrying import (
     LOOK_S,
     RETRIES,
     Engine,
@@ -23,7 +24,6 @@ from promptccd.experiments.engines.carrying import (
     log_of,
     work_into_log,
 )
-from promptccd.processes import ProcessApart
 from promptccd.training.recipe import Recipe
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -9,12 +9,12 @@ import numpy as np
 
 from promptccd.data.ranges import number, require_in_range
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.category_cards import CardMaker, CategoryCard
-from promptccd.experiments.comparison import published_table, write_comparison
-from promptccd.experiments.map_figure import MapFigure, choose_points, map_figure, stage_maps
-from promptccd.experiments.measures import RunMeasures, average_spreads, measure_run
-from promptccd.experiments.pages import render_page, write_report_files
-from promptccd.experiments.run_figures import (
+from promptccd.reports.category_cards import CardMaker, CategoryCard
+from promptccd.reports.comparison import published_table, write_comparison
+from promptccd.reports.map_figure import MapFigure, choose_points, map_figure, stage_maps
+from promptccd.reports.measures import RunMeasures, average_spreads, measure_run
+from promptccd.reports.pages import render_page, write_report_files
+from promptccd.reports.run_figures import (
     block_map,
     block_rows,
     confusion_map,
@@ -29,13 +29,13 @@ from promptccd.experiments.run_figures import (
     size_chart,
     size_rows,
 )
-from promptccd.experiments.run_records import run_records
-from promptccd.experiments.stream_report import write_stream_report
+from promptccd.reports.run_records import run_records
+from promptccd.reports.stream_report import write_stream_report
 from promptccd.runs import RunEvaluation
 from promptccd.runs.model_card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.storage import require_writable
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
 

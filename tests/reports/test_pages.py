@@ -12,11 +12,11 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from promptccd.experiments import GridFigure, csv_text, render_page, safe_cell, write_comparison
-from promptccd.experiments.category_cards import thumbnail
-from promptccd.experiments.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
-from promptccd.experiments.comparison import stage_records
-from promptccd.experiments.measures import (
+from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
+from promptccd.reports.category_cards import thumbnail
+from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
+from promptccd.reports.comparison import stage_records
+from promptccd.reports.measures import (
     ABSENT,
     Spread,
     block_accuracies,

@@ -24,9 +24,9 @@ from promptccd.evaluation import (
 from promptccd.evaluation.audit import audited_by_stage, mark_of
 from promptccd.evaluation.protocols import SessionScore
 from promptccd.evaluation.published import SHARED_COUNTS
-from promptccd.experiments.charts import LEFT, RIGHT, WIDTH, line_chart
-from promptccd.experiments.comparison import with_own_answers
-from promptccd.experiments.paper_tables import (
+from promptccd.reports.charts import LEFT, RIGHT, WIDTH, line_chart
+from promptccd.reports.comparison import with_own_answers
+from promptccd.reports.paper_tables import (
     Entry,
     TablePart,
     TablePlan,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
-from promptccd.experiments.charts import (
+from promptccd.reports.charts import (
     NUM_STYLES,
     Chart,
     HeatMap,
@@ -14,8 +14,8 @@ from promptccd.experiments.charts import (
     line_chart,
     shortened,
 )
-from promptccd.experiments.comparison import PublishedTable
-from promptccd.experiments.measures import (
+from promptccd.reports.comparison import PublishedTable
+from promptccd.reports.measures import (
     ABSENT,
     KINDS,
     RunMeasures,

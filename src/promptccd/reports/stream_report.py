@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.category_cards import CardMaker
-from promptccd.experiments.measures import measure_run
-from promptccd.experiments.pages import render_page, write_report_files
-from promptccd.experiments.run_figures import cost_rows, history_charts, prompt_rows
-from promptccd.experiments.run_records import unscored_records
+from promptccd.reports.category_cards import CardMaker
+from promptccd.reports.measures import measure_run
+from promptccd.reports.pages import render_page, write_report_files
+from promptccd.reports.run_figures import cost_rows, history_charts, prompt_rows
+from promptccd.reports.run_records import unscored_records
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.runs.model_card import data_in_words
 from promptccd.runs.stage_checkpoint import categories_at, load_configuration
@@ -34,7 +34,7 @@ def stream_rows(records: Sequence[StreamRecord]) -> tuple[list[str], list[list[o
 
 
 def write_stream_report(evaluation: RunEvaluation, out: str | Path, samples: int, others: int = 0) -> Path:
-    """Write the page of one run; see `promptccd.experiments.run_report.write_report`.
+    """Write the page of one run; see `promptccd.reports.run_report.write_report`.
 
     Args:
         evaluation: the run.

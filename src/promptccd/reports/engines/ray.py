@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.carrying import (
+from promptccd.reports.engines.carrying import (
     LOOK_S,
     RETRIES,
     Engine,

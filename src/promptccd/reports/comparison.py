@@ -14,8 +14,8 @@ from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, publish
 from promptccd.evaluation.audit import audited_by_stage
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import SHARED_COUNTS
-from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
-from promptccd.experiments.measures import (
+from promptccd.reports.charts import Chart, HeatMap, heat_map, line_chart
+from promptccd.reports.measures import (
     ABSENT,
     Spread,
     StageCost,
@@ -25,7 +25,7 @@ from promptccd.experiments.measures import (
     signed,
     stage_spreads,
 )
-from promptccd.experiments.pages import Record, render_page, write_report_files
+from promptccd.reports.pages import Record, render_page, write_report_files
 from promptccd.training.recipe import Recipe
 
 Scores = Mapping[str, Sequence[ContinualScore]]

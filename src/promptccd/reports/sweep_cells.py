@@ -14,8 +14,8 @@ from typing import Any
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
-from promptccd.experiments.engines.local import least_used
 from promptccd.locks import FolderLock, owners_of
+from promptccd.reports.engines.local import least_used
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options, require_whole_patches
 from promptccd.runs.run_directory import RunDirectory

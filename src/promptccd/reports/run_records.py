@@ -6,17 +6,17 @@ from dataclasses import asdict
 from typing import Any
 
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
-from promptccd.experiments.category_cards import CategoryCard
-from promptccd.experiments.comparison import PublishedTable
-from promptccd.experiments.map_figure import MapFigure
-from promptccd.experiments.measures import (
+from promptccd.reports.category_cards import CategoryCard
+from promptccd.reports.comparison import PublishedTable
+from promptccd.reports.map_figure import MapFigure
+from promptccd.reports.measures import (
     RunMeasures,
     category_sizes,
     confusion,
     forgetting,
     summary_rows,
 )
-from promptccd.experiments.pages import Record, Sections
+from promptccd.reports.pages import Record, Sections
 
 
 def run_records(

@@ -30,7 +30,7 @@ def templates_of(package: str) -> Environment:
 
 def render_page(template: str, **values: Any) -> str:
     """A page from one of our templates."""
-    return templates_of("promptccd.experiments").get_template(template).render(**values)
+    return templates_of("promptccd.reports").get_template(template).render(**values)
 
 
 def write_report_files(

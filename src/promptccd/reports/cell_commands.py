@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from promptccd.experiments.sweep import tables_held
-from promptccd.experiments.sweep_cells import SweepCell, shared_recipe, states_of
+from promptccd.reports.sweep import tables_held
+from promptccd.reports.sweep_cells import SweepCell, shared_recipe, states_of
 from promptccd.storage import make_inside, refuse_links, remove_leftovers, write_file
 
 logger = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, St
 from promptccd.evaluation.audit import MARKS, audited_by_stage, mark_of
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import SHARED_COUNTS
-from promptccd.experiments.charts import Chart, line_chart
-from promptccd.experiments.comparison import BACKBONES, Scores, differences, rounded, stage_charts
-from promptccd.experiments.measures import ABSENT, Spread, average_spreads, forgetting, signed
-from promptccd.experiments.pages import Record, render_page, write_report_files
-from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
-from promptccd.experiments.table_parts import TablePart, paper_tables
+from promptccd.reports.charts import Chart, line_chart
+from promptccd.reports.comparison import BACKBONES, Scores, differences, rounded, stage_charts
+from promptccd.reports.measures import ABSENT, Spread, average_spreads, forgetting, signed
+from promptccd.reports.pages import Record, render_page, write_report_files
+from promptccd.reports.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
 
 Grid = tuple[list[str], list[list[str]]]  # header and rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.experiments.engines.carrying import Engine, JobOfACell, Work, call_of, work_into_log
+from promptccd.reports.engines.carrying import Engine, JobOfACell, Work, call_of, work_into_log
 from promptccd.storage import make_folder, make_inside
 from promptccd.training.recipe import Recipe
 

@@ -41,5 +41,5 @@ class TablePart:
 
 def paper_tables() -> dict[str, list[TablePart]]:
     """All tables by their name in ``promptccd sweep --table``."""
-    text = files("promptccd.experiments").joinpath("paper_tables.yaml").read_text(encoding="utf-8")
+    text = files("promptccd.reports").joinpath("paper_tables.yaml").read_text(encoding="utf-8")
     return {name: [TablePart(**part) for part in parts] for name, parts in yaml.safe_load(text).items()}

@@ -17,9 +17,10 @@ from typing import Any
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
-from promptccd.experiments.engines.carrying import LOG, SECONDS_TO_WAIT_FOR_LOCK, CarriedCell, Engine, Work
-from promptccd.experiments.engines.local import LocalEngine, least_used
-from promptccd.experiments.sweep_cells import (
+from promptccd.locks import FolderLock, owner_of, owners_of
+from promptccd.reports.engines.carrying import LOG, SECONDS_TO_WAIT_FOR_LOCK, CarriedCell, Engine, Work
+from promptccd.reports.engines.local import LocalEngine, least_used
+from promptccd.reports.sweep_cells import (
     BASELINES,
     ProtocolScoring,
     SweepCell,
@@ -27,7 +28,6 @@ from promptccd.experiments.sweep_cells import (
     shared_recipe,
     states_of,
 )
-from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
