@@ -41,6 +41,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import build_image_processor, normalise
+from promptccd.methods import StageContext, method_named
 from promptccd.models import (
     CategoryDiscoveryModel,
     GCDModel,
@@ -53,7 +54,6 @@ from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.models import ensure_backbone
 from promptccd.runs.train_run import stage_stream
 from promptccd.trainer import CategoryDiscoveryTrainer
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.recipe import Recipe

@@ -22,8 +22,8 @@ from transformers import AutoModel
 from promptccd import GCDModel
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import ConfigurationError, InterruptedRunError
+from promptccd.methods.grow_merge import GrowMergeModel
 from promptccd.models import VARIANTS
-from promptccd.models.modeling_grow_merge import GrowMergeModel
 from promptccd.models.untrusted import CheckpointError
 from promptccd.runs import RunEvaluation, count_parameters, load_model, train_run
 from promptccd.runs.models import TrainingSpace

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from promptccd.methods import method_named
 from promptccd.models import VARIANTS
 from promptccd.training import methods
 from promptccd.training.methods import METHODS, MethodWords, register, words_of_methods
-from promptccd.training.objectives import method_named
 
 
 def test_words_are_read_from_the_files_of_methods_without_running_them(

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Rows
+from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import RememberingModel
 from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
-from promptccd.methods.registry import Method
 from promptccd.models.untrusted import bounded
 from promptccd.training.devices import gather_rows, same_on_all, sent
 

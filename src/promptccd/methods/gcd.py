@@ -2,8 +2,8 @@
 
 from huggingface_hub.dataclasses import strict
 
+from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.registry import Method
 from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
 from promptccd.models.modeling_base import CategoryDiscoveryModel
 

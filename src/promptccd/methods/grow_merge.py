@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from promptccd.methods.base import Rows
+from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, drawn_rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
-from promptccd.methods.registry import Method
 from promptccd.models.backbones import blocks_of, class_row, run_prefix
 from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
 from promptccd.models.modeling_base import CategoryDiscoveryOutput

@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from promptccd.methods.base import Rows
+from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import (
     ClassifierModel,
     RememberingModel,
@@ -17,7 +17,6 @@ from promptccd.methods.classifier import (
     mean_answer,
     unevenness,
 )
-from promptccd.methods.registry import Method
 from promptccd.models.untrusted import bounded
 from promptccd.training.devices import same_on_all, sent
 

@@ -11,9 +11,8 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.methods.base import Rows
+from promptccd.methods.base import Method, Rows
 from promptccd.methods.contrastive import ContrastiveObjective, info_nce_loss
-from promptccd.methods.registry import Method
 from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
 from promptccd.models.modeling_base import CategoryDiscoveryModel
 from promptccd.models.untrusted import bounded

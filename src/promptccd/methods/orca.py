@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Rows
+from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import (
     ClassifierConfig,
     ClassifierObjective,
@@ -13,7 +13,6 @@ from promptccd.methods.classifier import (
     mean_answer,
     unevenness,
 )
-from promptccd.methods.registry import Method
 from promptccd.models.untrusted import bounded
 from promptccd.training.devices import same_on_all, sent
 

@@ -13,9 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
-from promptccd.methods.base import Rows
+from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ClassifierConfig, ClassifierObjective, HeadlessClassifierModel
-from promptccd.methods.registry import Method
 from promptccd.models.untrusted import bounded
 from promptccd.training.devices import same_on_all, sent
 from promptccd.training.exemplars import NO_LABEL

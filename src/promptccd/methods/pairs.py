@@ -11,7 +11,12 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from promptccd.methods.base import Rows
-from promptccd.methods.classifier import ClassifierConfig, ClassifierObjective, HeadlessClassifierModel, LinearClassifier
+from promptccd.methods.classifier import (
+    ClassifierConfig,
+    ClassifierObjective,
+    HeadlessClassifierModel,
+    LinearClassifier,
+)
 from promptccd.models.untrusted import bounded
 
 

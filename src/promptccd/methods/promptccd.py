@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
+from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
-from promptccd.methods.registry import Method
 from promptccd.models.backbones import Rotation, class_row, class_token, patch_count, run_prefix
 from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
 from promptccd.models.gaussian_mixture import GaussianMixture

@@ -11,9 +11,9 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
-from promptccd.methods.registry import Method
 from promptccd.models.backbones import (
     Rotation,
     blocks_of,

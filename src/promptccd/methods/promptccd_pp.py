@@ -11,10 +11,15 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.part_labels import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
+from promptccd.clustering.part_labels import (
+    OBJECT_THRESHOLD,
+    PROJECTION_WIDTH,
+    PartLabelParameters,
+    objectness,
+)
+from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
-from promptccd.methods.registry import Method
 from promptccd.models.backbones import (
     Rotation,
     blocks_of,

@@ -19,6 +19,7 @@ def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -
 
 
 def behind_class(tokens: Tensor, prompts: Tensor) -> Tensor:
+    """Put ``(B, P, D)`` prompts behind [CLS], the first of tokens ``(B, T, D)``."""
     return torch.cat([tokens[:, :1], prompts.to(tokens), tokens[:, 1:]], dim=1)
 
 
@@ -94,5 +95,6 @@ class Pool(nn.Module):
 
 
 def require_pool(size: int, top_k: int, name: str) -> None:
+    """Raise a `ValueError` where more prompts are chosen than a pool has; `name` is the field that chooses."""
     if not 1 <= top_k <= size:
         raise ValueError(f"Expected 1 <= {name} <= pool_size ({size}), got {top_k}.")

@@ -2,8 +2,8 @@
 
 from huggingface_hub.dataclasses import strict
 
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import ClassifierModel, SelfDistillationConfig, SelfDistillationObjective
-from promptccd.methods.registry import Method
 
 
 @strict

@@ -17,10 +17,10 @@ from torch import Tensor
 from promptccd.data.clean_images import clean_image
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.origin import HUB, Source
 from promptccd.training.adapters import ADAPTER
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe, shipped
 
 EXAMPLES = "examples"  # folder of a stage

@@ -22,6 +22,7 @@ from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
 from promptccd.runs.run_directory import RunDirectory
@@ -31,7 +32,6 @@ from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import cut_given, cut_named, ids_in_run, require_unseen
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.gpus import device_named, exact_device, placed
-from promptccd.training.objectives import method_named
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)

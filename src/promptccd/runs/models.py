@@ -20,6 +20,7 @@ from promptccd.data.ranges import with_floats
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError
+from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
@@ -30,7 +31,6 @@ from promptccd.storage import has_links, trusted, write_directory
 from promptccd.training.adapters import Adapters
 from promptccd.training.devices import same_on_all
 from promptccd.training.gpus import exact_device
-from promptccd.training.objectives import PARTS, method_named
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe
 

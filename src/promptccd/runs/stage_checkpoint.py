@@ -15,6 +15,7 @@ from torch import Tensor
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
@@ -38,7 +39,6 @@ from promptccd.runs.shards import save_shards, stages_beside
 from promptccd.storage import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
 from promptccd.training.adapters import StageAdapter
 from promptccd.training.exemplars import Exemplars
-from promptccd.training.objectives import method_named
 from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)

@@ -47,6 +47,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.beside import AfterStages, Beside
@@ -99,7 +100,6 @@ from promptccd.training.history import (
 )
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.launcher import is_first_process
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
