@@ -23,7 +23,7 @@ import torch
 from benchmarks.bench_open_set import true_categories
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.runs.evaluate_run import RunEvaluation
+from promptccd.runs.evaluate import RunEvaluation
 
 BINS, NEW, DRAWS = 15, 0.2, 20
 

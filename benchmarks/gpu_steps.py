@@ -24,7 +24,7 @@ from transformers import Dinov2Config
 
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.train_run import accelerator_for
+from promptccd.runs.train import accelerator_for
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.frozen_prefix import DTYPES, FrozenPrefix
 from promptccd.training.options import TrainingArguments

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save, save_file
 
 from promptccd.errors import DiskError, RunError
 from promptccd.locks import LOCK, FolderLock
-from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
+from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from promptccd.storage import (
     REPLACED,
     make_folder,

@@ -12,7 +12,7 @@ SOURCE = ROOT / "src" / "promptccd"
 # ``reports`` and ``hub`` do not know each other.
 ORDER = [
     ["on_demand", "version"], ["errors"], ["system", "processes"], ["storage"], ["locks"], ["columns"], ["models"],
-    ["data"], ["clustering"], ["training.devices", "training.options"], ["training.exemplars", "training.gpus"],
+    ["data"], ["clustering"], ["training.devices", "training.options"], ["training.exemplars"],
     ["methods"], ["pipeline"], ["training"], ["evaluation"], ["registry"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],
 ]  # fmt: skip

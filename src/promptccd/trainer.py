@@ -24,12 +24,12 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.weights import MAX_MODEL_BYTES
+from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.runs.train_run import accelerator_for
+from promptccd.runs.train import accelerator_for
 from promptccd.storage import trusted, write_directory
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.launcher import is_first_process
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section

@@ -181,14 +181,14 @@ def _stop_clocks() -> None:
     """Durations are the one thing that no two runs have in common: here everything takes no time."""
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
     for name in (
-        "runs.train_run",
+        "runs.train",
         "reports.sweep",
         "reports.engines.carrying",
         "reports.engines.local",
         "training.trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
-    vars(import_module("promptccd.runs.train_run"))["peak_memory"] = lambda device: {
+    vars(import_module("promptccd.runs.train"))["peak_memory"] = lambda device: {
         "process": 0,
         "accelerator": None,
     }

@@ -20,8 +20,8 @@ from promptccd.models import CheckpointError
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory, load_model, load_view
-from promptccd.runs.models import published_processor
-from promptccd.runs.shards import FROZEN, LEARNT
+from promptccd.runs.stage import FROZEN, LEARNT
+from promptccd.runs.start import published_processor
 from tests.hub.server import PORTAL, Fault, Hub, Request
 
 NAME = "user/run-stage3"

@@ -13,7 +13,7 @@ from promptccd.hub.commits import Repository
 from promptccd.hub.push import push_run, push_stage
 from promptccd.hub.verify import download_stage, fetch_stages
 from promptccd.runs import RunDirectory
-from promptccd.runs.shards import FROZEN, LEARNT
+from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.storage import problems_of, sha256_of
 from tests.hub.server import Hub
 

@@ -20,10 +20,10 @@ from promptccd.data.views import ViewOptions, build_image_processor
 from promptccd.discovery import DiscoverySession
 from promptccd.errors import ConfigurationError
 from promptccd.runs import RunDirectory
-from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.runs.models import evaluation_view
-from promptccd.runs.stage_checkpoint import load_view
-from promptccd.runs.train_run import train_run
+from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.stage import load_view
+from promptccd.runs.start import evaluation_view
+from promptccd.runs.train import train_run
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 

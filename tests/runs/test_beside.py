@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.runs.beside import Beside
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.train import Beside
 
 
 def test_it_is_called_again_with_what_was_finished_meanwhile(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.runs.checks import Check, stage_checks
+from promptccd.runs.verify import Check, stage_checks
 from tests.conftest import sum_again
 
 

@@ -10,7 +10,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
 from promptccd.errors import RunError
 from promptccd.runs import load_model
-from promptccd.runs.stage_checkpoint import load_view
+from promptccd.runs.stage import load_view
 from promptccd.storage import CHECKSUMS, EDITABLE
 from tests.discovery.conftest import write_pictures
 

@@ -19,12 +19,10 @@ from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.reports import plan_cells, run_sweep
-from promptccd.runs import RunDirectory, load_model, predict_folder, prediction, train_run
-from promptccd.runs.models import TrainingSpace
-from promptccd.runs.prediction import Prediction
-from promptccd.training import gpus
-from promptccd.training.devices import device_problem, in_smaller_batches
-from promptccd.training.gpus import device_named
+from promptccd.runs import RunDirectory, load_model, predict, predict_folder, train_run
+from promptccd.runs.predict import Prediction
+from promptccd.runs.start import TrainingSpace
+from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
@@ -219,13 +217,15 @@ def test_predictions_are_made_on_the_device_that_is_named(
 ) -> None:
     devices = []
 
-    def note(model: nn.Module, *_: object, **__: object) -> prediction.FolderPredictions:
+    def note(model: nn.Module, *_: object, **__: object) -> predict.FolderPredictions:
         devices.append(next(model.parameters()).device.type)
-        return prediction.FolderPredictions([], {})
+        return predict.FolderPredictions([], {})
 
-    monkeypatch.setattr(prediction, "predict_folder", note)
+    monkeypatch.setattr(predict, "predict_folder", note)
     monkeypatch.setattr("promptccd.runs.predict_folder", note)
-    monkeypatch.setattr(gpus, "_EXACT", ("cpu", "meta"))  # or its features would be compared, and it has none
+    monkeypatch.setattr(
+        "promptccd.training.devices._EXACT", ("cpu", "meta")
+    )  # or its features would be compared, and it has none
     for name in ("meta", "cpu"):  # the other device that every machine has
         assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0
     assert devices == ["meta", "cpu"]
@@ -253,7 +253,7 @@ def test_images_are_read_on_every_core_and_not_far_ahead(
     model.register_forward_pre_hook(count)
     expected = predict_folder(model, trained_run / "stage3", tmp_path)
     monkeypatch.setattr(system, "available_cores", lambda: 2)
-    monkeypatch.setattr(prediction, "decode_image", read)
+    monkeypatch.setattr(predict, "decode_image", read)
     reads_at_forwards.clear()
     found = predict_folder(model, trained_run / "stage3", tmp_path, batch_size=2)
     assert [each.file for each in found.predictions] == [f"{number:02}.png" for number in range(20)]

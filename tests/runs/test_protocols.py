@@ -29,7 +29,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.accuracy import separate_clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
-from promptccd.runs.stage_checkpoint import load_view
+from promptccd.runs.stage import load_view
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, by_kmeans, coloured_images
 

@@ -14,7 +14,7 @@ from promptccd.cli.main import main
 from promptccd.errors import RunError
 from promptccd.hub.push import _holdings
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage_checkpoint import EXEMPLARS
+from promptccd.runs.stage import EXEMPLARS
 from promptccd.training.exemplars import Memory
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, resumable_recipe, sum_again

@@ -21,8 +21,8 @@ from promptccd.errors import DivergedError, InterruptedRunError, RunError, Split
 from promptccd.locks import FolderLock
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
-from promptccd.runs.models import evaluation_view
-from promptccd.runs.train_run import stage_stream
+from promptccd.runs.start import evaluation_view
+from promptccd.runs.train import stage_stream
 from promptccd.storage import problems_of
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
@@ -390,7 +390,7 @@ def test_what_a_manifest_says_of_folders(
     recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Relative where that is harmless, the last part alone where it would name somebody, a name for what has one."""
-    from promptccd.runs.run_directory import _portable
+    from promptccd.runs.folder import _portable
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()  # shadows nothing: the built-in data set goes by this name
@@ -529,7 +529,7 @@ def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
     recipe = Recipe.from_dict(quick_values)
     folder = Path(recipe.training.output_dir)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(sys.modules["promptccd.runs.train_run"], "save_stage", fail)
+        patch.setattr(sys.modules["promptccd.runs.train"], "save_stage", fail)
         train_run(recipe)
     (state,) = (folder / "resume").iterdir()
     assert state.name == f"stage0-epoch{recipe.training.epochs:06}-step00000000"

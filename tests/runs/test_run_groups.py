@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import (
     baseline_rows,
     require_different,
@@ -16,7 +16,7 @@ from promptccd.runs.run_groups import (
 )
 from promptccd.training.recipe import Recipe
 
-ELSEWHERE = {"benchmark": "creatures"}
+ELSEWHERE = {"benchmark": "caltech101"}
 
 
 def made(path: Path, seed: int = 1, stages: int = 4, pixels: str = "p", **sections: dict[str, Any]) -> Path:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from transformers import AutoModel
 from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.models import TrainingSpace, model_on_meta, space_of_all
-from promptccd.runs.shards import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
+from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
+from promptccd.runs.start import TrainingSpace, model_on_meta, space_of_all
 from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe
@@ -187,8 +186,6 @@ def test_the_frozen_shard_is_needed_once(image_folder: Path, backbone_folder: Pa
     assert space.frozen > 0
     each = space.left(run, 4) - space.frozen
     assert space_of_all(recipes) == 3 * each + space.frozen
-    low_rank = replace(recipes[1], training=replace(recipes[1].training, lora_rank=2))  # shares nothing
-    assert space_of_all([recipes[0], low_rank]) == space_of_all([low_rank, recipes[0]])
     (run.path / "stage0").mkdir(parents=True)
     assert space.left(run, 4) == each - space.stage
 

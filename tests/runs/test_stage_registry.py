@@ -18,7 +18,7 @@ from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.reports import ReportOptions, write_report
 from promptccd.reports.measures import measure_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage_checkpoint import key_of, observe_stage, settled_images
+from promptccd.runs.stage import key_of, observe_stage, settled_images
 from promptccd.storage import problems_of
 from tests.discovery.corrected import correct, registry_in
 
@@ -79,7 +79,7 @@ def test_only_labelled_images_judge_how_sure_a_stage_may_be(
         told.append((rows, labelled))
         return measure_spread(features, rows, *arguments, labelled=labelled, **named)
 
-    monkeypatch.setattr(import_module("promptccd.runs.train_run"), "measure_spread", measured)
+    monkeypatch.setattr(import_module("promptccd.runs.train"), "measure_spread", measured)
     go_on(run)
     [(rows, labelled)] = told
     _, of_stage_0 = assignments(run, 0)

@@ -13,9 +13,9 @@ from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.reports import plan_cells
-from promptccd.runs import RunDirectory, models
-from promptccd.runs.models import require_whole_patches, rim_not_seen
-from promptccd.runs.train_run import accelerator_for, train_run
+from promptccd.runs import RunDirectory, start
+from promptccd.runs.start import require_whole_patches, rim_not_seen
+from promptccd.runs.train import accelerator_for, train_run
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 
@@ -114,7 +114,7 @@ def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Pat
         asked.append((name, hub_options))
         raise OSError("the Hub cannot be reached")
 
-    monkeypatch.setattr(models, "backbone_configuration", configuration)
+    monkeypatch.setattr(start, "backbone_configuration", configuration)
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(
         str(odd(recipe_values) | {"model": {"backbone": "lab/dino"}, "training": {"epochs": 1}})

@@ -14,7 +14,7 @@ from promptccd.errors import InterruptedRunError
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbones import blocks_of, embed, rotation_of, run_prefix, whole_block
 from promptccd.runs import train_run
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.training import trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.frozen_prefix import (

@@ -29,7 +29,7 @@ from promptccd.models import (
 from promptccd.models.backbones import blocks_of
 from promptccd.reports.run_report import ReportOptions, write_report
 from promptccd.runs import train_run
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar

@@ -25,10 +25,10 @@ from promptccd.evaluation.category_counts import SplitMergeCount
 from promptccd.methods import LOSSES, method_named
 from promptccd.models.variants import stored_model
 from promptccd.runs import train_run
-from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.runs.models import initial_model
-from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.train_run import stage_stream
+from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.start import initial_model
+from promptccd.runs.train import stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState

@@ -26,7 +26,7 @@ from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, bui
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.runs import train_run
-from promptccd.runs.train_run import accelerator_for
+from promptccd.runs.train import accelerator_for
 from promptccd.training import progress
 from promptccd.training import trainer as trainer_module
 from promptccd.training.history import EpochRecord

@@ -16,7 +16,7 @@ from promptccd.cli.parsing import (
     whole_number,
 )
 from promptccd.cli.tables import explanation_table
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.errors import ConfigurationError, MismatchError
 from promptccd.storage import require_writable
 
@@ -31,7 +31,7 @@ def _declare_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
     add_device(explain)
     add_model_limit(explain)
-    explain.set_defaults(run=explain_command, needs=("promptccd.runs.explanation",))
+    explain.set_defaults(run=explain_command, needs=("promptccd.runs.explain",))
 
 
 def _declare_predict(predict: argparse.ArgumentParser) -> None:
@@ -50,12 +50,12 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
     add_device(predict)
     add_decoding(predict)
     add_model_limit(predict)
-    predict.set_defaults(run=predict_command, needs=("promptccd.runs.prediction",))
+    predict.set_defaults(run=predict_command, needs=("promptccd.runs.predict",))
 
 
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    from promptccd.training.gpus import device_named, placed
+    from promptccd.training.devices import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     require_writable(Path(options.out))
@@ -69,7 +69,7 @@ def explain_command(options: argparse.Namespace) -> None:
 
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    from promptccd.training.gpus import device_named, placed
+    from promptccd.training.devices import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes)

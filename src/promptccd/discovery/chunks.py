@@ -25,7 +25,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.storage import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 
 logger = logging.getLogger(__name__)

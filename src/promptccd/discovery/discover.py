@@ -49,7 +49,7 @@ from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
 from promptccd.reports import PoolOfDevices, RayEngine
-from promptccd.runs.models import checkpoint_bytes
+from promptccd.runs.start import checkpoint_bytes
 from promptccd.storage import (
     read_file,
     readable_size,

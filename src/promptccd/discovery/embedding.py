@@ -26,11 +26,10 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
 from promptccd.models.untrusted import one_line
-from promptccd.runs.models import published_processor, rim_not_seen
-from promptccd.runs.prediction import load_model, require_finite
-from promptccd.runs.stage_checkpoint import load_view, require_whole
-from promptccd.training.devices import in_smaller_batches, sent
-from promptccd.training.gpus import has_bf16
+from promptccd.runs.predict import load_model, require_finite
+from promptccd.runs.stage import load_view, require_whole
+from promptccd.runs.start import published_processor, rim_not_seen
+from promptccd.training.devices import has_bf16, in_smaller_batches, sent
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Every evaluation protocol of the paper, by name: what is scored, against which reference, with how many groups.
 
-A protocol takes features, labels and numbers of categories from a `Task`, which `promptccd.runs.evaluate_run` fills.
+A protocol takes features, labels and numbers of categories from a `Task`, which `promptccd.runs.evaluate` fills.
 """
 
 import math

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from promptccd.hub.stage_datasets import publish_stages as publish_stages
     from promptccd.hub.verify import fetch_stages as fetch_stages
     from promptccd.hub.verify import verify as verify
-    from promptccd.runs.checks import Check as Check
+    from promptccd.runs.verify import Check as Check
 
 give_names_on_demand(__name__)

@@ -26,9 +26,9 @@ from promptccd.models.hub_answers import impatient, words_of
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card_usage import EXAMPLES, placed
+from promptccd.runs.folder import ASSIGNMENTS, assignments_in
 from promptccd.runs.origin import Source
-from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
-from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
+from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from promptccd.storage import own_files, problems_of, require_no_links
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from promptccd.data.clean_images import clean_image, write_shards
+from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.published import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.errors import ConfigurationError
 from promptccd.hub.client import client

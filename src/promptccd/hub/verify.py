@@ -23,11 +23,10 @@ from promptccd.models.hub_names import parted
 from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
-from promptccd.runs.checks import Check, run_checks, stage_checks
 from promptccd.runs.model_card import seed_on_card
 from promptccd.runs.origin import Source
-from promptccd.runs.shards import FROZEN, find_frozen, share_frozen, stages_beside
-from promptccd.runs.stage_checkpoint import load_configuration
+from promptccd.runs.stage import FROZEN, find_frozen, load_configuration, share_frozen, stages_beside
+from promptccd.runs.verify import Check, run_checks, stage_checks
 from promptccd.storage import (
     CHECKSUMS,
     EDITABLE,

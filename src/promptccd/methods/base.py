@@ -226,7 +226,6 @@ METHODS: dict[str, Method] = {}
 # Titles of parts and losses that every method has; a method declares its own beside them.
 PARTS = {
     "backbone": "last block of the backbone",
-    "adapters": "low-rank adapters of the backbone",
     "head": "projection head",
 }
 LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}

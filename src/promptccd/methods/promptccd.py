@@ -22,8 +22,7 @@ from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
 from promptccd.models.gaussian_mixture import GaussianMixture
 from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.untrusted import bounded
-from promptccd.training.devices import same_on_all
-from promptccd.training.gpus import exact_device
+from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)
 

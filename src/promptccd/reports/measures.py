@@ -16,7 +16,7 @@ from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods import method_named
 from promptccd.runs import RunEvaluation
-from promptccd.runs.stage_checkpoint import categories_at, load_configuration, row_of
+from promptccd.runs.stage import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 

@@ -28,10 +28,10 @@ from promptccd.reports.sweep_cells import (
     shared_recipe,
     states_of,
 )
-from promptccd.runs.models import space_of_all
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
-from promptccd.runs.train_run import train_run
+from promptccd.runs.start import space_of_all
+from promptccd.runs.train import train_run
 from promptccd.storage import read_file, refuse_links, remove_leftovers, require_space
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe

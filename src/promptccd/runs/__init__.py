@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.runs.evaluate_run import RunEvaluation as RunEvaluation
-    from promptccd.runs.explanation import Explanation as Explanation
-    from promptccd.runs.explanation import explain_image as explain_image
-    from promptccd.runs.models import ParameterCount as ParameterCount
-    from promptccd.runs.models import count_parameters as count_parameters
-    from promptccd.runs.prediction import Candidate as Candidate
-    from promptccd.runs.prediction import Prediction as Prediction
-    from promptccd.runs.prediction import load_model as load_model
-    from promptccd.runs.prediction import predict_folder as predict_folder
-    from promptccd.runs.prediction import stage_of as stage_of
-    from promptccd.runs.run_directory import RunDirectory as RunDirectory
-    from promptccd.runs.run_directory import continued as continued
+    from promptccd.runs.evaluate import RunEvaluation as RunEvaluation
+    from promptccd.runs.explain import Explanation as Explanation
+    from promptccd.runs.explain import explain_image as explain_image
+    from promptccd.runs.folder import RunDirectory as RunDirectory
+    from promptccd.runs.folder import StreamRecord as StreamRecord
+    from promptccd.runs.folder import continued as continued
+    from promptccd.runs.folder import stream_records as stream_records
+    from promptccd.runs.predict import Candidate as Candidate
+    from promptccd.runs.predict import Prediction as Prediction
+    from promptccd.runs.predict import load_model as load_model
+    from promptccd.runs.predict import predict_folder as predict_folder
+    from promptccd.runs.predict import stage_of as stage_of
     from promptccd.runs.run_groups import PIXELS as PIXELS
     from promptccd.runs.run_groups import baseline_rows as baseline_rows
     from promptccd.runs.run_groups import require_different as require_different
     from promptccd.runs.run_groups import row_names as row_names
-    from promptccd.runs.stage_checkpoint import load_view as load_view
-    from promptccd.runs.stream_record import StreamRecord as StreamRecord
-    from promptccd.runs.stream_record import stream_records as stream_records
-    from promptccd.runs.train_run import stage_stream as stage_stream
-    from promptccd.runs.train_run import train_run as train_run
+    from promptccd.runs.stage import load_view as load_view
+    from promptccd.runs.start import ParameterCount as ParameterCount
+    from promptccd.runs.start import count_parameters as count_parameters
+    from promptccd.runs.train import stage_stream as stage_stream
+    from promptccd.runs.train import train_run as train_run
 
 give_names_on_demand(__name__)

@@ -20,7 +20,6 @@ from promptccd.data.stage_images import StageImages
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.origin import HUB, Source
-from promptccd.training.adapters import ADAPTER
 from promptccd.training.recipe import Recipe, shipped
 
 EXAMPLES = "examples"  # folder of a stage
@@ -113,21 +112,6 @@ model = AutoModel.from_pretrained("{title}", trust_remote_code=True)
 processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
 features = model(**processor(image, return_tensors="pt")).features
 print(model.config.names_by_id[int(model.assign(features).category_ids)])
-```"""
-
-
-def adapter_usage(title: str, backbone: str | None) -> str:
-    """How the adapter beside the weights is put on the plain backbone, a repository if one is known."""
-    which = '"BACKBONE")  # that training started from' if backbone is None else f'"{backbone}")'
-    return f"""By peft, what low-rank adapters learnt in all stages, on the plain backbone: `last_hidden_state[:, 0]` is
-then what `model(..., prompted=False).features` is here.
-
-```python
-from peft import PeftModel
-from transformers import AutoModel
-
-plain = AutoModel.from_pretrained({which}
-adapted = PeftModel.from_pretrained(plain, "{title}", subfolder="{ADAPTER}")
 ```"""
 
 

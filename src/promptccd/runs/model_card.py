@@ -23,11 +23,9 @@ from promptccd.evaluation.published import published_results
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
-from promptccd.runs.card_usage import Example, adapter_usage, citation, gallery, links, usage
+from promptccd.runs.card_usage import Example, citation, gallery, links, usage
+from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
 from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
-from promptccd.runs.run_directory import FREE_FIELDS, change_places
-from promptccd.runs.stream_record import StreamRecord
-from promptccd.training.adapters import StageAdapter
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.recipe import Recipe
@@ -63,7 +61,6 @@ def stage_card(
     history: Sequence[EpochRecord] = (),
     licence: Licence = OWN,
     source: Source | None = None,
-    adapter: StageAdapter | None = None,
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -83,7 +80,6 @@ def stage_card(
         history: epochs of this stage.
         licence: of the weights.
         source: the stage of somebody else's that this run went on from.
-        adapter: that lies beside the weights.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -109,7 +105,6 @@ def stage_card(
         _headline(table),
         gallery(examples),
         usage(recipe, title, examples),
-        adapter_usage(title, adapter.plain) if adapter else "",
         links(recipe, dataset, backbone),
         _summary(config, recipe) + (f"\n\n{source}" if source else ""),
         _categories(config, category_sizes),

@@ -15,7 +15,7 @@ from torch import Tensor
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import Discovery
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.folder import RunDirectory
 from promptccd.storage import make_inside, read_file, write_file
 from promptccd.training.callbacks import CategoryDiscoveryCallback, RunState, TrainingControl
 from promptccd.training.options import TrainingArguments

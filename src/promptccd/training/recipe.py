@@ -230,12 +230,6 @@ class Recipe:
                 f"{method.name} takes no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
             )
-        rank, kept = self.training.lora_rank, self.training.frozen_precision
-        if rank is not None and kept != "same" and not method.model.shares_prefix:
-            raise ConfigurationError(
-                f"frozen_precision {kept} is for blocks that do not learn, and with lora_rank {rank} every block of "
-                f"{method.name} does: leave one of them out."
-            )
         if self.data.unlabelled is not None and self.training.counting == "known":
             prior = self.training.count_prior
             self.training = dataclasses.replace(

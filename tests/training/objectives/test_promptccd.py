@@ -16,7 +16,7 @@ from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models import Replay
 from promptccd.runs import train_run
-from promptccd.runs.evaluate_run import RunEvaluation
+from promptccd.runs.evaluate import RunEvaluation
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe

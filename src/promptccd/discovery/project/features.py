@@ -70,9 +70,9 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
 
 def _features_of_run(folder: Path) -> tuple[list[str], list[tuple[str, Tensor]]]:
     """Keys, and keys with features, of a run's images up to the stage in a folder; none if it is in no run."""
-    from promptccd.runs.evaluate_run import RunEvaluation
-    from promptccd.runs.run_directory import RunDirectory
-    from promptccd.runs.stage_checkpoint import key_of
+    from promptccd.runs.evaluate import RunEvaluation
+    from promptccd.runs.folder import RunDirectory
+    from promptccd.runs.stage import key_of
 
     run, name = RunDirectory(folder.parent), folder.name
     if not run.begun or not name.removeprefix("stage").isdecimal():

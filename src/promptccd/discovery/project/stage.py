@@ -38,8 +38,8 @@ class Checkpoint:
         """Write the model with what was done to its categories."""
         import torch
 
-        from promptccd.runs.prediction import load_model
-        from promptccd.runs.shards import FROZEN, WEIGHTS, save_shards
+        from promptccd.runs.predict import load_model
+        from promptccd.runs.stage import FROZEN, WEIGHTS, save_shards
 
         place, registry = self._place, self.registry
         require_no_links(place)
@@ -70,6 +70,6 @@ def _registry_of_model(folder: Path) -> CategoryRegistry:
     if has_registry(folder):
         return load_registry(folder)
     from promptccd.discovery.categories import registry_of
-    from promptccd.runs.prediction import load_model
+    from promptccd.runs.predict import load_model
 
     return registry_of(load_model(folder), folder)

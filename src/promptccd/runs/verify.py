@@ -13,9 +13,9 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.registry.grouping import NO_CATEGORY
-from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.runs.prediction import load_model
-from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory, assignments_in
+from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.folder import ASSIGNMENTS, RunDirectory, assignments_in
+from promptccd.runs.predict import load_model
 from promptccd.storage import problems_of
 
 # Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from promptccd.data.hub import pictures_at
 from promptccd.data.images import decode_image
-from promptccd.data.published import pictures_at
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.prediction import require_finite
+from promptccd.runs.predict import require_finite
 from promptccd.storage import make_folder, remove_leftovers, write_file
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay

@@ -1,26 +1,35 @@
 """One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
+import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from promptccd import system
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
+from promptccd.models.backbones import blocks_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
-from promptccd.models.untrusted import CheckpointError, one_line
+from promptccd.models.untrusted import one_line
 from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
@@ -34,14 +43,24 @@ from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
 from promptccd.runs.card_usage import Example
-from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
-from promptccd.runs.shards import save_shards, stages_beside
-from promptccd.storage import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
-from promptccd.training.adapters import StageAdapter
+from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
+from promptccd.storage import (
+    CHECKSUMS,
+    parsed_json,
+    problems_of,
+    recorded_sum,
+    sha256_of,
+    write_directory,
+    write_json,
+)
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)
+
+FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+WEIGHTS = "model*.safetensors*"  # pattern of the files that hold a model's weights, and of their index
+_MOST_BESIDE = 2_000  # folders that are looked into: a run may lie among very many others
 
 EXEMPLARS = "exemplars.json"
 
@@ -56,7 +75,6 @@ def save_stage(
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
     examples: Sequence[Example] = (),
-    adapter: StageAdapter | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -69,7 +87,6 @@ def save_stage(
         registry: its categories, and what people corrected so far.
         exemplars: images that later stages train on again, if any.
         examples: pictures that its card shows.
-        adapter: what makes its backbone of the plain one, if low-rank adapters alone did.
     """
 
     def fill(folder: Path) -> None:
@@ -83,30 +100,9 @@ def save_stage(
         for each in examples:
             (folder / each.path).parent.mkdir(exist_ok=True)
             (folder / each.path).write_bytes(each.content)
-        if adapter is not None:
-            adapter.save(folder)
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill, needed=model.get_memory_footprint())
-
-
-def stage_adapter(
-    run: RunDirectory, stage: int, learnt: Mapping[str, Tensor], plain: str | None
-) -> StageAdapter | None:
-    """What low-rank adapters made of the plain backbone up to a stage; `None`, which is told, if not they alone did.
-
-    Args:
-        run: its earlier stages are finished.
-        stage: that they have just learnt in.
-        learnt: see `Adapters.merge`.
-        plain: repository of the run's backbone, if it has one; stages that were fetched may have begun with another.
-    """
-    try:
-        before = run.stage(stage - 1) if stage else None
-        return StageAdapter.after(before, learnt, None if run.fetched else plain)
-    except (OSError, CheckpointError) as error:
-        logger.warning("Stage %d keeps no adapter beside its weights: %s", stage, one_line(error))
-        return None
 
 
 def require_whole(path: str | Path) -> None:
@@ -326,3 +322,92 @@ def observe_stage(
     active = registry.active_prototypes()
     ids = _categories_of(sample_ids, registry)
     return registry, Discovery(ids, torch.from_numpy(active.matrix).to(found.prototypes), active.ids)
+
+
+# Weights of a stage are two shards of the format of transformers: what stays as it came, and what learns. The first is
+# the same in every stage of every run that starts from a backbone, so that a disk keeps it once (hard links), and the
+# Hub too, which knows contents by their hash. A file with several names must never be written into: it is read-only
+# where modes exist, and everything of ours puts a new file in its place.
+
+
+def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
+    """Names of the weights that stay as the backbone came: they do not learn, and are not of the last block.
+
+    That one learns in every method, if not in every stage.
+    """
+    start, last = f"{model.base_model_prefix}.", {*map(id, blocks_of(model.backbone)[-1].parameters())}
+    return {
+        name
+        for name, value in model.named_parameters()
+        if name.startswith(start) and not value.requires_grad and id(value) not in last
+    }
+
+
+def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Path]) -> None:
+    """What ``save_pretrained`` writes, in two shards; a model of which all learns is saved as usual.
+
+    Args:
+        model: to save.
+        folder: that is being filled.
+        beside: stages that may hold the same frozen shard.
+    """
+    learnt = model.state_dict()
+    frozen = {name: learnt.pop(name) for name in frozen_names(model)}
+    if not frozen:
+        model.save_pretrained(folder)
+        return
+    model.save_pretrained(folder, state_dict=learnt)
+    (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
+    stored = revert_weight_conversion(
+        model, frozen
+    )  # files have other names than modules, as `save_pretrained` knows
+    content = save({name: value.cpu().contiguous() for name, value in stored.items()}, {"format": "pt"})
+    digest = hashlib.sha256(content).hexdigest()
+    if not _has_linked(find_frozen(digest, beside), folder / FROZEN):
+        (folder / FROZEN).write_bytes(content)
+        system.make_read_only(folder / FROZEN)
+    with safe_open(folder / LEARNT, "pt") as opened:
+        placed = dict.fromkeys(opened.keys(), LEARNT) | dict.fromkeys(stored, FROZEN)
+    size = sum(each.nbytes for each in model.state_dict().values())
+    write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": size}, "weight_map": placed})
+
+
+def stages_beside(stage: Path) -> Iterator[Path]:
+    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run beside it."""
+    yield from sorted(each for each in stage.parent.glob("stage*") if each != stage)
+    with suppress(OSError):  # which may be nobody's to look into
+        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_BESIDE):
+            yield run / "stage0"
+
+
+def find_frozen(digest: str, stages: Iterable[Path]) -> Path | None:
+    """A frozen shard with these bytes, by its SHA-256, that this user owns."""
+    for stage in stages:
+        path = stage / FROZEN
+        try:
+            is_ours = system.is_own_file(path) and recorded_sum(path) == digest
+            if is_ours and sha256_of(path) == digest:  # it may have been altered since
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def share_frozen(folder: Path, beside: Iterable[Path]) -> None:
+    """Let a stage that was copied into a folder have its frozen shard from another stage that has the same."""
+    own, kept = folder / FROZEN, folder / f"{FROZEN}.kept"
+    if own.is_file():
+        if _has_linked(find_frozen(sha256_of(own), beside), kept):
+            system.rename(kept, own)
+        else:
+            system.make_read_only(own)
+
+
+def _has_linked(source: Path | None, target: Path) -> bool:
+    """Whether a file got a second name; some disks have no such thing, and two disks never share a file."""
+    try:
+        if source is not None:
+            system.link(source, target)
+    except OSError:
+        return False
+    return source is not None

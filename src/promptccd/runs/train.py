@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import queue
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,10 +22,10 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import Original
+from promptccd.data.hub import published_split
 from promptccd.data.image_cache import ImageCache
 from promptccd.data.loaders import workers_for
 from promptccd.data.loading import open_images
-from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
@@ -49,21 +51,20 @@ from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
+from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.beside import AfterStages, Beside
 from promptccd.runs.card_usage import Example, example_pictures
-from promptccd.runs.model_card import hub_id_of, stage_card
-from promptccd.runs.models import (
-    TrainingSpace,
-    backbone_of,
-    ensure_backbone,
-    evaluation_view,
-    require_whole_patches,
-    stage_zero_model,
+from promptccd.runs.folder import (
+    LICENCE,
+    NORMALISATION,
+    RunDirectory,
+    StreamRecord,
+    record_stream,
+    stream_records,
 )
+from promptccd.runs.model_card import stage_card
 from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
-from promptccd.runs.run_directory import LICENCE, NORMALISATION, RunDirectory
-from promptccd.runs.stage_checkpoint import (
+from promptccd.runs.stage import (
     SettledImages,
     categories_at,
     load_configuration,
@@ -73,24 +74,32 @@ from promptccd.runs.stage_checkpoint import (
     row_of,
     save_stage,
     settled_images,
-    stage_adapter,
 )
-from promptccd.runs.stream_record import StreamRecord, record_stream, stream_records
+from promptccd.runs.start import (
+    TrainingSpace,
+    backbone_of,
+    ensure_backbone,
+    evaluation_view,
+    require_whole_patches,
+    stage_zero_model,
+)
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
-from promptccd.training.adapters import StageAdapter
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import PATIENCE, device_problem, reproducible, same_on_all
-from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
-from promptccd.training.features import extract_features
-from promptccd.training.frozen_prefix import tell_of_emulation
-from promptccd.training.gpus import (
+from promptccd.training.devices import (
+    PATIENCE,
+    device_problem,
     exact_device,
     reported_gpu,
+    reproducible,
     require_alike,
+    same_on_all,
     usual_device,
     usual_precision,
 )
+from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
+from promptccd.training.features import extract_features
+from promptccd.training.frozen_prefix import tell_of_emulation
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -99,13 +108,14 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.launcher import is_first_process
 from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
+
+AfterStages = Callable[[RunDirectory, Sequence[int]], None]
 
 
 def stage_stream(
@@ -499,7 +509,7 @@ class _Run:
         )
         try:
             trainer.train(resumed[0] if resumed else None)
-            self._finish_stage(stage, model, count, started - before, trainer.learnt)
+            self._finish_stage(stage, model, count, started - before)
         except BaseException:  # a signal, no memory: the steps are not lost for it
             if trainer.unsaved is not None:
                 with suppress(DiskError):  # of which the error tells, too
@@ -553,7 +563,6 @@ class _Run:
         model: CategoryDiscoveryModel,
         count: CountEstimate | None,
         started: float,
-        learnt: Mapping[str, Tensor] | None,
     ) -> None:
         """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
@@ -620,18 +629,14 @@ class _Run:
         if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
             self.run.note_source(stage.index, None)
         examples = example_pictures(self.recipe, model, images, features[stage.index])
-        adapter, plain = None, hub_id_of(self.recipe.model.backbone)
-        if learnt is not None:
-            adapter = stage_adapter(self.run, stage.index, learnt, plain)
         instruments = self._instruments(model, images, found)
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(model, found, instruments, registry, examples, adapter),
+            card=self._card(model, found, instruments, registry, examples),
             registry=registry,
-            adapter=adapter,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
             examples=examples,
         )
@@ -680,7 +685,6 @@ class _Run:
         instruments: Instruments,
         registry: CategoryRegistry,
         examples: Sequence[Example],
-        adapter: StageAdapter | None,
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
         fetched, stage = self.run.fetched, model.config.stage or 0
@@ -701,7 +705,6 @@ class _Run:
             examples=examples,
             licence=self._licence(source, stage),
             source=source,
-            adapter=adapter,
             history=[each for each in read_history(self.run.path) if each.stage == stage],
         )
 
@@ -876,3 +879,48 @@ def _record_score(
     )
     run.record(score)
     return score
+
+
+class Beside:
+    """Calls a function in a thread, and again with what was finished meanwhile.
+
+    The end of the context waits for it. An error that ends the training does not: the same command does it again.
+
+    Args:
+        work: called with the run and all its finished stages; it may be called with the same again.
+    """
+
+    def __init__(self, work: AfterStages):
+        self._work, self._asked = work, queue.SimpleQueue[tuple[RunDirectory, list[int]] | None]()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, name="after stages", daemon=True)
+
+    def __call__(self, run: RunDirectory, finished: Sequence[int]) -> None:
+        """Ask for it, and go on."""
+        self._asked.put((run, [*finished]))
+
+    def __enter__(self) -> "Beside":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._asked.put(None)
+        if kind is not None:
+            return
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _serve(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            is_last = False
+            while not is_last and not self._asked.empty():  # the newest has the stages of all
+                newer = self._asked.get()
+                is_last, asked = newer is None, newer or asked
+            try:
+                self._work(*asked)
+            except Exception as error:  # told when the training has ended
+                self._error = error
+                return
+            if is_last:
+                return
