@@ -35,6 +35,7 @@ from transformers import Dinov2Config
 
 from benchmarks.bench_count import count, drawn_setting, simulated
 from benchmarks.bench_mixture_stages import stages
+from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import fit_part_labels
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.stage_images import StageImages
@@ -42,13 +43,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import build_image_processor, normalise
 from promptccd.methods import StageContext, method_named
-from promptccd.models import (
-    CategoryDiscoveryModel,
-    GCDModel,
-    PromptCCDBModel,
-    PromptCCDModel,
-    PromptCCDPlusPlusModel,
-)
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import blocks_of
 from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.start import ensure_backbone

@@ -445,8 +445,8 @@ def test_every_view_of_a_processor_has_the_same_sides_and_holds_a_patch(tmp_path
         ),
         (
             "auto_map",
-            [None],
-            [{}, {"AutoConfig": "gcd.GCDConfig"}, "evil"],
+            [],
+            [None, {}, {"AutoConfig": "gcd.GCDConfig"}, "evil"],
             "auto_map",
         ),
         ("vision_config", [None, {}, {"model_type": "vit"}], [{"model_type": "a"}, {"model_type": 3}], "of type"),
