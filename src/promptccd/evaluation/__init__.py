@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
+    from promptccd.evaluation.protocol_terms import ClusteringAccuracy as ClusteringAccuracy
     from promptccd.evaluation.accuracy import clustering_accuracy as clustering_accuracy
     from promptccd.evaluation.accuracy import separate_clustering_accuracy as separate_clustering_accuracy
     from promptccd.evaluation.audit import AuditedRow as AuditedRow
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.diagnosis import mean_and_error as mean_and_error
     from promptccd.evaluation.diagnosis import with_error as with_error
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
-    from promptccd.evaluation.protocol_terms import ClusteringAccuracy as ClusteringAccuracy
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
     from promptccd.evaluation.protocols import SessionScore as SessionScore
     from promptccd.evaluation.protocols import session_accuracy as session_accuracy

@@ -11,8 +11,9 @@ import numpy as np
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
 from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, published_rows
+from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.audit import audited_by_stage
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import OWN_ANSWER
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.reports.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.reports.measures import (

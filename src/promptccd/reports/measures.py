@@ -12,8 +12,7 @@ from scipy.stats.contingency import crosstab
 
 from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.evaluation.accuracy import matched_categories
-from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.evaluation.accuracy import PARTS, matched_categories
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history

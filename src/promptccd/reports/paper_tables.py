@@ -11,8 +11,9 @@ from typing import Any
 from promptccd.data.loading import open_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
+from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.audit import MARKS, audited_by_stage, mark_of
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import OWN_ANSWER
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.reports.charts import Chart, line_chart
 from promptccd.reports.comparison import BACKBONES, Scores, differences, rounded, stage_charts
