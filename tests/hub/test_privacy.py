@@ -17,7 +17,7 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.published import SPLIT_FILE
+from promptccd.data.hub import SPLIT_FILE
 from promptccd.errors import HubError, RunError
 from promptccd.hub import publish_stages, push_stage
 from promptccd.hub.commits import Repository

@@ -10,7 +10,7 @@ from huggingface_hub import DatasetCard
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.published import pictures_at, published_split
+from promptccd.data.hub import pictures_at, published_split
 from promptccd.data.stages import Origin
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.hub.stage_datasets import _licence, _size_category

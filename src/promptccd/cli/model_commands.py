@@ -16,7 +16,7 @@ from promptccd.cli.parsing import (
     whole_number,
 )
 from promptccd.cli.tables import explanation_table
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.errors import ConfigurationError, MismatchError
 from promptccd.storage import require_writable
 

@@ -12,14 +12,13 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from promptccd.data.clean_images import clean_image, write_shards
+from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.published import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, one_line
 from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
-from promptccd.models.untrusted import one_line
 from promptccd.runs.model_card import BEGIN, END, hub_id_of
 from promptccd.runs.origin import Licence, licence_on
 from promptccd.training.progress import progress_bar

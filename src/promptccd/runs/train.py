@@ -22,10 +22,10 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import Original
+from promptccd.data.hub import published_split
 from promptccd.data.image_cache import ImageCache
 from promptccd.data.loaders import workers_for
 from promptccd.data.loading import open_images
-from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages

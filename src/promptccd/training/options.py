@@ -31,7 +31,7 @@ class DataArguments:
 
     Attributes:
         benchmark: data set of the paper that the other fields default to; none means ``digits``.
-        dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
+        dataset: Hub id, local folder, or the built-in ``digits``.
         image_roots: further folders that links in `dataset`, or the rows of a list, may lead into.
         split: split of the data set that the stages are cut from.
         image_column: name of the image column; found by itself where the benchmark's is not there.

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from promptccd import system
-from promptccd.data.file_names import display_name
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import DiscoveryResult, discover

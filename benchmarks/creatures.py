@@ -4,11 +4,14 @@ A creature has a tail, legs, a body and a head, and a category is one choice of 
 walk: two consecutive ones differ in one part and share the other three. Position, size, rotation, viewing direction,
 colours and background are drawn per image, from the same distributions for all categories, and so say nothing about
 the category.
+
+    python -m benchmarks.creatures runs/creatures
 """
 
+import argparse
 import colorsys
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +34,6 @@ Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _ellipse(x0: float, y0: float, across: float, down: float) -> Outline:
-    # mutant <= to <: a point just on the rim may be either
     return lambda x, y: ((x - x0) / across) ** 2 + ((y - y0) / down) ** 2 <= 1
 
 
@@ -229,3 +231,17 @@ def _per_pixel(points: np.ndarray) -> np.ndarray:
     """``(n * s, n * s, ...)`` as ``(n, n, s, s, ...)``: the points of each pixel together."""
     side = len(points) // _SAMPLES
     return points.reshape(side, _SAMPLES, side, _SAMPLES, *points.shape[2:]).swapaxes(1, 2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the data set into a folder that ``promptccd train --dataset`` reads."""
+    parser = argparse.ArgumentParser(description="Draw creatures and save them as a data set.")
+    parser.add_argument("folder", help="folder of the data set")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    options = parser.parse_args(argv)
+    creatures_dataset(seed=options.seed).save_to_disk(options.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -2,20 +2,22 @@
 
 import hashlib
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from promptccd.data import StageStream
-from promptccd.data.creatures import (
+from benchmarks.creatures import (
     NUM_CATEGORIES,
     NUM_PARTS,
     PARTS,
     creatures_dataset,
     draw_creature,
+    main,
     part_types,
 )
+from promptccd.data import StageStream
 from promptccd.data.loading import load_images
 from promptccd.errors import DataError
 
@@ -45,8 +47,9 @@ def test_categories_are_a_walk_of_one_part_at_a_time() -> None:
 
 
 @pytest.mark.slow
-def test_the_built_in_data_set_has_the_usual_columns(pixels: np.ndarray) -> None:
-    data = load_images("creatures")
+def test_the_saved_data_set_has_the_usual_columns(pixels: np.ndarray, tmp_path: Path) -> None:
+    assert main([str(tmp_path / "creatures")]) == 0
+    data = load_images(str(tmp_path / "creatures"))
     assert data.column_names == ["image", "label"]
     assert len(data) == NUM_CATEGORIES * 60
     assert data.features["label"].names[:2] == ["round oval two stick", "round oval two ball"]
