@@ -25,8 +25,15 @@ from promptccd.evaluation import (
     published,
     published_rows,
 )
-from promptccd.evaluation.audit import DECLARED_SPLITS, AuditedRow, _cut, audited_by_stage, mark_of
-from promptccd.evaluation.published import SHARED_COUNTS, published_results
+from promptccd.evaluation.paper import (
+    DECLARED_SPLITS,
+    SHARED_COUNTS,
+    AuditedRow,
+    _cut,
+    audited_by_stage,
+    mark_of,
+    published_results,
+)
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 EVERYTHING = published_rows(protocol=None, backbone=None, setting=None)

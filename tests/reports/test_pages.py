@@ -10,12 +10,6 @@ import numpy as np
 import pytest
 from jinja2 import UndefinedError
 from PIL import Image
-
-from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
-from promptccd.reports.category_cards import thumbnail
-from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
-from promptccd.reports.comparison import stage_records
 from promptccd.reports.measures import (
     ABSENT,
     Spread,
@@ -27,6 +21,12 @@ from promptccd.reports.measures import (
     known_and_novel,
     signed,
 )
+
+from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
+from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
+from promptccd.reports.cards import thumbnail
+from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
+from promptccd.reports.compare import stage_records
 from tests.browsing import Visit
 
 

@@ -21,11 +21,10 @@ from promptccd.evaluation import (
     StageScore,
     published_rows,
 )
-from promptccd.evaluation.audit import audited_by_stage, mark_of
+from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage, mark_of
 from promptccd.evaluation.protocols import SessionScore
-from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.reports.charts import LEFT, RIGHT, WIDTH, line_chart
-from promptccd.reports.comparison import with_own_answers
+from promptccd.reports.compare import with_own_answers
 from promptccd.reports.paper_tables import (
     Entry,
     TablePart,

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
+from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
+from promptccd.reports.run_records import run_records
 
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, DiskError, MismatchError, PromptCCDError, RunError
+from promptccd.evaluation.paper import published_table
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
-from promptccd.reports.comparison import published_table
-from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
-from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
-from promptccd.reports.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.training.objectives import method_named
 from promptccd.training.options import DataArguments, ModelArguments
@@ -437,9 +437,10 @@ def test_the_paper_prints_nothing_for_other_splits(data: dict, counting: str) ->
 
 def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:
     """Rows of the paper that cannot come from the declared split exist, and are found by their audit."""
-    from promptccd.evaluation import audit_rows, published_rows
-    from promptccd.reports.comparison import PublishedTable
     from promptccd.reports.run_figures import score_rows
+
+    from promptccd.evaluation import audit_rows, published_rows
+    from promptccd.evaluation.paper import PublishedTable
 
     impossible = next(
         audited

@@ -19,7 +19,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.evaluation.published import published_results
+from promptccd.evaluation.paper import published_results
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.model_card import BEGIN, END, merge_card, stage_card

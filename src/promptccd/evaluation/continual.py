@@ -111,7 +111,7 @@ class StageScore:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StageScore":
         """What `to_dict` wrote."""
-        given = {name: math.nan if value is None else value for name, value in values.items()}
+        given: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
         limits, native = values.get("count_range"), values.get("native")
         given["count_range"] = None if limits is None else tuple(limits)
         given["native"] = None if native is None else tuple(not_null(native))
@@ -181,7 +181,7 @@ class ContinualScore:
             values = {name: getattr(row, name) for name in (*PARTS, "num_categories", "num_images")}
             if row.count_range is not None:
                 values |= dict(zip(("count_low", "count_high"), row.count_range, strict=True))
-            values |= {name: column[place] for name, column in self.columns.items()} | row.figures
+            values |= {name: column[place] for name, column in self.columns.items()} | dict(row.figures)
             found |= {f"stage{row.stage}/{name}": value for name, value in values.items()}
         return {f"{self.protocol}/{name}": value for name, value in found.items() if not math.isnan(value)}
 

@@ -25,8 +25,9 @@ from promptccd.data.splits import split_by_category
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
-from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
+from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
+from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDModel
 from promptccd.models.backbones import blocks_of, entering, patch_count
 from promptccd.models.gaussian_mixture import GaussianMixture

@@ -1,7 +1,7 @@
 """The table of scores, a row per stage and their average: terminal, card, page, CSV and JSON are formats of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -55,12 +55,16 @@ def over_runs(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     found = groups[numbers].agg(["mean", "std"])
     found.columns = pd.Index([name if what == "mean" else f"{name}_{what}" for name, what in found.columns])
     if "count_low" in numbers:
-        low = table["count_low"].clip(upper=table["num_categories"])
-        found["count_low"] = low.groupby([table[name] for name in by], sort=False).min()
+        found["count_low"] = _lowest(table).groupby([table[name] for name in by], sort=False).min()
         found["count_high"] = groups["count_high"].max()
         found = found.drop(columns=["count_low_std", "count_high_std"])
     found.insert(0, "runs", groups.size())
     return found.reset_index()
+
+
+def _lowest(table: pd.DataFrame) -> pd.Series:
+    """The lower ends of the ranges of numbers of categories; empty clusters may put the number below its range."""
+    return table[["count_low", "num_categories"]].min(axis=1).where(table["count_low"].notna())
 
 
 def text_of(mean: float, std: float | None = None) -> str:
@@ -68,6 +72,12 @@ def text_of(mean: float, std: float | None = None) -> str:
     if pd.isna(mean):
         return ABSENT
     return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}"
+
+
+def spread_text(values: Iterable[float]) -> str:
+    """The mean of the numbers of several runs and their standard deviation (n - 1), without missing numbers."""
+    given = pd.Series(list(values), dtype=float)
+    return text_of(given.mean(), given.std())
 
 
 def texts(table: pd.DataFrame, name: str) -> list[str]:
@@ -83,10 +93,11 @@ def whole(number: float) -> str:
 
 def count_texts(table: pd.DataFrame) -> list[str]:
     """Number of categories of every row, with the range in brackets where it was estimated."""
-    low = table["count_low"].clip(upper=table["num_categories"])
     return [
         whole(count) + ("" if pd.isna(least) else f" ({least:.0f} to {most:.0f})")
-        for count, least, most in zip(table["num_categories"], low, table["count_high"], strict=True)
+        for count, least, most in zip(
+            table["num_categories"], _lowest(table), table["count_high"], strict=True
+        )
     ]
 
 
@@ -145,6 +156,19 @@ def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFram
 
 
 def variant_averages(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFrame:
-    """Averages over stages, mean and standard deviation over the runs of every variant of `variant_table`."""
+    """Averages over stages: mean, standard deviation over runs and difference to the first variant, by variant."""
     table = variant_table(groups)
-    return over_runs(table.loc[table["stage"] == AVERAGE, ["variant", *PARTS]], ["variant"])
+    means = over_runs(table.loc[table["stage"] == AVERAGE, ["variant", *PARTS]], ["variant"])
+    for part in PARTS:
+        difference = means[part] - means[part].iloc[0]
+        means.insert(means.columns.get_loc(f"{part}_std") + 1, f"{part}_difference", difference)
+    return means
+
+
+def average_grid(groups: Mapping[str, Iterable[ContinualScore]]) -> Grid:
+    """The averages over stages as text, with the number of runs in the heading."""
+    means = variant_averages(groups)
+    runs, upto = means["runs"].max(), "up to " if means["runs"].nunique() > 1 else ""
+    heading = "average over stages" + (f", mean ± std of {upto}{runs} runs" if runs > 1 else "")
+    columns = {heading: means["variant"], **{title_of(part): texts(means, part) for part in PARTS}}
+    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]

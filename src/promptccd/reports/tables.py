@@ -11,15 +11,15 @@ import pandas as pd
 from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import matched_categories
+from promptccd.evaluation.paper import PublishedTable
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.tables import over_runs, score_table
-from promptccd.methods import method_named
 from promptccd.reports.cards import CategoryCard
-from promptccd.reports.compare import PublishedTable
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
+from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 Tables = dict[str, pd.DataFrame]
@@ -48,6 +48,7 @@ class ReportedRun:
         categories: names of the true categories; position is category id.
         score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
         num_true: true categories up to each of these stages.
+        names: of all groups by id, after the last stage.
         images: a row per image of these stages: ``stage``, ``true`` and ``found`` ids, the name of its ``category``
             and ``group``, and ``matched``, the category that its group is matched to (-1 for none).
         costs: of the stages, see `stage_costs`.
@@ -64,6 +65,7 @@ class ReportedRun:
     categories: Sequence[str]
     score: ContinualScore
     num_true: Sequence[int]
+    names: Mapping[int, str]
     images: pd.DataFrame
     costs: pd.DataFrame
     history: Sequence[EpochRecord]
@@ -97,6 +99,7 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
         categories=stages.categories,
         score=ContinualScore("cacc", [row for row, _ in found]),
         num_true=[evaluation.images[index].stage.num_categories for index in scored],
+        names=_names(evaluation, scored[-1])[1] if scored else {},
         images=pd.concat([images for _, images in found], ignore_index=True) if found else pd.DataFrame(),
         costs=stage_costs(run.manifest),
         history=read_history(run.path),
@@ -111,17 +114,20 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
 
 def _read_stage(evaluation: RunEvaluation, index: int) -> tuple[StageScore, pd.DataFrame]:
     """Score an unlabelled stage as it was grouped; names are those that people gave its categories since."""
-    images, path, given = evaluation.images[index], evaluation.run.stage(index), evaluation.run.assignments(index)
+    images, path, given = (
+        evaluation.images[index],
+        evaluation.run.stage(index),
+        evaluation.run.assignments(index),
+    )
     if list(given["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
             f"{path} assigned {len(given['sample_ids'])} images, of which {len(images)} can be read now or are "
             "others: put the images back, or give --dataset."
         )
     found_ids, true_ids = np.asarray(given["category_ids"], dtype=np.int64), evaluation.true_ids(images)
-    config = load_configuration(path)
-    num_categories, names = categories_at(path, config)
+    num_categories, names = _names(evaluation, index)
     score = row_of(
-        index, config, true_ids, found_ids, evaluation.stages.num_known,
+        index, load_configuration(path), true_ids, found_ids, evaluation.stages.num_known,
         num_categories=num_categories, class_ids=given.get("class_ids"),
     )  # fmt: skip
     table = pd.DataFrame({"stage": index, "true": true_ids, "found": found_ids})
@@ -130,6 +136,12 @@ def _read_stage(evaluation: RunEvaluation, index: int) -> tuple[StageScore, pd.D
     matched = matched_categories(true_ids, found_ids)
     table["matched"] = [matched.get(each, -1) for each in found_ids.tolist()]
     return score, table
+
+
+def _names(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, str]]:
+    """Number of categories of a stage, and names of all its groups."""
+    path = evaluation.run.stage(index)
+    return categories_at(path, load_configuration(path))
 
 
 def _require_agreement(own: StageScore, recorded: StageScore | None, run: str) -> None:
@@ -169,7 +181,11 @@ def report_tables(
 
 def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> Tables:
     """The tables that need no label of an image."""
-    near = [{"category": card.name, **known.record} for card in cards for known in card.near]
+    near = [
+        {"category": card.name, "known": known.name, "similarity": round(known.similarity, 4)}
+        for card in cards
+        for known in card.near
+    ]
     return {
         "history": _of(runs, history),
         "costs": _of(runs, lambda run: run.costs),
@@ -209,7 +225,9 @@ def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd
     return table.join(
         pd.DataFrame(
             [
-                published.record(row["stage"], {part: row[f"native_{part}" if natively else part] for part in PARTS})
+                published.record(
+                    row["stage"], {part: row[f"native_{part}" if natively else part] for part in PARTS}
+                )
                 | {"published_of": OWN_ANSWER if natively else "k-means"}
                 for row in table.to_dict("records")
             ]
@@ -240,7 +258,9 @@ def category_sizes(run: ReportedRun) -> pd.DataFrame:
     Each image counts once as ``true_images`` and once as ``found_images``. Names are missing where there is no match.
     """
     true = run.images.groupby(["stage", "true", "category"]).size().rename("true_images").reset_index()
-    found = run.images.groupby(["stage", "found", "group", "matched"]).size().rename("found_images").reset_index()
+    found = (
+        run.images.groupby(["stage", "found", "group", "matched"]).size().rename("found_images").reset_index()
+    )
     table = true.merge(found, "outer", left_on=["stage", "true"], right_on=["stage", "matched"])
     table = table.sort_values(["stage", "true", "found"], ignore_index=True)  # missing ids come last
     counts = table[["true_images", "found_images"]].fillna(0).astype(int)
@@ -249,13 +269,15 @@ def category_sizes(run: ReportedRun) -> pd.DataFrame:
 
 def confusion(run: ReportedRun) -> pd.DataFrame:
     """Numbers of images by category and group, in the order of `matched_order`."""
-    counts = run.images.groupby(["stage", "true", "found", "category", "group"]).size().rename("images").reset_index()
-    places = []
-    for stage, part in counts.groupby("stage"):
+    parts = []
+    for stage, images in run.images.groupby("stage"):
         rows, columns = matched_order(run, stage)
-        places += [(stage, rows.index(true), columns.index(found)) for true, found in zip(part["true"], part["found"], strict=True)]
-    order = sorted(range(len(places)), key=places.__getitem__)
-    return counts.iloc[order][["stage", "category", "group", "images"]]
+        pairs = images.groupby(["true", "found", "category", "group"]).size().rename("images").reset_index()
+        order = [
+            (rows.index(true), columns.index(found)) for true, found in pairs[["true", "found"]].to_numpy()
+        ]
+        parts.append(pairs.iloc[sorted(range(len(order)), key=order.__getitem__)].assign(stage=stage))
+    return pd.concat(parts)[["stage", "category", "group", "images"]]
 
 
 def matched_order(run: ReportedRun, stage: int) -> tuple[list[int], list[int]]:
@@ -308,8 +330,8 @@ def history(run: ReportedRun) -> pd.DataFrame:
     rows = []
     for record in run.history:
         values = asdict(record)
-        losses = {f"loss_{name}".removesuffix("_loss"): value for name, value in values.pop("losses").items()}
-        rows.append(values | losses)
+        losses = values.pop("losses")
+        rows.append(values | {name if name == "loss" else f"loss_{name}": losses[name] for name in losses})
     return pd.DataFrame(rows)
 
 
@@ -320,13 +342,13 @@ def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
     the process until the end of the stage, ``accelerator_bytes`` that of the GPU during the stage; missing without a
     GPU, or where not recorded.
     """
-    memory = manifest.get("peak_memory", {})
-    rows = [
-        (int(name.removeprefix("stage")), seconds, memory.get(name, {}).get("process"), memory.get(name, {}).get("accelerator"))
-        for name, seconds in manifest.get("seconds", {}).items()
-    ]
-    table = pd.DataFrame(sorted(rows), columns=["stage", "seconds", "process_bytes", "accelerator_bytes"])
-    return table.astype({"stage": int, "seconds": float, "process_bytes": "Int64", "accelerator_bytes": "Int64"})
+    table = pd.DataFrame({"seconds": manifest.get("seconds", {})}, dtype=float)
+    memory = pd.DataFrame.from_dict(
+        manifest.get("peak_memory", {}), "index", columns=["process", "accelerator"]
+    )
+    table = table.join(memory.astype("Int64").add_suffix("_bytes"))
+    table.insert(0, "stage", table.index.str.removeprefix("stage").astype(int))
+    return table.sort_values("stage", ignore_index=True)
 
 
 def prompts(run: ReportedRun) -> pd.DataFrame:

@@ -18,8 +18,8 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
+from promptccd.evaluation.paper import published_results
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
-from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
 from promptccd.runs.card_usage import Example, citation, gallery, links, usage

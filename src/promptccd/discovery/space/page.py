@@ -25,7 +25,7 @@ from promptccd.discovery.space.serving import SCREENS, RequestGuard, owner_of, s
 from promptccd.discovery.space.visits import Together, Visit, Visits
 from promptccd.errors import InterruptedRunError, PromptCCDError
 from promptccd.models.hub_names import parted
-from promptccd.reports.pages import templates_of
+from promptccd.reports.page import templates_of
 
 logger = logging.getLogger(__name__)
 
