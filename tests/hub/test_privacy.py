@@ -186,9 +186,9 @@ def test_what_everybody_sees_is_no_place_for_private_things(
     hub.log.clear()
     if kind == "dataset":
         assert main(["split", str(recipe), "--push", "user/known"]) == 5
-        assert "can be seen by everybody" in capsys.readouterr().err
+        assert "is public" in capsys.readouterr().err
     else:
-        with pytest.raises(HubError, match="can be seen by everybody"):
+        with pytest.raises(HubError, match="is public"):
             push_stage(
                 RunDirectory(trained_run).stage(0), Repository("user/known", "model", True), api=HfApi()
             )

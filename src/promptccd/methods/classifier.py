@@ -13,9 +13,9 @@ from transformers import initialization as init
 from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.models.backbones import blocks_of, class_row, run_prefix
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.projection_head import BottleneckHead, UnitHead
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.head import BottleneckHead, UnitHead
 from promptccd.models.untrusted import bounded
 
 

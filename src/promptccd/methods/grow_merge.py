@@ -18,8 +18,8 @@ from promptccd.methods.classifier import ComparingObjective, LinearClassifier, R
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
 from promptccd.models.backbones import blocks_of, class_row, run_prefix
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryOutput
+from promptccd.models.base import CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.untrusted import bounded
 from promptccd.training.devices import same_on_all
 

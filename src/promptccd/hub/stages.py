@@ -1,4 +1,4 @@
-"""Publish the stages of a data set, so that others train on the very same images."""
+"""Publish the stages of a data set, so that others train on the same images."""
 
 import json
 import logging
@@ -6,10 +6,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from datasets import ClassLabel, DatasetInfo, Features, Image, SplitDict, SplitInfo, Value
-from datasets.info import DatasetInfosDict
+from datasets import ClassLabel, Features, Image, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
-from pyarrow import parquet  # type: ignore[import-untyped]
 
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
@@ -17,10 +15,18 @@ from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.errors import ConfigurationError, one_line
-from promptccd.hub.client import client
-from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
-from promptccd.runs.model_card import BEGIN, END, hub_id_of
-from promptccd.runs.origin import Licence, licence_on
+from promptccd.hub.commits import (
+    CARD,
+    Contents,
+    PushedRepository,
+    Repository,
+    bring,
+    client,
+    require_name,
+    retried,
+)
+from promptccd.runs.card import BEGIN, END, hub_id_of
+from promptccd.runs.provenance import Licence, licence_on
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -38,13 +44,13 @@ stages = StageStream.from_hub("{name}"{source})
 labelled = load_dataset("{name}")  # stage 0; "stage_1" and so on are configs
 ```
 
-`promptccd train {name}` trains on the very same stages; so does any recipe with `--dataset {name}`.
+`promptccd train {name}` trains on the same stages; so does any recipe with `--dataset {name}`.
 
 | config | images | categories | share of initially labelled categories |
 |---|---|---|---|
 {rows}
 
-`{labels}` holds the category of every image, by `sample_id` (row number in the source data set): for scoring alone.
+`{labels}` holds the category of every image, by `sample_id` (row number in the source data set): for scoring only.
 {pictures} and stay under {licence}."""
 
 
@@ -61,36 +67,36 @@ def publish_stages(
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
 
-    Images leave as pixels alone: no place, time, camera or file name, see `promptccd.data.clean_images`. The data set
-    is written to a temporary folder first (``TMPDIR`` says where), and only what differs from the repository is sent.
+    Images are sent as pixels without place, time, camera or file name, see `promptccd.data.clean_images`. The data set
+    is first written to a temporary folder (``TMPDIR``); only files that differ from the repository are sent.
 
     Args:
         stages: all stages of a data set.
-        name: ``namespace/name`` of the repository; made if it is not there.
-        ids_only: publish which image belongs where without the images, for data that may not be passed on.
-        public: let everybody see a repository that is made here; otherwise it has to be private.
-        dry_run: only say what would be sent.
-        revision: branch to push to, made if it is not there.
-        pull_request: open one instead of a commit.
+        name: ``namespace/name`` of the repository; created if missing.
+        ids_only: publish ids without images, for data that may not be distributed.
+        public: create a public repository; otherwise the repository must be private.
+        dry_run: compare only.
+        revision: branch to push to, created if missing.
+        pull_request: open a pull request instead of a commit.
         api: the client; its token must be allowed to write.
 
     Raises:
-        ConfigurationError: the Hub takes no such name, or the stages have no labels that others could score by.
-        HubError: the Hub cannot be reached or refuses, or the repository is public and `public` was not given.
-        DiskError: there is no room for the data set in the temporary folder.
+        ConfigurationError: the Hub does not accept the name, or the stages have no labels to score by.
+        HubError: the Hub could not be reached or refused, or the repository is public and `public` was not given.
+        DiskError: the temporary folder has too little space.
     """
-    require_name(name, "dataset", "Give NAMESPACE/NAME.")
+    require_name(name, "data set", "Give NAMESPACE/NAME.")
     if not stages.is_scored:
         raise ConfigurationError(
-            f"Stages are published to be scored by, and nobody has labels of {stages[1].place}: push the images "
-            f"themselves as a data set, Dataset.push_to_hub({name!r})."
+            f"{stages[1].place} has no labels, so stages of it cannot be scored. Push the images as a data set: "
+            f"Dataset.push_to_hub({name!r})."
         )
     api = api or client()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         contents: Contents = {
             **_written(stages, Path(folder), ids_only),
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
-            CARD: _card(stages, name, ids_only, Path(folder)),
+            CARD: _card(stages, name, ids_only),
         }
         return retried(
             lambda: bring(
@@ -106,47 +112,27 @@ def publish_stages(
 
 
 def _licence(stages: StageStream) -> Licence:
-    """Under which the source data set is, as far as it is known."""
+    """The licence of the source data set, as far as it is known."""
     place = stages.origin.dataset if stages.origin else None
     if not isinstance(place, str):
-        return Licence(None, reason="nobody has said which")
+        return Licence(None, reason="no source is recorded")
     if (record := BUILT_IN.get(place)) is not None:
-        return Licence(record.licence, reason=f"nobody has said which for {record.words}")
+        return Licence(record.licence, reason=f"{record.words} states none")
     if (name := hub_id_of(place)) is None:
-        return Licence(None, reason="a local folder says nothing of one")
+        return Licence(None, reason="a local folder states none")
     try:
         path = hf_hub_download(name, CARD, repo_type="dataset")
         return licence_on(
             Path(path).read_text(encoding="utf-8", errors="replace"), f"`{name}`", f"datasets/{name}"
         )
-    except Exception as error:  # a dozen kinds, from a missing card to a dead connection
+    except Exception as error:  # a missing card, a dead connection: a dozen types
         return Licence(None, reason=f"the card of `{name}` could not be read: {one_line(error)[:120]}")
-
-
-def _size_category(count: int) -> str:
-    """The Hub's word for how many rows there are."""
-    words = [(1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M"), (1e7, "1M<n<10M")]
-    return next((word for most, word in words if count < most), "n>10M")
-
-
-def _info(config: str, written: Path) -> DatasetInfo:
-    """What the viewer shows of a config before anything is downloaded."""
-    files = sorted((written / config).glob("*.parquet"))
-    size, rows = (
-        sum(file.stat().st_size for file in files),
-        sum(parquet.read_metadata(file).num_rows for file in files),
-    )
-    splits = SplitDict({"train": SplitInfo(name="train", num_bytes=size, num_examples=rows)})
-    features = Features.from_arrow_schema(parquet.read_schema(files[0]))
-    return DatasetInfo(
-        features=features, splits=splits, download_size=size, dataset_size=size, config_name=config
-    )
 
 
 def _holdings(stages: StageStream, ids_only: bool) -> str:
     what = "image ids" if ids_only else "images"
     of_stages = [f"stage {count.stage} with {count.images} {what}" for count in stages.counts]
-    return f"{', '.join(of_stages)}; the labels of all and the names of {len(stages.categories)} categories"
+    return f"{', '.join(of_stages)}; all labels and the names of {len(stages.categories)} categories"
 
 
 def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Path]:
@@ -169,7 +155,7 @@ def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Pat
 
 
 def _record(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
-    """A row: an image that cannot be read stays one that cannot be, and nothing of its bytes leaves."""
+    """A row; an unreadable image becomes null, and none of its bytes are sent."""
     record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
     if isinstance(stage, LabelledStage):
         record["label"] = int(stage.labels[position])
@@ -186,8 +172,8 @@ def _clean(stage: Stage, position: int) -> dict[str, object] | None:
     return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
 
 
-def _card(stages: StageStream, name: str, ids_only: bool, written: Path) -> bytes:
-    """The card: where `datasets` finds the configs, and what they are."""
+def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
+    """The card: the configs for `datasets`, and their sizes."""
     rows = "\n".join(
         f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
         for count in stages.counts
@@ -206,15 +192,11 @@ def _card(stages: StageStream, name: str, ids_only: bool, written: Path) -> byte
             }
             for config in configs
         ],
-        size_categories=_size_category(sum(count.images for count in stages.counts)),
         **licence.metadata,
     )
-    DatasetInfosDict({config: _info(config, written) for config in configs}).to_dataset_card_data(data)
-    pictures = (
-        "The images are the pixels of those in the source data set, without what cameras wrote beside them,"
-    )
+    pictures = "The images are the pixels of the source data set, without metadata of cameras,"
     if ids_only:
-        pictures = "Only ids are published here: the images are needed from the source data set,"
+        pictures = "Only ids are published: the images come from the source data set,"
     text = _TEXT.format(
         images=sum(count.images for count in stages.counts),
         categories=len(stages.categories),

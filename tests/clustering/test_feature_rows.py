@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from promptccd.models.feature_rows import FeatureRows
+from promptccd.clustering.feature_rows import FeatureRows
 
 
 @pytest.fixture

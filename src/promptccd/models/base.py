@@ -29,8 +29,8 @@ from .backbones import (
     rotation_of,
     run_prefix,
 )
-from .configuration_promptccd import CategoryDiscoveryConfig
-from .gaussian_mixture import GaussianMixture
+from .configuration import CategoryDiscoveryConfig
+from .head import ProjectionHead, UnitHead
 from .loading import (
     HUB_OPTIONS,
     find_model,
@@ -39,7 +39,7 @@ from .loading import (
     without_key_report,
     without_progress,
 )
-from .projection_head import ProjectionHead, UnitHead
+from .mixture import GaussianMixture
 from .stored_files import BACKBONE_TYPES
 from .weights import (
     MAX_MODEL_BYTES,

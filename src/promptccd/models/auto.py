@@ -8,9 +8,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
 from promptccd.errors import CheckpointError, shown
 
-from .configuration_promptccd import CategoryDiscoveryConfig
+from .base import CategoryDiscoveryModel
+from .configuration import CategoryDiscoveryConfig
 from .loading import HUB_OPTIONS, find_model
-from .modeling_base import CategoryDiscoveryModel
 from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, backbone_values
 
 # Every variant by its name in configurations, recipes and checkpoints.
