@@ -17,6 +17,7 @@ from promptccd.evaluation.tables import (
     spread_text,
     texts,
 )
+from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
 from promptccd.reports.compare import signed
 from promptccd.reports.tables import (
@@ -28,7 +29,6 @@ from promptccd.reports.tables import (
     matched_order,
 )
 from promptccd.training.instruments import TITLES
-from promptccd.training.objectives import LOSSES, method_named
 
 MOST_CATEGORIES = 60  # of a figure that can still be read
 VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}

@@ -19,7 +19,7 @@ from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_ma
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.tables import ReportedRun, read_run, report_tables, unscored_tables
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
-from promptccd.runs.model_card import data_in_words, hub_id_of
+from promptccd.runs.card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.runs.stage import categories_at, load_configuration
 from promptccd.storage import require_writable

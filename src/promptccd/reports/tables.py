@@ -14,12 +14,12 @@ from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.paper import PublishedTable
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.tables import over_runs, score_table
+from promptccd.methods import method_named
 from promptccd.reports.cards import CategoryCard
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 Tables = dict[str, pd.DataFrame]

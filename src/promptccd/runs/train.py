@@ -49,10 +49,11 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.card_usage import Example, example_pictures
+from promptccd.runs.card import Example, example_pictures, stage_card
 from promptccd.runs.folder import (
     LICENCE,
     NORMALISATION,
@@ -61,8 +62,7 @@ from promptccd.runs.folder import (
     record_stream,
     stream_records,
 )
-from promptccd.runs.model_card import stage_card
-from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.provenance import CARD, Licence, Source, licence_of, licence_on
 from promptccd.runs.stage import (
     SettledImages,
     categories_at,
@@ -107,7 +107,6 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe

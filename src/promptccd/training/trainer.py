@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
+from promptccd.methods import Objective, Rows, StageContext
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.features import extract_features
 from promptccd.training.frozen_prefix import frozen_prefix
 from promptccd.training.history import EpochRecord
-from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import EpochProgress, StopRequest
 from promptccd.training.step import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
