@@ -22,7 +22,7 @@ from promptccd.evaluation import (
     clustering_accuracy,
     declared_split,
     implied_old_share,
-    published,
+    paper,
     published_rows,
 )
 from promptccd.evaluation.paper import (
@@ -371,7 +371,7 @@ def test_an_inductive_row_that_is_none() -> None:
 
 
 def test_rows_are_read_as_they_are_printed() -> None:
-    published._all_rows.cache_clear()
+    paper._all_rows.cache_clear()
     (over_seeds,) = published_rows("cifar100", "promptccd", setting="seeds=5")
     assert over_seeds == PublishedRow(
         benchmark="cifar100", method="promptccd", protocol="transductive_cacc", backbone="dinov2", setting="seeds=5",

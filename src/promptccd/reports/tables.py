@@ -130,12 +130,23 @@ def _read_stage(evaluation: RunEvaluation, index: int) -> tuple[StageScore, pd.D
         index, load_configuration(path), true_ids, found_ids, evaluation.stages.num_known,
         num_categories=num_categories, class_ids=given.get("class_ids"),
     )  # fmt: skip
-    table = pd.DataFrame({"stage": index, "true": true_ids, "found": found_ids})
-    table["category"] = table["true"].map(dict(enumerate(evaluation.stages.categories)))
-    table["group"] = table["found"].map(names)
+    return score, image_table(index, true_ids, found_ids, evaluation.stages.categories, names)
+
+
+def image_table(
+    stage: int,
+    true_ids: np.ndarray,
+    found_ids: np.ndarray,
+    categories: Sequence[str],
+    names: Mapping[int, str],
+) -> pd.DataFrame:
+    """The images of a stage, see `ReportedRun`; ids are ``(N,)``."""
     matched = matched_categories(true_ids, found_ids)
-    table["matched"] = [matched.get(each, -1) for each in found_ids.tolist()]
-    return score, table
+    table = pd.DataFrame({"stage": stage, "true": true_ids, "found": found_ids})
+    table["category"] = [categories[each] for each in true_ids]
+    table["group"] = table["found"].map(names)
+    table["matched"] = table["found"].map(lambda each: matched.get(each, -1))
+    return table
 
 
 def _names(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, str]]:

@@ -390,7 +390,7 @@ def _results(scored: ContinualScore, published: Mapping[str, float] | None, sour
         row[0] += ", trained elsewhere" if source and stage.stage <= source.stage else ""
     rows[-1][0] = "**average**"
     if published:
-        cells = {title_of(part): f"{value:.1f}" for part, value in published.items()}
+        cells = {title_of(part): f"{value:.2f}" for part, value in published.items()}
         rows.append(["average in the paper", *(cells.get(title, "") for title in header[1:])])
     return markdown((header, rows))
 
