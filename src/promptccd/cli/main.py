@@ -23,6 +23,7 @@ from promptccd.cli.ends import (
 )
 from promptccd.errors import DiskError
 from promptccd.on_demand import after_import
+from promptccd.training.methods import load_plugin
 
 if TYPE_CHECKING:
     from promptccd.cli.parsing import Parser
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The imports take seconds, in which a signal ends the process at once.
         for module in getattr(options, "needs", ()):
             import_module(module)
+        for place in getattr(options, "plugin", ()):
+            load_plugin(place)
         with ended_by_signals():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:
