@@ -21,7 +21,7 @@ def fields_page() -> str:
     train = commands()["train"]
     defaults = Recipe()
     parts = []
-    for section, kind in section_types().items():
+    for section in section_types():
         (group,) = (each for each in train._action_groups if each.title == section)
         parts.append(f"## {section}\n\n{group.description}")
         for action in group._group_actions:

@@ -91,14 +91,20 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """The help, without advanced options."""
         kept = {each: each.help for each in self.advanced}
-        for each in kept:
-            each.help = argparse.SUPPRESS
+        groups = [each for each in self._action_groups if self.advanced.issuperset(each._group_actions)]
+        titles = [each.description for each in groups]
+        for action in kept:
+            action.help = argparse.SUPPRESS
+        for group in groups:
+            group.description = None  # argparse leaves a group without text out
         self.usage = self.form
         try:
             return super().format_help()
         finally:
-            for each, text in kept.items():
-                each.help = text
+            for action, text in kept.items():
+                action.help = text
+            for group, title in zip(groups, titles, strict=True):
+                group.description = title
 
     def error(self, message: str) -> NoReturn:
         """Raise the fault of the typed words as a `ConfigurationError`."""

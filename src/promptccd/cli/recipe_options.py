@@ -64,7 +64,7 @@ def _add_method_options(parser: Parser, words: Iterable[str]) -> None:
     """Add the options of all methods, the plugins' too; this imports torch."""
     for place in plugins_in(words):
         load_plugin(place)
-    from promptccd.training.objectives import METHODS
+    from promptccd.methods import METHODS
 
     found: dict[str, list[tuple[str, dataclasses.Field[Any]]]] = {}
     meanings: dict[str, str] = {}

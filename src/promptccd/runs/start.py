@@ -17,18 +17,15 @@ from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.errors import ConfigurationError, DataError, PromptCCDError
+from promptccd.errors import ConfigurationError, DataError, PromptCCDError, one_line
+from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
-from promptccd.models.untrusted import one_line
 from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.runs.stage import frozen_names
 from promptccd.storage import has_links, trusted, write_directory
-from promptccd.training.adapters import Adapters
-from promptccd.training.devices import same_on_all
-from promptccd.training.gpus import exact_device
-from promptccd.training.objectives import PARTS, method_named
+from promptccd.training.devices import exact_device, same_on_all
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe
 
@@ -281,8 +278,6 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
-    if (rank := recipe.training.lora_rank) is not None:
-        Adapters(model, rank)
     return model
 
 
@@ -291,7 +286,7 @@ def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     counts = Counter[str]()
     for name, value in model.named_parameters():
         if value.requires_grad:
-            counts["adapters" if ".lora_" in name else name.partition(".")[0]] += value.numel()
+            counts[name.partition(".")[0]] += value.numel()
     if model.mixture is not None:
         counts["mixture"] = model.mixture.num_parameters
     return counts
@@ -336,11 +331,8 @@ class TrainingSpace:
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
         weights = dict(models[0].named_parameters())
-        # With adapters, every stage changes the weights that it began with, and keeps those of all before it.
-        names = frozen_names(models[0]) if recipe.training.lora_rank is None else ()
-        frozen = _bytes_of(weights[name] for name in names)
-        before = _bytes_of(value for name, value in weights.items() if ".lora_" in name) * (len(blocks) - 1)
-        return cls(made_here, frozen, max(map(checkpoint_bytes, models)) + before - frozen, max(states))
+        frozen = _bytes_of(weights[name] for name in frozen_names(models[0]))
+        return cls(made_here, frozen, max(map(checkpoint_bytes, models)) - frozen, max(states))
 
     def left(self, run: RunDirectory, num_stages: int) -> int:
         """What is still to be written of a run.

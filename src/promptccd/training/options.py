@@ -54,7 +54,7 @@ class DataArguments:
     """Images, and how they are split into stages.
 
     `None` means the benchmark's value. Class blocks with another sum than the benchmark's categories mean other data.
-    The benchmark's columns are then used where the data has them; its order of categories and what it leaves out are not.
+    The benchmark's columns are then used where the data has them, but not its order of categories.
     """
 
     benchmark: BenchmarkName | None = option(
@@ -296,7 +296,6 @@ class TrainingArguments:
     frozen_precision: Literal["same", "bf16"] = option(
         "same", "precision of the frozen blocks while a stage trains: same (float32), or bf16"
     )
-    lora_rank: int | None = option(None, "rank of adapters that learn instead of the last block", 1, 1_024)
     compile: bool = option(False, "torch.compile of a step's forward, again in each stage")
     deterministic: bool = option(False, "slower deterministic algorithms on a GPU; a CPU is deterministic")
     num_workers: int | None = option(

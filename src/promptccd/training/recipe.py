@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from huggingface_hub.dataclasses import type_validator
@@ -18,8 +18,11 @@ from huggingface_hub.errors import StrictDataclassError
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.methods import METHODS, Method, method_options, words_of_methods
+from promptccd.training.methods import method_options, words_of_methods
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
+
+if TYPE_CHECKING:
+    from promptccd.methods import Method
 
 MOST_BYTES = 2**20  # a recipe of ours has about a kilobyte
 LISTED = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
@@ -190,16 +193,12 @@ class Recipe:
         method = self._method
         self.model = dataclasses.replace(self.model, options=_checked_options(method, self.model.options))
         if self.training.exemplars_per_class and not method.takes_exemplars:
+            from promptccd.methods import METHODS
+
             able = ", ".join(each.name for each in METHODS.values() if each.takes_exemplars)
             raise ConfigurationError(
                 f"{method.name} uses no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
-            )
-        rank, kept = self.training.lora_rank, self.training.frozen_precision
-        if rank is not None and kept != "same" and not method.model.shares_prefix:
-            raise ConfigurationError(
-                f"frozen_precision {kept} is for blocks that do not learn, and with lora_rank {rank} every block of "
-                f"{method.name} does: leave one of them out."
             )
         if self.data.unlabelled is not None and self.training.counting == "known":
             prior = self.training.count_prior
@@ -218,10 +217,10 @@ class Recipe:
                 )
 
     @property
-    def _method(self) -> Method:
+    def _method(self) -> "Method":
         """The method it trains."""
         # Not at the top: reading options does not wait for torch.
-        from promptccd.training.objectives import method_named
+        from promptccd.methods import method_named
 
         return method_named(self.model.variant)
 
@@ -273,7 +272,7 @@ class Recipe:
         return values
 
 
-def _checked_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a method as its configuration stores them; `None` means the default.
 
     Raises:
@@ -282,7 +281,9 @@ def _checked_options(method: Method, options: Mapping[str, Any]) -> dict[str, An
     kind = method.model.config_class
     hints = {name: item.type for name, item in method_options(kind).items()}
     require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
-    given = {name: value for name, value in options.items() if not (value is None or says_none(value, type(None)))}
+    given = {
+        name: value for name, value in options.items() if not (value is None or says_none(value, type(None)))
+    }
     auto = {name: value for name, value in given.items() if (name, value) == ("num_parts", "auto")}
     checked = typed("model", {name: value for name, value in given.items() if name not in auto}, hints)
     try:
@@ -295,6 +296,22 @@ def _checked_options(method: Method, options: Mapping[str, Any]) -> dict[str, An
 def section_types() -> dict[str, Any]:
     """The dataclass of every section, in the order a bare ``--field`` is looked up."""
     return field_types(Recipe)
+
+
+def known_fields() -> dict[str, Any]:
+    """The type of every field, by ``section.field``, and of every option of a method, which is of the section model."""
+    from promptccd.methods import METHODS
+
+    sections = section_types().items()
+    found = {
+        f"{section}.{name}": hint for section, kind in sections for name, hint in field_types(kind).items()
+    }
+    for method in METHODS.values():
+        for name, item in method_options(method.model.config_class).items():
+            found.setdefault(
+                f"model.{name}", item.type if name != "num_parts" else int | Literal["auto"] | None
+            )
+    return found
 
 
 def shipped(folder: str) -> Path:
@@ -476,7 +493,7 @@ def recipe_for_images(
     values = assembled([*layers, {"data": data, "training": training}, overrides or {}])
     hidden = ("class_blocks", "category_ratio", "benchmark", "unlabelled")
     if all(values["data"].get(name) is None for name in hidden):
-        from promptccd.data.published import published_split
+        from promptccd.data.hub import published_split
 
         _require_no_slip(dataset)
         if (published := published_split(dataset)) is None:
@@ -497,6 +514,8 @@ def _slug(dataset: str) -> str:
 
 def _method_named(name: str) -> tuple[str, list[Layer]]:
     """The prefix and the layers of a method: its file of this package, or the defaults of a registered one."""
+    from promptccd.methods import METHODS
+
     files = shipped_methods()
     for each in (name, f"promptccd-{name}"):
         if each in files:
