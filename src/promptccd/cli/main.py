@@ -23,7 +23,6 @@ from promptccd.cli.ends import (
 )
 from promptccd.errors import DiskError
 from promptccd.on_demand import after_import
-from promptccd.training.methods import load_plugin
 
 if TYPE_CHECKING:
     from promptccd.cli.parsing import Parser
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for module in getattr(options, "needs", ()):
             import_module(module)
         for place in getattr(options, "plugin", ()):
-            load_plugin(place)
+            import_module("promptccd.methods").load_plugin(place)
         with ended_by_signals():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:

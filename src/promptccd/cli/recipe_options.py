@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import inspect
-import re
 import typing
 from collections.abc import Collection, Iterable
 from itertools import pairwise
@@ -14,7 +13,7 @@ from promptccd import runs
 from promptccd.cli.parsing import Parser, add_plugin
 from promptccd.data.ranges import alternatives
 from promptccd.errors import ConfigurationError
-from promptccd.training.methods import load_plugin, method_options, words_of_methods
+from promptccd.training.methods import words_of_methods
 from promptccd.training.recipe import (
     Recipe,
     describe_type,
@@ -62,17 +61,16 @@ def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Coll
 
 def _add_method_options(parser: Parser, words: Iterable[str]) -> None:
     """Add the options of all methods, the plugins' too; this imports torch."""
+    from promptccd.methods import METHODS, load_plugin
+
     for place in plugins_in(words):
         load_plugin(place)
-    from promptccd.methods import METHODS
-
     found: dict[str, list[tuple[str, dataclasses.Field[Any]]]] = {}
     meanings: dict[str, str] = {}
     for method in METHODS.values():
-        kind = method.model.config_class
-        for name, item in method_options(kind).items():
+        for name, item in method.options.items():
             found.setdefault(name, []).append((method.name, item))
-            meanings.setdefault(name, _meaning(kind, item))
+            meanings.setdefault(name, method.help_of(name) or "option of the method")
     group = parser.add_argument_group("methods", "Options of one method or more.")
     for name, items in found.items():
         values = {str(item.default) for _, item in items}
@@ -127,18 +125,6 @@ def _default(item: dataclasses.Field[Any]) -> str:
     return (
         f" (default: {'none' if value is None else str(value).lower() if isinstance(value, bool) else value})"
     )
-
-
-def _meaning(kind: Any, item: dataclasses.Field[Any]) -> str:
-    """The help of a method's option: its own, or the entry of the ``Attributes:`` of its configuration."""
-    if "help" in item.metadata:
-        return str(item.metadata["help"])
-    for parent in kind.__mro__:
-        documented = inspect.cleandoc(parent.__doc__ or "").partition("Attributes:")[2]
-        found = re.search(rf"^    {item.name}: (.*(?:\n {{5,}}.*)*)", documented, re.MULTILINE)
-        if found:
-            return " ".join(found[1].split()).rstrip(".")
-    return "option of the method"
 
 
 def _first_line(kind: Any) -> str:

@@ -1,8 +1,6 @@
 """Methods, one file each: configuration, model, objective and words. `METHODS` holds the `METHOD` of every file."""
 
-import logging
 from importlib import import_module
-from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
 from promptccd.methods.base import (
@@ -13,6 +11,8 @@ from promptccd.methods.base import (
     Objective,
     Rows,
     StageContext,
+    load_installed,
+    load_plugin,
     method_named,
     register,
 )
@@ -21,11 +21,7 @@ from promptccd.methods.contrastive import ContrastiveObjective
 for _module in iter_modules(__path__):
     if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
         register(_method)
-for _entry in entry_points(group="promptccd.methods"):  # of installed packages
-    try:
-        register(getattr(_entry.load(), "METHOD", None) or _entry.load())
-    except Exception as error:  # it must not stop the methods of this package
-        logging.getLogger(__name__).warning("The method %s cannot be used: %s", _entry.value, error)
+load_installed()
 
 __all__ = [
     "LOSSES",
@@ -36,6 +32,7 @@ __all__ = [
     "Objective",
     "Rows",
     "StageContext",
+    "load_plugin",
     "method_named",
     "register",
 ]

@@ -18,7 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.methods import method_options, words_of_methods
+from promptccd.training.methods import words_of_methods
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
 if TYPE_CHECKING:
@@ -278,8 +278,7 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     Raises:
         ConfigurationError: the method has no such option, or a value is out of its range.
     """
-    kind = method.model.config_class
-    hints = {name: item.type for name, item in method_options(kind).items()}
+    hints = {name: item.type for name, item in method.options.items()}
     require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
     given = {
         name: value for name, value in options.items() if not (value is None or says_none(value, type(None)))
@@ -287,7 +286,7 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     auto = {name: value for name, value in given.items() if (name, value) == ("num_parts", "auto")}
     checked = typed("model", {name: value for name, value in given.items() if name not in auto}, hints)
     try:
-        kind(**checked)
+        method.model.config_class(**checked)
     except StrictDataclassError as error:
         raise ConfigurationError(f"{method.name}: {error.__cause__ or error}") from error
     return checked | auto
@@ -307,7 +306,7 @@ def known_fields() -> dict[str, Any]:
         f"{section}.{name}": hint for section, kind in sections for name, hint in field_types(kind).items()
     }
     for method in METHODS.values():
-        for name, item in method_options(method.model.config_class).items():
+        for name, item in method.options.items():
             found.setdefault(
                 f"model.{name}", item.type if name != "num_parts" else int | Literal["auto"] | None
             )
