@@ -20,6 +20,7 @@ from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of, embed, patch_count
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
 from promptccd.models.part_prompts import PartPools, Routing, log_shares, modulate
+from promptccd.training.fast import FastCalls
 from promptccd.training.objectives.contrastive import info_nce_loss
 
 
@@ -35,6 +36,7 @@ def build(depth: int = 12) -> PromptCCDPlusPlusModel:
     with torch.no_grad():
         for parameter in blocks_of(model.backbone)[-1].parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
+    model.backbone.calls = FastCalls(model.backbone)
     return model.train()
 
 
