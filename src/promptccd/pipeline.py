@@ -13,6 +13,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
+from promptccd.methods import METHODS  # noqa: F401 - registers every model
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
 from promptccd.models.loading import HUB_OPTIONS
 from promptccd.models.stored_files import PREPROCESSOR, stored_processor

@@ -19,6 +19,7 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
 from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.locks import FolderLock
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
@@ -29,7 +30,6 @@ from promptccd.runs.tracking import Tracking
 from promptccd.runs.train import accelerator_for
 from promptccd.storage import trusted, write_directory
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.objectives import method_named
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section

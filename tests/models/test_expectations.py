@@ -33,8 +33,9 @@ from transformers import (
 from transformers.pipelines.pt_utils import KeyDataset
 
 import promptccd
+from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.models import CategoryDiscoveryModel, CheckpointError, PromptCCDModel
+from promptccd.models import CategoryDiscoveryModel, CheckpointError
 from tests.conftest import TINY_HEAD
 from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture

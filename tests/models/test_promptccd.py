@@ -27,10 +27,10 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
+from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbones import blocks_of, class_token, embed, rotation_of
-from promptccd.models.classifiers import CosineClassifier, LinearClassifier
 from promptccd.models.projection_head import ProjectionHead
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill

@@ -7,16 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from torch import Tensor, nn
-
-from promptccd import PromptCCDModel
-from promptccd.errors import InterruptedRunError
-from promptccd.models import GCDModel
-from promptccd.models.backbones import blocks_of, embed, rotation_of, run_prefix, whole_block
-from promptccd.runs import train_run
-from promptccd.runs.folder import RunDirectory
-from promptccd.training import trainer
-from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.frozen_prefix import (
     FrozenBlock,
     FrozenPrefix,
@@ -25,7 +15,16 @@ from promptccd.training.frozen_prefix import (
     tell_of_emulation,
     why_not_copied,
 )
-from promptccd.training.objectives.promptccd import MixtureObjective
+from torch import Tensor, nn
+
+from promptccd import GCDModel, PromptCCDModel
+from promptccd.errors import InterruptedRunError
+from promptccd.methods.promptccd import MixtureObjective
+from promptccd.models.backbones import blocks_of, embed, rotation_of, run_prefix, whole_block
+from promptccd.runs import train_run
+from promptccd.runs.folder import RunDirectory
+from promptccd.training import trainer
+from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe, resumable_recipe
 from tests.models.finished import BACKBONES, write_backbone

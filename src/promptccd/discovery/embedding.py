@@ -21,7 +21,8 @@ from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError
-from promptccd.models import CategoryDiscoveryModel, GCDModel
+from promptccd.methods.gcd import GCDModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
 from promptccd.models.untrusted import one_line

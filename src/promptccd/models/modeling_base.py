@@ -37,7 +37,6 @@ from .loading import (
     without_key_report,
     without_progress,
 )
-from .part_labeller import PartLabeller
 from .projection_head import ProjectionHead, UnitHead
 from .stored_files import BACKBONE_TYPES
 from .untrusted import CheckpointError, one_line, shown
@@ -155,7 +154,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.backbone = build_backbone(vision)
         self.head = self.head_class(config)
         self.mixture: GaussianMixture | None = None
-        self.part_labeller: PartLabeller | None = None
+        self.part_labeller: Any = None  # of a method with part labels
         self.hub_options: dict[str, Any] = {}  # that found the checkpoint, and its image processor too
         self._first_values: dict[str, float] = {}
         self.add_buffer("prototypes", len(config.category_ids), vision.hidden_size)

@@ -1,9 +1,7 @@
-"""All variants by name. The class of a checkpoint is never looked up anywhere else."""
+"""All variants by name, as methods register them. The class of a checkpoint is never looked up anywhere else."""
 
 import os
 import sys
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
@@ -11,7 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .loading import HUB_OPTIONS, find_model
 from .modeling_base import CategoryDiscoveryModel
-from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, CODE, backbone_values
+from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, backbone_values
 from .untrusted import CheckpointError, shown
 
 # Every variant by its name in configurations, recipes and checkpoints.
@@ -35,8 +33,6 @@ class _NoImageClassifier:
 def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     """Make a variant known to this package and to transformers' auto classes.
 
-    Its file, and the siblings it imports, are saved with every checkpoint, for machines without this package.
-
     Raises:
         ValueError: it has no configuration of its own.
     """
@@ -52,16 +48,10 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     AutoModel.register(config, model, exist_ok=True)
     refusing = type("NoImageClassifier", (_NoImageClassifier,), {"config_class": config})
     AutoModelForImageClassification.register(config, refusing, exist_ok=True)
-    config.register_for_auto_class()
-    model.register_for_auto_class("AutoModel")
-    code = {"AutoConfig": config, "AutoModel": model}
-    CODE[config.model_type] = {
-        auto: f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
-    }
 
 
 def _name_after_its_file(part: type) -> None:
-    """Give a class of the running script the module name of an import: transformers saves no code of ``__main__``."""
+    """Give a class of the running script the module name of an import, which cards show."""
     script = sys.modules["__main__"]
     name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
     if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
@@ -120,12 +110,3 @@ def _variant_of(name: str | os.PathLike[str], raw: dict[str, Any]) -> type[Categ
             "with a model is never run."
         )
     return VARIANTS[kind]
-
-
-for _module in iter_modules([os.path.dirname(__file__)]):
-    if _module.name.startswith("modeling_"):
-        _found = import_module(f".{_module.name}", __package__)
-        for _each in list(vars(_found).values()):
-            _is_own = isinstance(_each, type) and _each.__module__ == _found.__name__
-            if _is_own and issubclass(_each, CategoryDiscoveryModel) and _each.config_class.model_type:
-                register_variant(_each)

@@ -17,9 +17,9 @@ from torch import Tensor
 from promptccd.data.clean_images import clean_image
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.origin import HUB, Source
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe, shipped
 
 EXAMPLES = "examples"  # folder of a stage
@@ -101,14 +101,16 @@ classify = CategoryDiscoveryPipeline.from_pretrained("{title}")
 print(classify(image)["name"]){answer}
 ```{folder}
 
-With transformers alone, by the code that lies beside the weights:
+With the classes of transformers:
 
 ```python
 {picture.imports}
 from transformers import AutoImageProcessor, AutoModel
 
+import promptccd{own}
+
 {picture.line}
-model = AutoModel.from_pretrained("{title}", trust_remote_code=True)
+model = AutoModel.from_pretrained("{title}")
 processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
 features = model(**processor(image, return_tensors="pt")).features
 print(model.config.names_by_id[int(model.assign(features).category_ids)])

@@ -1,6 +1,6 @@
 """What Inference Endpoints call: pictures in, categories out.
 
-It travels with every stage as handler.py and needs no promptccd.
+It is part of every stage as handler.py, and needs `promptccd` on the endpoint (a ``requirements.txt`` with that line).
 """
 
 import base64
@@ -11,17 +11,19 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
+import promptccd  # noqa: F401 - makes the models known to AutoModel
+
 
 class EndpointHandler:
     """Answers as `CategoryDiscoveryPipeline` does.
 
     Args:
-        path: the folder of the stage; its own code is run, which whoever makes the endpoint has chosen.
+        path: the folder of the stage.
     """
 
     def __init__(self, path: str = "") -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = AutoModel.from_pretrained(path, trust_remote_code=True).to(device).eval()
+        self.model = AutoModel.from_pretrained(path).to(device).eval()
         self.processor = AutoImageProcessor.from_pretrained(path, backend="pil")
 
     @torch.no_grad()

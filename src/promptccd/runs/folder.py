@@ -24,6 +24,7 @@ from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
 from promptccd.errors import MOST_LISTED, ConfigurationError, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.methods import method_named
 from promptccd.storage import (
     make_inside,
     newer_format,
@@ -39,7 +40,6 @@ from promptccd.storage import (
     write_json,
 )
 from promptccd.training.history import HISTORY
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe, laid_over
 from promptccd.training.trainer import TrainingState
 from promptccd.version import __version__

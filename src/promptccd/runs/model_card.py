@@ -20,6 +20,7 @@ from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import published_results
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
 from promptccd.runs.card_usage import Example, citation, gallery, links, usage
@@ -27,7 +28,6 @@ from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
 from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"

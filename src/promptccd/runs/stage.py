@@ -23,6 +23,7 @@ from promptccd import system
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.backbones import blocks_of
 from promptccd.models.hub_names import parted
@@ -53,7 +54,6 @@ from promptccd.storage import (
     write_json,
 )
 from promptccd.training.exemplars import Exemplars
-from promptccd.training.objectives import method_named
 from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from promptccd.data.ranges import with_floats
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError
+from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
@@ -28,7 +29,6 @@ from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.runs.stage import frozen_names
 from promptccd.storage import has_links, trusted, write_directory
 from promptccd.training.devices import exact_device, same_on_all
-from promptccd.training.objectives import PARTS, method_named
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe
 

@@ -49,6 +49,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
@@ -107,7 +108,6 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe

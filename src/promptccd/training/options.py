@@ -190,7 +190,7 @@ class ModelArguments:
     """The model; each variant takes its own of the fields after the head's, and none means its default.
 
     Attributes:
-        variant: the method, by its name in `promptccd.training.objectives.METHODS`.
+        variant: the method, by its name in `promptccd.methods.METHODS`.
         backbone: Hub id or folder of a pretrained DINO backbone, or ``photographs``, a small one that comes along; none
             means one of `backbone_config` is pretrained here, without labels, on the images of stage 0.
         backbone_config: fields of a `Dinov2Config`, for a backbone that is pretrained here.

@@ -2,13 +2,45 @@
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.models.modeling_orca import ORCAModel
+from promptccd.methods.base import Method, Rows
+from promptccd.methods.classifier import (
+    ClassifierConfig,
+    ClassifierObjective,
+    HeadlessClassifierModel,
+    mean_answer,
+    unevenness,
+)
+from promptccd.models.untrusted import bounded
 from promptccd.training.devices import same_on_all, sent
-from promptccd.training.methods import Method
-from promptccd.training.objectives.objective import Rows
-from promptccd.training.objectives.self_distillation import ClassifierObjective, mean_answer, unevenness
+
+
+@strict
+class ORCAConfig(ClassifierConfig):
+    """ORCA.
+
+    Attributes:
+        logit_scale: factor of the cosines.
+        largest_margin: upper bound of the margin, the mean uncertainty, that is added to the cosine of the true class.
+    """
+
+    model_type = "orca"
+
+    logit_scale: float = bounded(10.0, 1e-6, 1e6)
+    largest_margin: float = bounded(0.5, 0, 1e3)
+
+
+class ORCAModel(HeadlessClassifierModel):
+    """The last block and a cosine classifier; the margin of the epoch is saved for a stage that resumes inside it."""
+
+    config: ORCAConfig
+    margin: Tensor
+
+    def __init__(self, config: ORCAConfig):
+        super().__init__(config)
+        self.add_buffer("margin")
 
 
 class ORCAObjective(ClassifierObjective):

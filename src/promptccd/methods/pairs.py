@@ -1,17 +1,63 @@
-"""RankStats (Han et al., ICLR 2020) under the continual protocol, and what other methods take from it."""
+"""RankStats' statistic, model and objective: images whose largest feature dimensions agree are a pair."""
 
 import logging
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.models.modeling_rankstats import RankStatsModel
-from promptccd.training.methods import Method
-from promptccd.training.objectives.objective import Rows
-from promptccd.training.objectives.self_distillation import ClassifierObjective
+from promptccd.methods.base import Rows
+from promptccd.methods.classifier import (
+    ClassifierConfig,
+    ClassifierObjective,
+    HeadlessClassifierModel,
+    LinearClassifier,
+)
+from promptccd.models.untrusted import bounded
+
+
+@strict
+class RankStatisticsConfig(ClassifierConfig):
+    """RankStats and its successors.
+
+    Attributes:
+        top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
+        pseudo_weight: of the joint head's cross-entropy with the novel head's labels, at the end of the ramp.
+        consistency_weight: of the squared distance between the predictions of two views, at the end of the ramp.
+        ramp_epochs: epochs over which both weights rise.
+    """
+
+    top_ranks: int = bounded(5, 1, 8_192)
+    pseudo_weight: float = bounded(0.05, 0, 1e6)
+    consistency_weight: float = bounded(25.0, 0, 1e6)
+    ramp_epochs: int = bounded(300, 1, 1_000_000)
+
+
+class RankStatisticsModel(HeadlessClassifierModel):
+    """The last block and a joint linear head.
+
+    `novel`, the head over the classes that are new at a stage, exists only while the stage trains, and is in no
+    finished checkpoint.
+    """
+
+    config: RankStatisticsConfig
+    roles: ClassVar = {"classifier": "classifier", "novel": "classifier"}
+    classifier_class: ClassVar = LinearClassifier
+    novel: LinearClassifier | None
+
+    def __init__(self, config: RankStatisticsConfig):
+        super().__init__(config)
+        self.novel = None
+
+    def open_novel_head(self, rows: Tensor) -> None:
+        """Add a head over new classes with these rows ``(n, D)``."""
+        self.novel = LinearClassifier(0, rows.shape[1]).to(self.device)
+        self.novel.grow(rows)
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +107,7 @@ class RankStatisticsObjective(ClassifierObjective):
     answers that class, and the joint head learns it.
     """
 
-    model: RankStatsModel
+    model: RankStatisticsModel
 
     def begin_stage(self) -> None:
         """Add rows for new classes to the joint head, and open a novel head at an unlabelled stage."""
@@ -137,21 +183,3 @@ def disagreement(logits: Tensor) -> Tensor:
     """Mean squared difference of the soft-max of two views ``(2, B, K)``."""
     answers = logits.softmax(-1)
     return F.mse_loss(answers[0], answers[1])
-
-
-METHOD = Method(
-    name="rankstats",
-    model=RankStatsModel,
-    objective=RankStatisticsObjective,
-    title="RankStats",
-    summary="a linear head that learns new classes from images whose largest features agree",
-    parts={"classifier": "joint linear head"},
-    losses={
-        "classification": "cross-entropy of labels",
-        "pairs": "cross-entropy of pairs",
-        "pseudo": "cross-entropy of what the novel head answers, weighted",
-        "consistency": "disagreement between views, weighted",
-        "positive_pairs": "share of pairs that are positive",
-    },
-    answers_natively=True,
-)

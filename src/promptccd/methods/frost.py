@@ -1,15 +1,51 @@
 """FRoST (Roy et al., ECCV 2022): RankStats that rehearses old classes with features drawn around their means."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.models.modeling_frost import FrostModel
+from promptccd.methods.base import Method, Rows
+from promptccd.methods.classifier import RememberingModel
+from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
+from promptccd.models.untrusted import bounded
 from promptccd.training.devices import gather_rows, same_on_all, sent
-from promptccd.training.methods import Method
-from promptccd.training.objectives.objective import Rows
-from promptccd.training.objectives.rank_statistics import METHOD as RANK_STATS
-from promptccd.training.objectives.rank_statistics import RankStatisticsObjective
+
+
+@strict
+class FrostConfig(RankStatisticsConfig):
+    """FRoST.
+
+    Attributes:
+        drawn_per_class: features drawn around the mean of every old class for a batch.
+        drift_weight: of the distance to the features of the stage before.
+        num_means: classes whose mean is known; sizes the buffer.
+    """
+
+    model_type = "frost"
+
+    pseudo_weight: float = bounded(0.01, 0, 1e6)
+    drawn_per_class: int = bounded(2, 0, 65_536)
+    drift_weight: float = bounded(10.0, 0, 1e6)
+    num_means: int = bounded(0, 0, 1_000_000)
+
+
+class FrostModel(RankStatisticsModel, RememberingModel):
+    """The last block, a joint linear head, and what later stages draw features from.
+
+    `class_deviation`, ``(D,)``, is the standard deviation of features around the mean of their class, averaged over
+    the classes.
+    """
+
+    config: FrostConfig
+    shares_prefix: ClassVar = True
+    class_deviation: Tensor
+
+    def __init__(self, config: FrostConfig):
+        super().__init__(config)
+        self.add_buffer("class_deviation", config.vision_config.hidden_size)
 
 
 class FrostObjective(RankStatisticsObjective):
@@ -85,9 +121,13 @@ METHOD = Method(
     objective=FrostObjective,
     title="FRoST",
     summary="RankStats with rehearsal of old classes from drawn features",
-    parts=RANK_STATS.parts,
+    parts={"classifier": "joint linear head"},
     losses={
-        **RANK_STATS.losses,
+        "classification": "cross-entropy of labels",
+        "pairs": "cross-entropy of pairs",
+        "pseudo": "cross-entropy of what the novel head answers, weighted",
+        "consistency": "disagreement between views, weighted",
+        "positive_pairs": "share of pairs that are positive",
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before, weighted",
     },

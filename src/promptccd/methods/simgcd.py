@@ -1,8 +1,23 @@
 """SimGCD under the continual protocol: its classifier grows, and later stages keep its unlabelled terms."""
 
-from promptccd.models.modeling_simgcd import SimGCDModel
-from promptccd.training.methods import Method
-from promptccd.training.objectives.self_distillation import SelfDistillationObjective
+from huggingface_hub.dataclasses import strict
+
+from promptccd.methods.base import Method
+from promptccd.methods.classifier import ClassifierModel, SelfDistillationConfig, SelfDistillationObjective
+
+
+@strict
+class SimGCDConfig(SelfDistillationConfig):
+    """SimGCD."""
+
+    model_type = "simgcd"
+
+
+class SimGCDModel(ClassifierModel):
+    """The last block, an MLP and a cosine classifier."""
+
+    config: SimGCDConfig
+
 
 METHOD = Method(
     name="simgcd",

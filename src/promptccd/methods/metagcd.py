@@ -7,15 +7,52 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.models.modeling_metagcd import MetaGCDModel
-from promptccd.training.methods import Method
-from promptccd.training.objectives.contrastive import ContrastiveObjective, info_nce_loss
-from promptccd.training.objectives.objective import Rows
+from promptccd.methods.base import Method, Rows
+from promptccd.methods.contrastive import ContrastiveObjective, info_nce_loss
+from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
+from promptccd.models.modeling_base import CategoryDiscoveryModel
+from promptccd.models.untrusted import bounded
 
 logger = logging.getLogger(__name__)
+
+
+@strict
+class MetaGCDConfig(CategoryDiscoveryConfig):
+    """MetaGCD.
+
+    Attributes:
+        neighbour_threshold: two images are neighbours if their embeddings have this cosine or more, in the most similar
+            pair of their views.
+        neighbour_weight: share of the second term of the loss: of soft neighbours at unlabelled stages, of true labels
+            in meta-training.
+        meta_episodes: how often the labelled classes are split into old and novel ones; 0 means no meta-training.
+        meta_sessions: pseudo-sessions per episode.
+        meta_epochs: epochs of adaptation per session.
+        meta_learning_rate: of the step after each session.
+    """
+
+    model_type = "metagcd"
+
+    neighbour_threshold: float = bounded(0.85, -1, 1)
+    neighbour_weight: float = bounded(0.5, 0, 1)
+    meta_episodes: int = bounded(20, 0, 1_000_000)
+    meta_sessions: int = bounded(3, 1, 65_536)
+    meta_epochs: int = bounded(10, 0, 1_000_000)
+    meta_learning_rate: float = bounded(1e-5, 0, 1e6)
+
+
+class MetaGCDModel(CategoryDiscoveryModel):
+    """The last block and GCD's head."""
+
+    config: MetaGCDConfig
+
+    def __init__(self, config: MetaGCDConfig):
+        super().__init__(config)
+        self.post_init()
 
 
 class MetaGCDObjective(ContrastiveObjective):

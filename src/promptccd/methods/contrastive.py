@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.training.objectives.objective import Objective, Rows
+from promptccd.methods.base import Objective, Rows
 
 
 class ContrastiveObjective(Objective):

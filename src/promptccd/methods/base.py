@@ -1,7 +1,7 @@
-"""What a method minimises: the objective of a stage, and the rows it reads."""
+"""A method, what it minimises (the objective of a stage), and the rows that it reads."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
-from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
+from promptccd.errors import ConfigurationError
+from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay, register_variant
 from promptccd.training.devices import gather_rows, sent
 from promptccd.training.exemplars import NO_LABEL, Memory
 from promptccd.training.options import TrainingArguments
@@ -186,3 +187,69 @@ class Objective:
         A stage whose terms are these has collapsed. Empty by default.
         """
         return {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: a model, an objective, and the words for them.
+
+    Attributes:
+        name: in recipes, checkpoints and tables; usually its configuration's ``model_type``.
+        model: what is saved and loaded.
+        objective: what it minimises.
+        title: as a person writes it.
+        summary: what its prompts are, as a phrase for cards and ``--help``.
+        parts: titles of the model's children beside backbone and head that learn or are fitted.
+        losses: titles of its terms beside those of `ContrastiveObjective`.
+        published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
+            other case the tables have the method's name.
+        answers_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
+            say), not of semi-supervised k-means over its features.
+        takes_exemplars: whether it can train on images of earlier stages (`exemplars_per_class`): its losses read
+            `Rows.labelled`.
+    """
+
+    name: str
+    model: type[CategoryDiscoveryModel]
+    objective: type[Objective]
+    title: str
+    summary: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, str] = field(default_factory=dict)
+    answers_natively: bool = False
+    takes_exemplars: bool = False
+
+
+METHODS: dict[str, Method] = {}
+
+# Titles of parts and losses that every method has; a method declares its own beside them.
+PARTS = {
+    "backbone": "last block of the backbone",
+    "head": "projection head",
+}
+LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
+
+
+def register(method: Method) -> Method:
+    """Add a method to `METHODS`, and its model to the auto classes; returns the method.
+
+    Raises:
+        ValueError: another method has its name, or its model has no configuration of its own.
+    """
+    if METHODS.get(method.name, method) is not method:
+        raise ValueError(f"There is a method {method.name!r} already: give yours another name.")
+    register_variant(method.model)
+    METHODS[method.name] = method
+    return method
+
+
+def method_named(name: str) -> Method:
+    """The method of a recipe's ``model.variant``.
+
+    Raises:
+        ConfigurationError: there is no such method.
+    """
+    if name not in METHODS:
+        raise ConfigurationError(f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}.")
+    return METHODS[name]

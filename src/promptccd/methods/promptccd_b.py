@@ -1,100 +1,66 @@
-"""Pools of learnt prompts: how prompts are chosen by key, and the two ways they enter a backbone.
+"""PromptCCD-B: a fixed pool of learnt prompts, L2P or DualPrompt, chosen by the pretrained [CLS].
 
 Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
 """
 
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 
-from .backbones import (
+from promptccd.methods.base import Method
+from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
+from promptccd.models.backbones import (
     Rotation,
     blocks_of,
+    class_row,
     class_token,
     final_norm,
     recomputed,
     run_block,
     run_block_class_row,
+    run_prefix,
 )
-from .configuration_promptccd import PromptCCDBConfig
-from .prompt_places import insert_prompts
+from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
+from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.untrusted import bounded
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Prompts chosen for queries, best first.
+@strict
+class PromptCCDBConfig(CategoryDiscoveryConfig):
+    """PromptCCD-B: a fixed pool of learnt prompts, chosen per image by key.
 
     Attributes:
-        indices: ``(..., k)`` int64.
-        cosines: ``(..., k)``, between the query and the chosen keys; gradients reach the keys alone.
+        pool: how prompts enter: ``"l2p"``, as tokens behind [CLS], or ``"dualprompt"``, as keys and values of the
+            attention of the first blocks.
+        pool_size: M, number of prompts that are chosen from.
+        prompt_length: tokens of one prompt.
+        prompts_per_image: how many prompts an image gets (top-k).
+        random_prompts: take arbitrary prompts instead (an ablation).
+        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach.
+        key_reach: the same for keys.
+        cos_weight: weight of the term that pulls chosen keys towards the query (0.1 in the released
+            configurations; the paper's equation has 1).
     """
 
-    indices: Tensor
-    cosines: Tensor
+    model_type = "promptccd-b"
 
+    pool: Literal["l2p", "dualprompt"] = "l2p"
+    pool_size: int = 10
+    prompt_length: int = 5
+    prompts_per_image: int = 5
+    random_prompts: bool = False
+    prompt_reach: float = 1.0
+    key_reach: float = 1.0
+    cos_weight: float = bounded(0.1, 0, 1e6)
 
-def arbitrary_scores(features: Tensor, count: int) -> Tensor:
-    """Random scores of `count` choices: ``(..., D)`` to ``(..., count)``.
-
-    The ablation "random-k" draws prompts at random. These scores are a hash of the feature, so the same view always
-    gets the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
-    """
-    with torch.autocast(features.device.type, enabled=False):
-        # mutant * to /, 10000.0 to 20000.0: as arbitrary, and as much a function of the image alone
-        return torch.sin(1e4 * (features.float() @ _directions(features.shape[-1], count, features.device)))
-
-
-@cache
-def _directions(width: int, count: int, device: torch.device) -> Tensor:
-    # mutant: a new generator has one fixed seed too: other directions, as arbitrary as these
-    generator = torch.Generator().manual_seed(count)
-    return torch.randn(width, count, generator=generator).to(device)
-
-
-class Pool(nn.Module):
-    """Prompts with keys; a subclass adds the prompts.
-
-    Args:
-        config: with ``prompt_reach`` and ``key_reach``.
-        keys: shape of the keys, ``(M, D)``, or ``(P, M, D)`` of P pools.
-        top_k: prompts per query.
-    """
-
-    def __init__(self, config: Any, keys: tuple[int, ...], top_k: int):
-        super().__init__()
-        self.top_k = top_k
-        self.reach, self.key_reach = config.prompt_reach, config.key_reach
-        self.keys = nn.Parameter(torch.empty(keys))
-
-    def cosines(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit queries ``(..., D)`` and their cosines ``(..., M)`` with all keys."""
-        # Not in mixed precision: keys grow alike, and bfloat16 cannot rank them.
-        with torch.autocast(query.device.type, enabled=False):
-            unit = F.normalize(query.float(), dim=-1)
-            return unit, unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, -2).T
-
-    def initialise(self, std: float) -> None:
-        """As transformers initialises a module whose weights are not loaded."""
-        for parameter in self.parameters():
-            reach = self.key_reach if parameter is self.keys else self.reach
-            init.uniform_(parameter, -reach, reach)
-
-    def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw keys and prompts anew.
-
-        L2P and DualPrompt draw both in -1..1. PromptCCD++ gives no first values and gets the same ones: prompts that
-        start much smaller never grow, and move no feature.
-        """
-        for parameter in self.parameters():
-            reach = self.key_reach if parameter is self.keys else self.reach
-            drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
-            parameter.data.copy_(drawn)
+    def validate_pool(self) -> None:
+        """Refuse more prompts per image than the pool has."""
+        require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
 
 
 class PromptPool(Pool):
@@ -193,3 +159,70 @@ class DualPromptPool(PromptPool):
 
 
 POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}
+
+
+class PromptCCDBModel(CategoryDiscoveryModel):
+    """Category discovery with a fixed prompt pool (paper, "PromptCCD-B").
+
+    The query is [CLS] of the frozen pretrained backbone. (The released code takes it from a second model with random
+    prompts.) That backbone differs from the model only in the last block, so only that block is kept twice. Prompts
+    act at test too.
+
+    Example:
+        >>> model = PromptCCDBModel.from_pretrained("facebook/dinov2-base", pool="dualprompt")
+    """
+
+    config: PromptCCDBConfig
+    roles: ClassVar = {"pool.keys": "key"}
+    shares_prefix: ClassVar = True
+
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        self.keep_pretrained_block()
+        self.pool = POOLS[config.pool](config)
+        self.post_init()
+
+    @property
+    def num_prompts(self) -> int:
+        """M."""
+        return len(self.pool.keys)
+
+    def prompt_parameters(self) -> list[torch.nn.Parameter]:
+        """Keys and prompts of the pool."""
+        return list(self.pool.parameters())
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw the pool anew."""
+        self.pool.reset_parameters(generator)
+
+    def forward(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images; see the base class. `prompted=None` means prompted."""
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        if prompted is False:
+            return self._output(class_token(self.backbone, tokens, rotation), project)
+        with torch.no_grad():
+            entering = run_prefix(self.backbone, tokens, rotation)
+            query = class_row(self.backbone, entering, self.pretrained_block, rotation)
+        prompts, selection = self.pool(query, self.config.random_prompts)
+        features = self.pool.enter(self.backbone, tokens, prompts, rotation)
+        return self._output(features, project, components=selection.indices, scores=selection.cosines)
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""
+        if output.scores is None:
+            return {}
+        return {"cos": self.config.cos_weight * (1 - output.scores).sum(1)}
+
+
+METHOD = Method(
+    name="promptccd-b",
+    model=PromptCCDBModel,
+    objective=ContrastiveObjective,
+    title="PromptCCD-B",
+    summary="prompted from a fixed pool that is learnt",
+    parts={"pool": "prompt pool"},
+    losses={"cos": "distance of queries to chosen keys"},
+    published={"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
+)
