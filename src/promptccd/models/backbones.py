@@ -4,9 +4,10 @@ Blocks are modules of transformers and are called whole, so that hooks, adapters
 act. Only the last block learns (PromptCCD, "Why finetune the final block"): the blocks before it need no graph.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ _OPEN = "promptccd_open"  # name of `_open_attention` in transformers
 
 # Rotary position embedding (DINOv3): cosines and sines ``(L, D / H)`` for queries and keys of the patches.
 Rotation = tuple[Tensor, Tensor]
+Prefix = tuple[Tensor, Tensor]  # keys and values ``(B, S, D)``
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
@@ -97,10 +99,21 @@ def class_position(backbone: PreTrainedModel) -> Tensor:
         return position
 
 
-def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
+def run_prefix(
+    backbone: PreTrainedModel,
+    tokens: Tensor,
+    rotation: Rotation | None = None,
+    prefixes: Sequence[Prefix] = (),
+) -> Tensor:
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
     A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
+
+    Args:
+        backbone: a supported one, in eval mode.
+        tokens: of `embed`, perhaps with prompts among them.
+        rotation: `rotation_of` the images.
+        prefixes: of the first blocks, whose attention is open.
 
     Raises:
         ValueError: the backbone rotates queries and keys, and there is no rotation.
@@ -110,10 +123,11 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
             "This backbone rotates queries and keys by the place of their patch: pass rotation=, which is "
             "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
         )
-    needs_graph = tokens.requires_grad or any(map(_learns, blocks_of(backbone)[:-1]))
+    learns = any(map(_learns, blocks_of(backbone)[:-1]))
+    needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
     # mutant and to or: without gradients no token requires one
     with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
-        found: Tensor = backbone.calls.prefix(backbone, tokens, rotation)
+        found: Tensor = backbone.calls.prefix(backbone, tokens, rotation, prefixes)
     return found
 
 
@@ -122,7 +136,7 @@ def class_row(
     entering: Tensor,
     last_block: nn.Module | None = None,
     rotation: Rotation | None = None,
-    **options: Any,
+    prefix: Prefix | None = None,
 ) -> Tensor:
     """The [CLS] feature after the final norm, of tokens that enter the last block: ``(B, D)``.
 
@@ -131,10 +145,10 @@ def class_row(
         entering: ``(B, T, D)`` from `run_prefix`.
         last_block: a block that replaces the backbone's own last one, such as a pretrained copy.
         rotation: `rotation_of` the images.
-        options: ``prefix`` of `run_block`.
+        prefix: as in `run_block`.
     """
     block = blocks_of(backbone)[-1] if last_block is None else last_block
-    return final_norm(backbone)(backbone.calls.class_row(block, entering, rotation, **options))
+    return final_norm(backbone)(backbone.calls.class_row(block, entering, rotation, prefix))
 
 
 def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
@@ -168,26 +182,34 @@ def class_attention(
     return weights[:, :, -patch_count(backbone, entering) :].transpose(1, 2).float()
 
 
-def run_block(block: Any, tokens: Tensor, rotation: Rotation | None = None, **options: Any) -> Tensor:
+def run_block(
+    block: Any,
+    tokens: Tensor,
+    rotation: Rotation | None = None,
+    prefix: Prefix | None = None,
+    read: "AttentionRead | None" = None,
+) -> Tensor:
     """A block, called whole: ``(B, T, D)`` to ``(B, T, D)``.
 
     Args:
         block: of any supported backbone.
         tokens: ``(B, T, D)``.
         rotation: `rotation_of` the images.
-        options: of a block whose attention is open (`open_attention`): ``prefix``, keys and values ``(B, S, D)`` each
-            that every query also attends to (prefix tuning), and ``read``, which receives queries and keys.
+        prefix: keys and values that every query also attends to (prefix tuning).
+        read: receives queries and keys.
 
     Raises:
-        TypeError: the attention of the block is not open.
+        TypeError: a prefix or a read, and the attention of the block is not open (`open_attention`).
     """
-    if options and not isinstance(getattr(getattr(block, "attention", None), "config", None), _OpenConfig):
+    given = {"position_embeddings": rotation, "prefix": prefix, "read": read}
+    options = {name: value for name, value in given.items() if value is not None}
+    if (prefix or read) and not isinstance(
+        getattr(getattr(block, "attention", None), "config", None), _OpenConfig
+    ):
         raise TypeError(
             f"The attention of this {type(block).__name__} cannot be read or given a prefix: call "
             "promptccd.models.backbones.open_attention with a block of transformers."
         )
-    if rotation is not None:
-        options["position_embeddings"] = rotation
     found: Tensor = block(tokens, **options)
     return found
 
@@ -205,15 +227,23 @@ def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Te
 class BlockCalls:
     """How a backbone runs its blocks: whole. `promptccd.training.fast` has a cheaper way for blocks that are plain."""
 
-    def prefix(self, backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None) -> Tensor:
+    def prefix(
+        self,
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        rotation: Rotation | None,
+        prefixes: Sequence[Prefix] = (),
+    ) -> Tensor:
         """Tokens behind all blocks but the last, ``(B, T, D)``."""
-        for block in blocks_of(backbone)[:-1]:
-            tokens = recomputed(block, partial(run_block, block), tokens, rotation)
+        for block, prefix in zip_longest(blocks_of(backbone)[:-1], prefixes):
+            tokens = recomputed(block, partial(run_block, block), tokens, rotation, prefix)
         return tokens
 
-    def class_row(self, block: Any, tokens: Tensor, rotation: Rotation | None, **options: Any) -> Tensor:
+    def class_row(
+        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
+    ) -> Tensor:
         """[CLS] behind a block, ``(B, D)``."""
-        return run_block(block, tokens, rotation, **options)[:, 0]
+        return run_block(block, tokens, rotation, prefix)[:, 0]
 
     def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
@@ -241,8 +271,9 @@ class _OpenConfig:
 
 
 def open_attention(block: Any) -> None:
-    """Let the attention of a block take the options ``prefix`` and ``read`` of `run_block`."""
-    block.attention.config = _OpenConfig(block.attention.config)
+    """Let the attention of a block take ``prefix`` and ``read`` of `run_block`."""
+    if not isinstance(block.attention.config, _OpenConfig):
+        block.attention.config = _OpenConfig(block.attention.config)
 
 
 def _open_attention(
@@ -252,7 +283,7 @@ def _open_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float,
-    prefix: tuple[Tensor, Tensor] | None = None,
+    prefix: Prefix | None = None,
     read: AttentionRead | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:

@@ -9,9 +9,10 @@ them, as a checkpoint will be.
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 from transformers.models.vit.modeling_vit import ViTLayer
 
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.backbones import BlockCalls, Rotation, blocks_of, recomputed, run_block
+from promptccd.models.backbones import BlockCalls, Prefix, Rotation, blocks_of, recomputed, run_block
 from promptccd.models.untrusted import one_line
 
 logger = logging.getLogger(__name__)
@@ -82,25 +83,27 @@ class FastCalls(BlockCalls):
             else:
                 logger.warning("Block %d learns or has hooks: frozen_precision does not apply to it.", number)
 
-    def prefix(self, backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None) -> Tensor:
+    def prefix(
+        self,
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        rotation: Rotation | None,
+        prefixes: Sequence[Prefix] = (),
+    ) -> Tensor:
         """See the base class; tokens between copies are in the precision of these."""
         if not self.copies:
-            return super().prefix(backbone, tokens, rotation)
+            return super().prefix(backbone, tokens, rotation, prefixes)
         given = tokens.dtype
-        for number, block in enumerate(blocks_of(backbone)[:-1]):
+        for number, (block, prefix) in enumerate(zip_longest(blocks_of(backbone)[:-1], prefixes)):
             copied = self.copies.get(number)
-            if copied is None or not is_plain(block):
-                tokens = recomputed(block, partial(run_block, block), tokens.to(given), rotation)
+            if copied is None or prefix is not None or not is_plain(block):
+                tokens = recomputed(block, partial(run_block, block), tokens.to(given), rotation, prefix)
             else:
                 tokens = recomputed(block, copied, tokens, rotation)
         return tokens.to(given)
 
     def class_row(
-        self,
-        block: Any,
-        tokens: Tensor,
-        rotation: Rotation | None,
-        prefix: tuple[Tensor, Tensor] | None = None,
+        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
     ) -> Tensor:
         """See the base class; no values of the other tokens are formed, and keys only to rotate them.
 
@@ -108,9 +111,7 @@ class FastCalls(BlockCalls):
         of two with T.
         """
         if not is_plain(block):
-            return super().class_row(
-                block, tokens, rotation, **({} if prefix is None else {"prefix": prefix})
-            )
+            return super().class_row(block, tokens, rotation, prefix)
         attention, normed = block.attention, _norms(block)[0](tokens)
         before = 0 if prefix is None else prefix[0].shape[1]
         weights = _class_weights(attention, normed, rotation, None if prefix is None else prefix[0])
