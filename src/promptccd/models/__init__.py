@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
+    from promptccd.errors import CheckpointError as CheckpointError
     from promptccd.models.assignment import Assignment as Assignment
     from promptccd.models.assignment import CategorySpread as CategorySpread
     from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig as CategoryDiscoveryConfig
     from promptccd.models.modeling_base import CategoryDiscoveryModel as CategoryDiscoveryModel
     from promptccd.models.modeling_base import CategoryDiscoveryOutput as CategoryDiscoveryOutput
     from promptccd.models.modeling_base import Replay as Replay
-    from promptccd.models.untrusted import CheckpointError as CheckpointError
     from promptccd.models.variants import VARIANTS as VARIANTS
     from promptccd.models.variants import backbone_configuration as backbone_configuration
     from promptccd.models.variants import register_variant as register_variant

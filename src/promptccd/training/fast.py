@@ -24,9 +24,9 @@ from transformers.models.dinov2_with_registers.modeling_dinov2_with_registers im
 from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 from transformers.models.vit.modeling_vit import ViTLayer
 
+from promptccd.errors import one_line
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbones import BlockCalls, Prefix, Rotation, blocks_of, recomputed, run_block
-from promptccd.models.untrusted import one_line
 
 logger = logging.getLogger(__name__)
 
