@@ -78,7 +78,7 @@ def test_a_run_whose_data_has_moved_is_verified_where_they_are(
 
 
 @pytest.mark.parametrize(
-    ("stage", "more", "why"), [("stage1", [], "is no run"), ("", ["--quick"], "is verified without that")]
+    ("stage", "more", "why"), [("stage1", [], "is no run"), ("", ["--quick"], "is verified without them")]
 )
 def test_data_that_nothing_is_read_from_are_refused(
     trained_run: Path, stage: str, more: list[str], why: str, capsys

@@ -37,7 +37,7 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
     add_push_target(split)
     add_what(split)
-    split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stage_datasets"))
+    split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stages"))
 
 
 def _declare_data(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,8 @@ from promptccd.models.backbones import (
     open_attention,
     run_prefix,
 )
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.untrusted import bounded
 
 

@@ -30,9 +30,9 @@ from promptccd.models.backbones import (
     patch_features,
     run_prefix,
 )
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.projection_head import ProjectionHead, draw_truncated_normal
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.head import ProjectionHead, draw_truncated_normal
 from promptccd.models.untrusted import bounded
 
 

@@ -41,7 +41,7 @@ from promptccd.registry import (
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
-from promptccd.runs.card_usage import Example
+from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
 from promptccd.storage import (
     CHECKSUMS,
@@ -96,6 +96,7 @@ def save_stage(
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
         (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
+        (folder / "requirements.txt").write_text("promptccd\n", encoding="utf-8", newline="\n")
         for each in examples:
             (folder / each.path).parent.mkdir(exist_ok=True)
             (folder / each.path).write_bytes(each.content)

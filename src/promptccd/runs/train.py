@@ -53,7 +53,7 @@ from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.card_usage import Example, example_pictures
+from promptccd.runs.card import Example, example_pictures, stage_card
 from promptccd.runs.folder import (
     LICENCE,
     NORMALISATION,
@@ -62,8 +62,7 @@ from promptccd.runs.folder import (
     record_stream,
     stream_records,
 )
-from promptccd.runs.model_card import stage_card
-from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.provenance import CARD, Licence, Source, licence_of, licence_on
 from promptccd.runs.stage import (
     SettledImages,
     categories_at,
