@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans, CountEstimate
-from promptccd.clustering.semi_supervised_kmeans import nearest_centres
+from promptccd.clustering.kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation.accuracy import FIGURES, clustering_accuracy
 from promptccd.evaluation.protocol_terms import PARTS
