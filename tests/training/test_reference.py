@@ -23,7 +23,7 @@ from promptccd.data.views import ViewOptions
 from promptccd.errors import DataError
 from promptccd.evaluation.category_counts import SplitMergeCount
 from promptccd.methods import LOSSES, method_named
-from promptccd.models.variants import stored_model
+from promptccd.models.auto import stored_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory

@@ -13,9 +13,9 @@ from transformers import initialization as init
 from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.models.backbones import blocks_of, class_row, run_prefix
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.projection_head import BottleneckHead, UnitHead
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.head import BottleneckHead, UnitHead
 from promptccd.models.untrusted import bounded
 
 
@@ -88,7 +88,7 @@ class ClassifierConfig(CategoryDiscoveryConfig):
         num_classes: K, rows of the classifier; 0 until stage 0 begins.
     """
 
-    num_classes: int = bounded(0, 0, 1_000_000)
+    num_classes: int = bounded(0, 0, 1_000_000, stored=True)
 
 
 class ClassifierModel(CategoryDiscoveryModel):
@@ -117,7 +117,7 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier.grow(rows)
         self.config.num_classes = self.classifier.num_classes
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features, and with the projection also the tokens that enter the last block."""

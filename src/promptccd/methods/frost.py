@@ -1,7 +1,5 @@
 """FRoST (Roy et al., ECCV 2022): RankStats that rehearses old classes with features drawn around their means."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
@@ -29,7 +27,7 @@ class FrostConfig(RankStatisticsConfig):
     pseudo_weight: float = bounded(0.01, 0, 1e6)
     drawn_per_class: int = bounded(2, 0, 65_536)
     drift_weight: float = bounded(10.0, 0, 1e6)
-    num_means: int = bounded(0, 0, 1_000_000)
+    num_means: int = bounded(0, 0, 1_000_000, stored=True)
 
 
 class FrostModel(RankStatisticsModel, RememberingModel):
@@ -40,7 +38,6 @@ class FrostModel(RankStatisticsModel, RememberingModel):
     """
 
     config: FrostConfig
-    shares_prefix: ClassVar = True
     class_deviation: Tensor
 
     def __init__(self, config: FrostConfig):

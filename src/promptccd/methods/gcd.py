@@ -4,8 +4,8 @@ from huggingface_hub.dataclasses import strict
 
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryModel
+from promptccd.models.base import CategoryDiscoveryModel
+from promptccd.models.configuration import CategoryDiscoveryConfig
 
 
 @strict

@@ -18,8 +18,8 @@ from promptccd.methods.classifier import ComparingObjective, LinearClassifier, R
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
 from promptccd.models.backbones import blocks_of, class_row, run_prefix
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryOutput
+from promptccd.models.base import CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.untrusted import bounded
 from promptccd.training.devices import same_on_all
 
@@ -45,10 +45,10 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     distill_weight: float = bounded(1.0, 0, 1e6)
     known_quantile: float = bounded(0.05, 0, 1)
     static_for_known: bool = False
-    known_similarity: float = bounded(0.0, -1, 1)
-    num_means: int = bounded(0, 0, 1_000_000)
-    num_branches: int = bounded(0, 0, 1_000)
-    num_clusters: int = bounded(0, 0, 1_000_000)
+    known_similarity: float = bounded(0.0, -1, 1, stored=True)
+    num_means: int = bounded(0, 0, 1_000_000, stored=True)
+    num_branches: int = bounded(0, 0, 1_000, stored=True)
+    num_clusters: int = bounded(0, 0, 1_000_000, stored=True)
 
     def validate_branches(self) -> None:
         """A model with branches has means of labelled classes."""
@@ -64,7 +64,6 @@ class GrowMergeModel(RememberingModel):
 
     config: GrowMergeConfig
     roles: ClassVar = {"clusters": "classifier"}
-    shares_prefix: ClassVar = True
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)
@@ -103,7 +102,7 @@ class GrowMergeModel(RememberingModel):
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
         return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of the newest branch, and with the projection also the tokens that enter all branches.

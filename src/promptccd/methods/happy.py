@@ -1,7 +1,5 @@
 """Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
@@ -45,15 +43,14 @@ class HappyConfig(SelfDistillationConfig):
     replay_weight: float = bounded(1.0, 0, 1e6)
     hardness_temperature: float = bounded(0.1, 1e-6, 1e6)
     drift_weight: float = bounded(1.0, 0, 1e6)
-    num_means: int = bounded(0, 0, 1_000_000)
-    class_radius: float = bounded(0.0, 0, 1e3)
+    num_means: int = bounded(0, 0, 1_000_000, stored=True)
+    class_radius: float = bounded(0.0, 0, 1e3, stored=True)
 
 
 class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
-    shares_prefix: ClassVar = True
 
 
 # mutant: any number of that size is as good

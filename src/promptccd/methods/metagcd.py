@@ -13,8 +13,8 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.contrastive import ContrastiveObjective, info_nce_loss
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.modeling_base import CategoryDiscoveryModel
+from promptccd.models.base import CategoryDiscoveryModel
+from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.untrusted import bounded
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
 from promptccd.models.backbones import Rotation, class_row, class_token, patch_count, run_prefix
-from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
-from promptccd.models.gaussian_mixture import GaussianMixture
-from promptccd.models.modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
-from promptccd.models.untrusted import bounded
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.mixture import GaussianMixture
+from promptccd.models.untrusted import STORED, bounded
 from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     model_type = "promptccd"
 
-    num_components: int = 0
-    component_categories: list[int] = field(default_factory=list)
-    answer_categories: list[int] = field(default_factory=list)
+    num_components: int = field(default=0, metadata=STORED)
+    component_categories: list[int] = field(default_factory=list, metadata=STORED)
+    answer_categories: list[int] = field(default_factory=list, metadata=STORED)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
-    count_scale: float = bounded(1.0, 1e-6, 1e6)
+    count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
     prompts_per_image: int = 5
     random_prompts: bool = False
     prompts_at_test: bool = False
@@ -174,7 +174,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """K."""
         return self.mixture.num_components
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.
@@ -349,7 +349,7 @@ class MixtureObjective(ContrastiveObjective):
         fitted = fit_gaussian_mixture(
             features,
             max(count, len(known)),
-            settled=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
+            fixed=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
             covariance_type=self.model.mixture.covariance_type,
             floor_share=floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
@@ -405,7 +405,7 @@ class MixtureObjective(ContrastiveObjective):
         estimate = estimate_categories(
             features,
             len(self.model.config.category_ids) + self.arguments.init_components,
-            settled=of_rows,
+            fixed=of_rows,
             seed=seed_of("count", self.arguments.seed, index, epoch),
             prior=self.arguments.count_prior,
             scale=self.model.config.count_scale,

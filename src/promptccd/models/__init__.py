@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from promptccd.errors import CheckpointError as CheckpointError
     from promptccd.models.assignment import Assignment as Assignment
     from promptccd.models.assignment import CategorySpread as CategorySpread
-    from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig as CategoryDiscoveryConfig
-    from promptccd.models.modeling_base import CategoryDiscoveryModel as CategoryDiscoveryModel
-    from promptccd.models.modeling_base import CategoryDiscoveryOutput as CategoryDiscoveryOutput
-    from promptccd.models.modeling_base import Replay as Replay
-    from promptccd.models.variants import VARIANTS as VARIANTS
-    from promptccd.models.variants import backbone_configuration as backbone_configuration
-    from promptccd.models.variants import register_variant as register_variant
-    from promptccd.models.variants import stored_configuration as stored_configuration
-    from promptccd.models.variants import stored_model as stored_model
+    from promptccd.models.auto import VARIANTS as VARIANTS
+    from promptccd.models.auto import backbone_configuration as backbone_configuration
+    from promptccd.models.auto import register_variant as register_variant
+    from promptccd.models.auto import stored_configuration as stored_configuration
+    from promptccd.models.auto import stored_model as stored_model
+    from promptccd.models.base import CategoryDiscoveryModel as CategoryDiscoveryModel
+    from promptccd.models.base import CategoryDiscoveryOutput as CategoryDiscoveryOutput
+    from promptccd.models.base import Replay as Replay
+    from promptccd.models.configuration import CategoryDiscoveryConfig as CategoryDiscoveryConfig
     from promptccd.models.weights import MAX_MODEL_BYTES as MAX_MODEL_BYTES
 
 give_names_on_demand(__name__)
