@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.reports import category_cards
 from promptccd.reports.category_cards import CardMaker, Thumbnail
 from promptccd.training.progress import progress_bar

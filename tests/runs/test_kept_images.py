@@ -12,7 +12,7 @@ from promptccd.reports.sweep_cells import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
-from tests.data.test_image_cache import folder_of
+from tests.data.test_cached import folder_of
 
 
 def recipe_at(

@@ -16,8 +16,8 @@ from promptccd.clustering import AnchoredKMeans
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import split_by_category
-from promptccd.data.stage_images import StageImages
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.evaluation import (

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import semi_supervised_kmeans
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DivergedError

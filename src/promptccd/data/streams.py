@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from datasets import Dataset
 
-from promptccd.data.duplicates import digest_of
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.loading import (
     OpenedImages,
@@ -26,6 +25,7 @@ from promptccd.data.names import display_name
 from promptccd.data.table_files import LABEL, STREAM, image_roots, in_order
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
+from promptccd.images.identity import digest_of
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS

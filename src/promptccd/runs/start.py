@@ -17,7 +17,7 @@ from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.ranges import with_floats
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError, one_line
 from promptccd.methods import PARTS, method_named

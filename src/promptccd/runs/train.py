@@ -21,14 +21,13 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
-from promptccd.data.duplicates import Original
+from promptccd.data.cached import ImageCache
 from promptccd.data.hub import published_split
-from promptccd.data.image_cache import ImageCache
 from promptccd.data.loaders import workers_for
 from promptccd.data.loading import open_images
 from promptccd.data.randomness import torch_generator
+from promptccd.data.readable import Original, StageImages
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import (
