@@ -24,7 +24,7 @@ from promptccd.runs.predict import Prediction
 from promptccd.runs.start import TrainingSpace
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
 
 Values = dict[str, dict]

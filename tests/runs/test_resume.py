@@ -26,7 +26,7 @@ from promptccd.runs.train import stage_stream
 from promptccd.storage import problems_of
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer
+from promptccd.training.stage_trainer import StageTrainer
 from tests.conftest import quick_recipe, resumable_recipe, sum_again
 
 Values = dict[str, dict]
@@ -533,7 +533,7 @@ def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
         train_run(recipe)
     (state,) = (folder / "resume").iterdir()
     assert state.name == f"stage0-epoch{recipe.training.epochs:06}-step00000000"
-    monkeypatch.setattr("promptccd.training.trainer.training_loss", fail)
+    monkeypatch.setattr("promptccd.training.stage_trainer.training_loss", fail)
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe)
     assert [each.name for each in folder.glob("stage*")] == ["stage0"], "without another step"

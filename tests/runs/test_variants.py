@@ -29,7 +29,7 @@ from promptccd.methods import promptccd as promptccd_objective
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe, recipe_folder
-from promptccd.training.trainer import StageTrainer
+from promptccd.training.stage_trainer import StageTrainer
 from tests.conftest import TINY_BACKBONE, by_kmeans
 
 Values = dict[str, dict]

@@ -41,7 +41,7 @@ from promptccd.storage import (
 )
 from promptccd.training.history import HISTORY
 from promptccd.training.recipe import Recipe, laid_over
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
