@@ -277,7 +277,7 @@ def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
     assert entry.cells == ()
     assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
     assert entry.printed_average == {"all": 49.93, "old": 73.15, "new": 41.47}
-    shutil.copy(folder / "methods" / "gcd.yaml", folder / "methods" / "gcd-replay.yaml")
+    shutil.copy(folder / "methods" / "promptccd-gcd.yaml", folder / "methods" / "gcd-replay.yaml")
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     (cell,) = entry.cells
     assert cell.recipe.data.dataset == "/elsewhere"
