@@ -50,8 +50,7 @@ from promptccd.models import (
 )
 from promptccd.models.backbones import blocks_of
 from promptccd.runs import RunDirectory, RunEvaluation, train_run
-from promptccd.runs.start import ensure_backbone
-from promptccd.runs.train import stage_stream
+from promptccd.runs.start import ensure_backbone, stage_stream
 from promptccd.trainer import CategoryDiscoveryTrainer
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import TrainingArguments

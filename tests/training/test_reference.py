@@ -26,8 +26,7 @@ from promptccd.models.variants import stored_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import initial_model
-from promptccd.runs.train import stage_stream
+from promptccd.runs.start import initial_model, stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.objectives import LOSSES, method_named
 from promptccd.training.recipe import Recipe

@@ -23,8 +23,9 @@ from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
 from promptccd.runs.card_usage import Example, adapter_usage, citation, gallery, links, usage
-from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
+from promptccd.runs.folder import StreamRecord, change_places
 from promptccd.runs.origin import LICENCE_KEYS, OWN, Licence, Source
+from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.adapters import StageAdapter
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
