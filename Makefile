@@ -46,10 +46,12 @@ ablation: $(VENV)/.run       ## Happy's ablation: its own setting on 20 classes 
 		--jobs $(JOBS) --out $(RUNS)/ablation-digits
 
 spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories and of images; about an hour
-	$(BIN)/promptccd train --config hub_configs/promptccd-gcd-creatures.yaml --dataset other-creatures \
+	$(BIN)/python -m benchmarks.creatures $(RUNS)/creatures
+	$(BIN)/python -m benchmarks.creatures $(RUNS)/creatures-of-the-backbone --seed 1
+	$(BIN)/promptccd train --config benchmarks/recipes/promptccd-gcd-creatures.yaml --dataset $(RUNS)/creatures-of-the-backbone \
 		--class_blocks 17 1 1 1 --seed 3 --training.epochs 1 --pretraining.epochs 120 --output_dir $(RUNS)/other-creatures
-	$(BIN)/promptccd sweep --config $(foreach method,promptccd-gcd promptccd promptccd-pp,hub_configs/$(method)-creatures-spectrum.yaml) \
-		--seeds 1 --set category_ratio=0.2,0.5,0.8 sample_ratio=0.2,0.5,0.8 \
+	$(BIN)/promptccd sweep --config $(foreach method,promptccd-gcd promptccd promptccd-pp,benchmarks/recipes/$(method)-creatures-spectrum.yaml) \
+		--dataset $(RUNS)/creatures --seeds 1 --set category_ratio=0.2,0.5,0.8 sample_ratio=0.2,0.5,0.8 \
 		--backbone $(RUNS)/other-creatures/backbone --backbone_config '{}' --jobs $(JOBS) --out $(RUNS)/spectrum
 
 # ORDER=7 shuffles files, and the tests within each, by that seed: no test may need another one before it.

@@ -24,8 +24,8 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
+from benchmarks.creatures import NUM_CATEGORIES, draw_creature
 from benchmarks.measuring import options_of, timed
-from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import Embedder, load_embedder, resolve_precision
 from promptccd.discovery.intake.intake import Intake

@@ -28,6 +28,7 @@ from transformers import Dinov2Config, Dinov2Model
 from benchmarks import gpu_smoke, gpu_steps
 from benchmarks.bench_discovery import NUM_CATEGORIES, write_images
 from benchmarks.bench_grouping import ours, simulated
+from benchmarks.creatures import creatures_dataset
 from benchmarks.measuring import timed
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
@@ -37,7 +38,7 @@ from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.storage import write_json
 from promptccd.system import available_cores
-from promptccd.training.gpus import placed
+from promptccd.training.devices import placed
 from promptccd.training.history import read_history
 from promptccd.training.options import PretrainingOptions
 from promptccd.training.pretraining import pretrain_backbone
@@ -186,8 +187,9 @@ def _train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The whole command on a backbone that is pretrained here, without labels, on the very images."""
     every = 8 if options.small else options.images_per_class
-    place = _pretrained(options, folder / "backbone", every)
-    words = ["diagnose", str(place), options.data or "promptccd-creatures", "--device", options.device]
+    data = options.data or _creatures(folder / "creatures")
+    place = _pretrained(options, data, folder / "backbone", every)
+    words = ["diagnose", str(place), data, "--device", options.device]
     words += ["--num_workers", str(options.jobs), "--out", str(folder / "diagnosis.json")]
     words += ["--seeds", "1", "--restarts", "2"] if options.small else []
     words += [] if every is None else ["--images_per_class", str(every)]
@@ -200,13 +202,20 @@ def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"command_seconds": found["seconds"], **json.loads((folder / "diagnosis.json").read_text())}
 
 
-def _pretrained(options: argparse.Namespace, place: Path, images_per_class: int | None) -> Path:
+def _creatures(folder: Path) -> str:
+    """A data set of drawn creatures, made once."""
+    if not (folder / "state.json").exists():  # which `save_to_disk` writes last
+        creatures_dataset().save_to_disk(str(folder))
+    return str(folder)
+
+
+def _pretrained(options: argparse.Namespace, data: str, place: Path, images_per_class: int | None) -> Path:
     """A backbone of the images' own, made by the pretraining of this package; a finished one is taken as it is."""
     if (place / "preprocessor_config.json").exists():  # which is written last
         return place
     view = EvaluationView(build_image_processor(ViewOptions(image_size=32, resize_size=36)))
     stage = StageStream.from_dataset(
-        options.data or "creatures", class_blocks=[1], split_rule="whole", label_column=options.label_column,
+        data, class_blocks=[1], split_rule="whole", label_column=options.label_column,
         images_per_class=images_per_class, split=options.split,
     ).labelled  # fmt: skip
     images = StageImages.read(stage, options.jobs, progress_bar)

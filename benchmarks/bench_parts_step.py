@@ -17,10 +17,9 @@ from transformers import Dinov2Config
 
 from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
+from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Routing, Teacher, log_shares, modulate
 from promptccd.models.backbones import blocks_of, embed, patch_count
-from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
-from promptccd.models.part_prompts import PartPools, Routing, log_shares, modulate
-from promptccd.training.objectives.contrastive import info_nce_loss
 
 
 def build(depth: int = 12) -> PromptCCDPlusPlusModel:

@@ -29,9 +29,9 @@ from torch.utils.flop_counter import flop_registry
 from transformers import Dinov2Config
 
 from promptccd.data.views import normalise
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.frozen_prefix import frozen_prefix
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 

@@ -22,11 +22,11 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Dinov2Config
 
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.train import accelerator_for
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.frozen_prefix import DTYPES, FrozenPrefix
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 

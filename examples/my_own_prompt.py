@@ -7,10 +7,10 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
+from promptccd.methods import ContrastiveObjective, Method, register
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbones import class_token
 from promptccd.runs import train_run
-from promptccd.training.objectives import ContrastiveObjective, Method, register
 from promptccd.training.recipe import Recipe
 
 RECIPE = Path(__file__).parent.parent / "hub_configs" / "data" / "digits.yaml"

@@ -96,9 +96,9 @@ if __name__ == "__main__":
     _setup_privateuseone_for_python_backend(KIND)
     torch.pretended.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
     from promptccd.cli.main import main
-    from promptccd.training import gpus
+    from promptccd.training import devices
 
-    gpus.reported_gpu, gpus._GPUS = lambda: KIND, (KIND,)
+    devices.reported_gpu, devices._GPUS = lambda: KIND, (KIND,)
     ended = []
     for words in json.loads(sys.argv[2]):
         before = SEEN["native_layer_norm"]

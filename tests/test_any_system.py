@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.file_names import is_of_windows, parts_of, system_reason
+from promptccd.data.names import is_of_windows, parts_of, system_reason
 from promptccd.data.table_files import load_table
 from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.reading import find_source

@@ -164,3 +164,13 @@ def test_cells_and_parts_in_processes_of_their_own_open_no_port(material: Path, 
     ]
     spread = [*found, "--devices", "2", "--batch_size", "4"]
     assert ports_of(["-m", "promptccd", *spread], tmp_path) == []
+
+
+@pytest.mark.fault(48)
+def test_only_the_pipeline_fetches_web_addresses() -> None:
+    """The page, the Space and all commands are given files."""
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "spaces").rglob("*.py")]:
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+        assert ("image_utils import load_image" in text) == (name == "src/promptccd/pipeline.py"), path
+        if "discovery" in name or "spaces" in name:
+            assert "promptccd.pipeline" not in text and "CategoryDiscoveryPipeline" not in text, path

@@ -18,11 +18,11 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
+from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, GCDModel, PromptCCDModel
-from promptccd.models.stored_files import CODE
+from promptccd.methods import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, Rows, register
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, count_parameters, load_model, train_run
-from promptccd.training.objectives import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, Rows, register
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.contributing import blocks, section
@@ -61,7 +61,7 @@ def own_method(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Method]:
         sys.path.remove(str(path.parent))
         sys.modules.pop(path.stem, None)
         method = METHODS.pop(OWN)
-        del VARIANTS[OWN], CODE[OWN]
+        del VARIANTS[OWN]
         del CONFIG_MAPPING._extra_content[OWN], MODEL_MAPPING._extra_content[method.model.config_class]
 
 
@@ -257,19 +257,6 @@ def test_a_part_without_a_title_is_counted_all_the_same(
     monkeypatch.setitem(METHODS, OWN, replace(own_method, parts={}))
     recipe = Recipe.from_dict({**recipe_values, "model": {**recipe_values["model"], "variant": OWN}})
     assert {row.part: row.labelled for row in count_parameters(recipe)}["prompt"] == 4 * 32
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("run", [OWN], indirect=True)
-def test_the_code_in_a_checkpoint_is_enough_for_who_trusts_it(run: Trained, tmp_path: Path) -> None:
-    """On a machine with the package, and without the file."""
-    code = f"""
-import torch
-from transformers import AutoModel
-model = AutoModel.from_pretrained({str(run.path / "stage3")!r}, trust_remote_code=True)
-print(type(model).__name__, model(torch.zeros(1, 3, 32, 32)).features.shape)
-"""
-    assert "SharedPromptModel torch.Size([1, 32])" in run_python(["-c", code], tmp_path)
 
 
 def run_python(words: list[str], folder: Path) -> str:

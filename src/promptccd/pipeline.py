@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from transformers import AutoModel, Pipeline
+from transformers.image_utils import load_image
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
+from promptccd.methods import METHODS  # noqa: F401 - registers every model
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
 from promptccd.models.loading import HUB_OPTIONS
 from promptccd.models.stored_files import PREPROCESSOR, stored_processor
 
 TASK = "category-discovery"
-_PARAMETERS = ("top_k", "timeout", "private_addresses", "batch_size", "num_workers")
+_PARAMETERS = ("top_k", "timeout", "batch_size", "num_workers")
 
 
 class CategoryDiscoveryPipeline(Pipeline):
@@ -37,8 +39,8 @@ class CategoryDiscoveryPipeline(Pipeline):
     model that brings code, it asks whether to run it, before any code of this package is reached; `from_pretrained`
     never asks and never runs it.
 
-    Addresses of the web are fetched within bounds (`promptccd.data.web_images`); still, let nobody choose one who may
-    not fetch it himself.
+    Web addresses are fetched by `transformers.image_utils.load_image` from any machine that this one can reach. A
+    service that accepts addresses from its users must check them, or fetch the images itself.
 
     Raises:
         TypeError: an unknown argument.
@@ -88,8 +90,8 @@ class CategoryDiscoveryPipeline(Pipeline):
 
         Args:
             inputs: one image or many.
-            kwargs: ``top_k`` for several results per image; ``timeout`` in seconds and ``private_addresses`` for
-                images from the web; ``batch_size`` and ``num_workers``.
+            kwargs: ``top_k`` for several results per image; ``timeout`` in seconds for images from the web;
+                ``batch_size`` and ``num_workers``.
         """
         from datasets import Column, Dataset, IterableDataset
 
@@ -107,11 +109,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         return super().__call__(inputs, **kwargs)
 
     def _sanitize_parameters(
-        self,
-        top_k: int | None = None,
-        timeout: float | None = None,
-        private_addresses: bool = False,
-        **unknown: Any,
+        self, top_k: int | None = None, timeout: float | None = None, **unknown: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         for name in unknown:
             near = get_close_matches(name, (*_PARAMETERS, *HUB_OPTIONS), n=1)
@@ -122,25 +120,17 @@ class CategoryDiscoveryPipeline(Pipeline):
             )
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ValueError(f"Expected top_k to be a whole number >= 1, got {top_k!r}.")
-        web: dict[str, Any] = {"timeout": timeout, "private_addresses": private_addresses}
-        given = {name: value for name, value in web.items() if value}
-        return given, {} if top_k is None else {"top_k": top_k}, {}
+        web = {} if timeout is None else {"timeout": timeout}
+        return web, {} if top_k is None else {"top_k": top_k}, {}
 
-    def preprocess(
-        self, image: Any, timeout: float | None = None, private_addresses: bool = False
-    ) -> dict[str, Any]:
+    def preprocess(self, image: Any, timeout: float | None = None) -> dict[str, Any]:
         """One image as `evaluate` and `predict` see it."""
         # Imported here, because this takes a second, and most users of a model read no data set.
         from promptccd.data.images import decode_image
-        from promptccd.data.limits import SkippedFileError
         from promptccd.data.views import EvaluationView, normalise
-        from promptccd.data.web_images import fetch_image, is_web_address
 
-        if is_web_address(image):
-            try:
-                image = fetch_image(image, timeout=timeout, private_addresses=private_addresses)
-            except SkippedFileError as reason:
-                raise ValueError(f"Cannot read an image: {reason}. Leave it out.") from reason
+        if isinstance(image, str) and image.startswith(("http://", "https://")):
+            image = _fetched(image, timeout)
         decoded = decode_image(_of_array(image))
         if decoded.image is None:
             raise ValueError(f"Cannot read an image: {decoded.verdict.note}. Leave it out.")
@@ -176,6 +166,18 @@ class CategoryDiscoveryPipeline(Pipeline):
         if not isinstance(ids, list):
             return row(ids, confidences)
         return [row(*each) for each in zip(ids, confidences, strict=True)]
+
+
+def _fetched(address: str, timeout: float | None) -> Image.Image:
+    """The image at a web address; a `ValueError` without the address's query, which may hold a password."""
+    shown = address.partition("?")[0]
+    try:
+        return load_image(address, timeout=timeout)
+    except Exception as error:  # a dozen kinds of httpx and of Pillow
+        raise ValueError(
+            f"Cannot fetch the image {shown!r} ({type(error).__name__}). Check the address in a browser, or leave it "
+            "out."
+        ) from error
 
 
 def _of_array(image: Any) -> Any:

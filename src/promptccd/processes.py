@@ -30,6 +30,11 @@ if sys.platform == "win32":  # whose Ctrl+Break, and closed windows and sessions
     _ENDING.append(signal.SIGBREAK)
 
 
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first that ``torchrun`` or ``accelerate launch`` started."""
+    return os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
+
+
 def on_ending(handler: Any) -> dict[int, Any]:
     """Let a handler meet the signals that ask this process to end; returns the handlers of before, for `restore`.
 

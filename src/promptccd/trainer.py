@@ -19,17 +19,17 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
 from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.locks import FolderLock
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.weights import MAX_MODEL_BYTES
+from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
 from promptccd.runs.train import accelerator_for
 from promptccd.storage import trusted, write_directory
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.launcher import is_first_process
-from promptccd.training.objectives import method_named
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section

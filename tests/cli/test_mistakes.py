@@ -73,7 +73,7 @@ MISTAKES = {
     "a stage that was not trained": ("push {run} --namespace me --stage 9 --dry-run", "9"),
     # Values
     "a variant that does not exist": ("train --variant promptccd++", "| promptccd | promptccd-b"),
-    "a benchmark that does not exist": ("train --benchmark cifar", "expected digits | creatures | cifar100"),
+    "a benchmark that does not exist": ("train --benchmark cifar", "expected digits | cifar100"),
     "a protocol that does not exist": ("evaluate {run} --protocol cac", "invalid choice: 'cac'"),
     "a field of another variant": ("train --config {recipe} --pool_size 5", "promptccd has no pool_size"),
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),

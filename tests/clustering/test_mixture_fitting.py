@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.clustering import mixture as module
 from promptccd.errors import DataError
-from promptccd.models.gaussian_mixture import GaussianMixture as MixturePrompts
+from promptccd.models.mixture import GaussianMixture as MixturePrompts
 
 COVARIANCES = ["diag", "spherical", "full"]
 

@@ -11,9 +11,15 @@ from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.clustering import part_labels
-from promptccd.clustering.part_labels import ENOUGH_PATCHES, fit_part_labels, sample_for_part_labels
+from promptccd.clustering.part_labels import (
+    ENOUGH_PATCHES,
+    PartLabelParameters,
+    fit_part_labels,
+    objectness,
+    sample_for_part_labels,
+)
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.models.part_labeller import PartLabeller, PartLabelParameters, objectness
+from promptccd.methods.promptccd_pp import PartLabeller
 
 GRID = 10
 PATCH = 8

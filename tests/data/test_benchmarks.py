@@ -9,7 +9,6 @@ from datasets import ClassLabel, Dataset, Features, Image
 
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
-from promptccd.data.creatures import NUM_CATEGORIES
 from promptccd.data.selection import select_rows
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
@@ -30,7 +29,7 @@ PAPER = {
 
 
 def test_the_table_is_the_papers() -> None:
-    assert tuple(BENCHMARKS) == get_args(BenchmarkName) == ("digits", "creatures", *PAPER)
+    assert tuple(BENCHMARKS) == get_args(BenchmarkName) == ("digits", *PAPER)
     for name, (classes, known, step, parts) in PAPER.items():
         benchmark = BENCHMARKS[name]
         assert benchmark.class_blocks == (known, step, step, step), name
@@ -38,9 +37,7 @@ def test_the_table_is_the_papers() -> None:
         assert benchmark.num_parts == parts, name
         assert benchmark.num_classes in (None, classes), name
     assert BENCHMARKS["digits"].num_parts is None
-    # Those that come along hold ten digits and twenty creatures of five parts.
-    assert [sum(BENCHMARKS[name].class_blocks) for name in ("digits", "creatures")] == [10, NUM_CATEGORIES]
-    assert (NUM_CATEGORIES, BENCHMARKS["creatures"].num_parts) == (20, 5)
+    assert sum(BENCHMARKS["digits"].class_blocks) == 10
 
 
 def test_tinyimagenet_has_the_order_of_its_own_list() -> None:

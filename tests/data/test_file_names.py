@@ -2,7 +2,7 @@
 
 import pytest
 
-from promptccd.data.file_names import system_reason
+from promptccd.data.names import system_reason
 
 
 @pytest.mark.parametrize(

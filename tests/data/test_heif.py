@@ -18,7 +18,7 @@ from promptccd.data.file_kinds import is_picture
 from promptccd.data.folders import labelled_folder
 from promptccd.data.heif import heif_plugin
 from promptccd.data.images import Decoding, Status, Verdict, decode_image
-from promptccd.data.leftovers import leftovers
+from promptccd.data.names import leftovers
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.seen_files import SeenFiles
 from tests.data.test_images import photograph, picture

@@ -1,9 +1,7 @@
 """A web server on this machine, with what pictures are asked for on the web."""
 
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,13 +10,9 @@ import pytest
 
 @dataclass
 class Web:
-    """Pages by path; a page of text is where it has moved to, a number is a status, and a float so many seconds.
+    """Pages by path; a page of text is the path that it has moved to."""
 
-    Of two the second is where the first says that it is.
-    """
-
-    pages: dict[str, bytes | str | int | float | tuple[bytes, str]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    pages: dict[str, bytes | str] = field(default_factory=dict)
     url: str = ""
 
 
@@ -28,20 +22,13 @@ def web() -> Iterator[Web]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            site.asked.append(self.path)
-            page = site.pages.get(self.path.partition("?")[0], 404)
-            status = 302 if isinstance(page, str) else page if type(page) is int else 200
-            page, place = page if isinstance(page, tuple) else (page, page)
-            self.send_response(status)
-            if isinstance(place, str):
-                self.send_header("Location", place)
+            page = site.pages.get(self.path.partition("?")[0])
+            self.send_response(404 if page is None else 302 if isinstance(page, str) else 200)
+            if isinstance(page, str):
+                self.send_header("Location", page)
             self.end_headers()
-            with suppress(OSError):  # whoever asked has hung up
-                if isinstance(page, bytes):
-                    self.wfile.write(page)
-                for _ in range(round(20 * page) if isinstance(page, float) else 0):
-                    self.wfile.write(b".")  # never silent for long
-                    time.sleep(0.05)
+            if isinstance(page, bytes):
+                self.wfile.write(page)
 
         def log_message(self, *args: object) -> None:
             pass

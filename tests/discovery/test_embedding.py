@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from promptccd.data.creatures import draw_creature
+from benchmarks.creatures import draw_creature
 from promptccd.data.folders import FolderSource
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery import embedding

@@ -17,7 +17,7 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.published import SPLIT_FILE
+from promptccd.data.hub import SPLIT_FILE
 from promptccd.errors import HubError, RunError
 from promptccd.hub import publish_stages, push_stage
 from promptccd.hub.commits import Repository
@@ -186,9 +186,9 @@ def test_what_everybody_sees_is_no_place_for_private_things(
     hub.log.clear()
     if kind == "dataset":
         assert main(["split", str(recipe), "--push", "user/known"]) == 5
-        assert "can be seen by everybody" in capsys.readouterr().err
+        assert "is public" in capsys.readouterr().err
     else:
-        with pytest.raises(HubError, match="can be seen by everybody"):
+        with pytest.raises(HubError, match="is public"):
             push_stage(
                 RunDirectory(trained_run).stage(0), Repository("user/known", "model", True), api=HfApi()
             )

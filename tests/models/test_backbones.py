@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from promptccd import GCDModel
 from promptccd.cli.main import main
-from promptccd.models import CategoryDiscoveryModel, GCDModel
+from promptccd.methods.prompts import insert_prompts
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import (
     blocks_of,
     class_attention,
@@ -23,7 +25,6 @@ from promptccd.models.backbones import (
     run_prefix,
     whole_attention,
 )
-from promptccd.models.prompt_places import insert_prompts
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe

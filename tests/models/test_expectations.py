@@ -33,8 +33,9 @@ from transformers import (
 from transformers.pipelines.pt_utils import KeyDataset
 
 import promptccd
+from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.models import CategoryDiscoveryModel, CheckpointError, PromptCCDModel
+from promptccd.models import CategoryDiscoveryModel, CheckpointError
 from tests.conftest import TINY_HEAD
 from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -717,18 +718,14 @@ def test_lists_give_lists(discover, pictures: list[Path]) -> None:
     assert discover([]) == [] == discover(column.source.select([])["image"])
 
 
-def test_the_pipeline_takes_an_address(discover, pictures: list[Path], web: Web) -> None:  # noqa: F811
-    web.pages["/owl.png"] = pictures[0].read_bytes()
-    found = discover([f"{web.url}/owl.png?key=1", str(pictures[0])], private_addresses=True, timeout=5)
-    assert found[0] == found[1]
-
-
-def test_the_pipeline_asks_no_machine_of_ones_own(discover, web: Web) -> None:  # noqa: F811
-    with pytest.raises(
-        ValueError, match=r"127\.0\.0\.1 is a machine of this network, .* private_addresses=True"
-    ):
-        discover(f"{web.url}/owl.png")
-    assert not web.asked
+def test_the_pipeline_reads_a_web_address(discover, pictures: list[Path], web: Web) -> None:  # noqa: F811
+    web.pages |= {"/owl.png": pictures[0].read_bytes(), "/moved": "/owl.png", "/page": b"<html>"}
+    for address in (f"{web.url}/owl.png?key=1", f"{web.url}/moved"):
+        assert discover(address, timeout=5) == discover(str(pictures[0]))
+    for name in ("gone", "page"):
+        with pytest.raises(ValueError, match=f"Cannot fetch the image .*/{name}'") as raised:
+            discover(f"{web.url}/{name}?token=secret", timeout=5)
+        assert "secret" not in str(raised.value)
 
 
 def test_the_pipeline_gives_the_best(discover, pictures: list[Path], stage: Path) -> None:

@@ -27,11 +27,11 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
+from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbones import blocks_of, class_token, embed, rotation_of
-from promptccd.models.classifiers import CosineClassifier, LinearClassifier
-from promptccd.models.projection_head import ProjectionHead
+from promptccd.models.head import ProjectionHead
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill
 
@@ -390,7 +390,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_by_name(
     finished: Path, change: str, named: str, has_accelerate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing can be built without memory first."""
-    monkeypatch.setattr("promptccd.models.modeling_base.is_accelerate_available", lambda: has_accelerate)
+    monkeypatch.setattr("promptccd.models.base.is_accelerate_available", lambda: has_accelerate)
     rewrite(finished, change)
     with pytest.raises(ValueError, match=named):
         PromptCCDModel.from_pretrained(finished)

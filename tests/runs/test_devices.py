@@ -19,9 +19,7 @@ from promptccd.errors import DeviceError, DivergedError, OutOfMemoryError, RunEr
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, load_model, predict, predict_folder, train_run
 from promptccd.runs.predict import Prediction
-from promptccd.training import gpus
-from promptccd.training.devices import device_problem, in_smaller_batches
-from promptccd.training.gpus import device_named
+from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
@@ -222,7 +220,9 @@ def test_predictions_are_made_on_the_device_that_is_named(
 
     monkeypatch.setattr(predict, "predict_folder", note)
     monkeypatch.setattr("promptccd.runs.predict_folder", note)
-    monkeypatch.setattr(gpus, "_EXACT", ("cpu", "meta"))  # or its features would be compared, and it has none
+    monkeypatch.setattr(
+        "promptccd.training.devices._EXACT", ("cpu", "meta")
+    )  # or its features would be compared, and it has none
     for name in ("meta", "cpu"):  # the other device that every machine has
         assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0
     assert devices == ["meta", "cpu"]

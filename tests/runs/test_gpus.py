@@ -16,10 +16,10 @@ from promptccd.cli.main import main
 from promptccd.errors import DeviceError
 from promptccd.runs import load_model
 from promptccd.runs.stage import load_view
-from promptccd.training import gpus
-from promptccd.training.devices import device_problem
-from promptccd.training.gpus import (
+from promptccd.training import devices
+from promptccd.training.devices import (
     device_named,
+    device_problem,
     exact_device,
     placed,
     reported_gpu,
@@ -47,7 +47,7 @@ def test_what_a_machine_reports_says_where_is_computed(gpu: str, features: str, 
 
 def test_a_gpu_that_computes_float64_finds_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU stands for one of a kind of which not all do."""
-    monkeypatch.setattr(gpus, "_EXACT", ())
+    monkeypatch.setattr(devices, "_EXACT", ())
     assert exact_device(CPU) is CPU
     assert exact_device(torch.device("meta")) == CPU  # has the numbers and computes none
 
@@ -57,10 +57,10 @@ def test_an_index_stays() -> None:
 
 
 def test_without_a_name_it_is_what_the_machine_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "reported_gpu", lambda: "")
+    monkeypatch.setattr(devices, "reported_gpu", lambda: "")
     assert device_named(None) == CPU
-    monkeypatch.setattr(gpus, "_GPUS", ("meta",))
-    monkeypatch.setattr(gpus, "reported_gpu", lambda: "meta")
+    monkeypatch.setattr(devices, "_GPUS", ("meta",))
+    monkeypatch.setattr(devices, "reported_gpu", lambda: "meta")
     assert device_named(None) == torch.device("meta")
     assert device_named("cpu") == CPU
 
@@ -71,7 +71,7 @@ def test_this_machine_reports_what_torch_finds() -> None:
 
 def test_a_device_that_gives_the_same_answers_is_used(trained_run: Path, monkeypatch, caplog) -> None:
     model, view = load_model(trained_run / "stage1"), load_view(trained_run / "stage1")
-    monkeypatch.setattr(gpus, "_EXACT", ("cuda",))
+    monkeypatch.setattr(devices, "_EXACT", ("cuda",))
     caplog.set_level("INFO")
     there = placed(model, view, CPU)
     assert there is not model
@@ -172,10 +172,10 @@ def test_a_gpu_that_gives_other_answers_is_left(
 def test_a_device_is_asked_before_a_training(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, view = load_model(trained_run / "stage1").train(), load_view(trained_run / "stage1")
     require_alike(model, view)
-    monkeypatch.setattr(gpus, "_EXACT", ())
+    monkeypatch.setattr(devices, "_EXACT", ())
     require_alike(model, view)
     assert model.training
-    monkeypatch.setattr(gpus, "_ALIKE", 1.5)
+    monkeypatch.setattr(devices, "_ALIKE", 1.5)
     with pytest.raises(DeviceError, match=r"Cannot train on cpu: .*cosine 1.0000.*ACCELERATE_USE_CPU=true"):
         require_alike(model, view)
 

@@ -16,7 +16,7 @@ from promptccd.runs.run_groups import (
 )
 from promptccd.training.recipe import Recipe
 
-ELSEWHERE = {"benchmark": "creatures"}
+ELSEWHERE = {"benchmark": "caltech101"}
 
 
 def made(path: Path, seed: int = 1, stages: int = 4, pixels: str = "p", **sections: dict[str, Any]) -> Path:

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from promptccd import PromptCCDModel
+from promptccd.methods import METHODS
 from promptccd.models.backbones import blocks_of
 from promptccd.runs import train_run
 from promptccd.training import trainer
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.frozen_prefix import frozen_prefix
-from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 from tests.training.test_pretend_gpu import MODEL, TRAINING

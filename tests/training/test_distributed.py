@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +21,11 @@ from promptccd import PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.methods import StageContext
+from promptccd.methods.promptccd import MixtureObjective
+from promptccd.processes import is_first_process
 from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
-from promptccd.training.launcher import is_first_process
-from promptccd.training.objectives import StageContext
-from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.step import BatchPlan
@@ -324,11 +323,7 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
         {"exemplars_per_class": 3},
     ),
-    # In all blocks, at the rate of the others, rounding grows to twice the bound.
-    "adapters": ({"variant": "simgcd"}, {"lora_rank": 3, "learning_rate": 0.01}),
 }
-if find_spec("peft") is None:
-    del DISTRIBUTED["adapters"]
 ONE_STEP = {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 

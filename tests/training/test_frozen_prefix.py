@@ -9,9 +9,9 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
-from promptccd import PromptCCDModel
+from promptccd import GCDModel, PromptCCDModel
 from promptccd.errors import InterruptedRunError
-from promptccd.models import GCDModel
+from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbones import blocks_of, embed, rotation_of, run_prefix, whole_block
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
@@ -25,7 +25,6 @@ from promptccd.training.frozen_prefix import (
     tell_of_emulation,
     why_not_copied,
 )
-from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe, resumable_recipe
 from tests.models.finished import BACKBONES, write_backbone

@@ -13,19 +13,14 @@ import torch.nn.functional as F
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import semi_supervised_kmeans
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DivergedError
-from promptccd.models import (
-    CategoryDiscoveryModel,
-    GCDModel,
-    PromptCCDBModel,
-    PromptCCDModel,
-    PromptCCDPlusPlusModel,
-)
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import blocks_of
 from promptccd.reports.run_report import ReportOptions, write_report
 from promptccd.runs import train_run

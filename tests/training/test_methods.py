@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from promptccd import methods
+from promptccd.methods import METHODS, base, method_named, register
 from promptccd.models import VARIANTS
-from promptccd.training import methods
-from promptccd.training.methods import METHODS, MethodWords, register, words_of_methods
-from promptccd.training.objectives import method_named
+from promptccd.training.methods import MethodWords, words_of_methods
 
 
 def test_words_are_read_from_the_files_of_methods_without_running_them(
@@ -34,11 +34,11 @@ def test_a_name_stands_for_one_method() -> None:
 
 def test_a_method_that_is_registered_is_found_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     own = replace(METHODS["simgcd"], name="own")
-    monkeypatch.setattr(methods, "METHODS", {})
+    monkeypatch.setattr(base, "METHODS", {})
     for name in list(VARIANTS):
         monkeypatch.delitem(VARIANTS, name)
     assert register(own) is own
-    assert dict(methods.METHODS) == {"own": own}
+    assert dict(base.METHODS) == {"own": own}
     assert list(VARIANTS.values()) == [own.model]
 
 

@@ -9,8 +9,8 @@ from promptccd.cli.main import parse
 from promptccd.cli.recipe_options import recipe_from
 from promptccd.data.splits import PAPER_CUTS, usual_cuts
 from promptccd.errors import ConfigurationError
-from promptccd.runs.model_card import data_in_words
-from promptccd.training.objectives import METHODS
+from promptccd.methods import METHODS
+from promptccd.runs.card import data_in_words
 from promptccd.training.own_images import methods, names_recipe, recipe_for_images
 from promptccd.training.recipe import Recipe
 

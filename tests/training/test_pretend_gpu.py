@@ -19,18 +19,17 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
-from promptccd import system
+from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
 from promptccd.clustering import split_and_merge
 from promptccd.clustering.count_prior import calibrate
 from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
-from promptccd.models import PromptCCDModel
+from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train import _tell_of_device, accelerator_for
-from promptccd.training import gpus, trainer
+from promptccd.training import devices, trainer
 from promptccd.training.devices import _off_device, reproducible
-from promptccd.training.objectives import METHODS
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -160,7 +159,7 @@ def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_f
     name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Apple's: the pretended one loses float64, and is asked whether its features are the CPU's."""
-    monkeypatch.setattr(gpus, "_EXACT", ("cpu",))
+    monkeypatch.setattr(devices, "_EXACT", ("cpu",))
 
     def kernel(func: object, kind: str, args: object, kwargs: dict[str, object]) -> None:
         leaves = tree_leaves((args, kwargs))

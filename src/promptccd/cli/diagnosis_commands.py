@@ -70,7 +70,7 @@ def diagnose_command(options: argparse.Namespace) -> None:
     from promptccd.data.image_cache import ImageCache
     from promptccd.data.stage_images import StageImages
     from promptccd.discovery.embedding import load_embedder
-    from promptccd.training.gpus import device_named, placed, usual_precision
+    from promptccd.training.devices import device_named, placed, usual_precision
     from promptccd.training.progress import progress_bar
 
     recipe, device = recipe_from(options, needs_images=True), device_named(options.device)

@@ -16,7 +16,7 @@ from promptccd.cli.parsing import (
     whole_number,
 )
 from promptccd.cli.tables import explanation_table
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.errors import ConfigurationError, MismatchError
 from promptccd.storage import require_writable
 
@@ -55,7 +55,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
 
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    from promptccd.training.gpus import device_named, placed
+    from promptccd.training.devices import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     require_writable(Path(options.out))
@@ -69,7 +69,7 @@ def explain_command(options: argparse.Namespace) -> None:
 
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    from promptccd.training.gpus import device_named, placed
+    from promptccd.training.devices import device_named, placed
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes)

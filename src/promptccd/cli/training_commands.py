@@ -11,8 +11,8 @@ from promptccd.cli.parsing import add_push_target, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean
+from promptccd.processes import is_first_process
 from promptccd.storage import readable_size
-from promptccd.training.launcher import is_first_process
 from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
     add_push_target(split)
     add_what(split)
-    split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stage_datasets"))
+    split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stages"))
 
 
 def _declare_data(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,44 @@ from torch import Tensor
 from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.models.part_labeller import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
+
+OBJECT_THRESHOLD = 0.6  # of a score in 0..1; the paper does not give the scale of its score
+PROJECTION_WIDTH = 3
+
+
+@dataclass(frozen=True)
+class PartLabelParameters:
+    """Parameters that turn patch features into part ids. P parts, D width.
+
+    Attributes:
+        object_direction: ``(D,)``, unit length; its product with a patch is large for objects.
+        object_range: ``(2,)``, smallest and largest of these products in the fit.
+        projection: ``(D, 3)``, principal axes of the features with the background set to zero.
+        projection_mean: ``(3,)``, of the projected features.
+        projection_scale: ``(3,)``, their standard deviation.
+        centres: ``(P, 3)``; row 0 is the background.
+    """
+
+    object_direction: Tensor
+    object_range: Tensor
+    projection: Tensor
+    projection_mean: Tensor
+    projection_scale: Tensor
+    centres: Tensor
+
+
+def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
+    """Score in 0..1 of how much a patch belongs to the object rather than the background.
+
+    Args:
+        features: ``(..., D)``.
+        direction: ``(D,)``.
+        score_range: ``(2,)``, the products that mean 0 and 1; others are clipped.
+    """
+    low, high = score_range.unbind()
+    tiny = torch.finfo(score_range.dtype).tiny
+    return ((features @ direction - low) / (high - low).clamp_min(tiny)).clamp(0, 1)
+
 
 CANDIDATES: Sequence[int] = range(3, 13)  # numbers of parts that "auto" tries
 ENOUGH_PATCHES = 2_000  # to fit on; 8 images of 16 x 16 patches

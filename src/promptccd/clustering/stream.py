@@ -17,9 +17,9 @@ from scipy.stats import binom
 from torch import Tensor
 
 from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.feature_rows import Points
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
-from promptccd.models.feature_rows import Points
 
 # Expected number of categories that open in a stage although nothing is new, by the union bound over all places that
 # are tried, which is loose; and in all stages together, most of it in the first ones, in which most is new.

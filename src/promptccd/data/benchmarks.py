@@ -5,7 +5,7 @@ from importlib.resources import files
 from typing import Literal
 
 BenchmarkName = Literal[
-    "digits", "creatures", "cifar100", "imagenet100", "tinyimagenet", "cub", "aircraft", "cars", "caltech101"
+    "digits", "cifar100", "imagenet100", "tinyimagenet", "cub", "aircraft", "cars", "caltech101"
 ]
 
 
@@ -14,7 +14,7 @@ class Benchmark:
     """The facts of one data set; a recipe may overrule any of them.
 
     Attributes:
-        dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
+        dataset: Hub id, local folder, or the built-in ``digits``.
         split: split of the data set that the stages are cut from.
         image_column: name of the image column; `None` finds it.
         label_column: name of the label column; `None` finds it.
@@ -58,11 +58,6 @@ BENCHMARKS: dict[str, Benchmark] = {
         image_column=None,  # a recipe without a benchmark uses this one: its data may have any columns
         label_column=None,
         class_blocks=(7, 1, 1, 1),
-    ),
-    "creatures": Benchmark(
-        dataset="creatures",
-        class_blocks=(14, 2, 2, 2),
-        num_parts=5,  # the parts are drawn, so their number is known
     ),
     "cifar100": Benchmark(
         dataset="uoft-cs/cifar100",

@@ -14,10 +14,9 @@ from unicodedata import normalize
 
 from promptccd import system
 from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
-from promptccd.data.file_names import display_name, folder_reason, library_reason, system_reason
 from promptccd.data.heif import is_heif
-from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.names import display_name, folder_reason, leftovers, library_reason, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
     OUTSIDE,

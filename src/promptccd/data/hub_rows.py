@@ -28,7 +28,7 @@ from datasets.table import table_cast
 from huggingface_hub import HfFileSystem
 
 from promptccd.data.depths import DEPTH_BYTES, may_be_deep
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.locks import FolderLock
 from promptccd.storage import remove_leftovers, write_directory, write_file

@@ -17,10 +17,10 @@ import pyarrow.compute  # type: ignore[import-untyped]
 from huggingface_hub import constants
 
 from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
-from promptccd.data.file_names import display_name
 from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, open_images
+from promptccd.data.names import display_name
 from promptccd.data.sources import (
     Entry,
     ImageSource,

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from sklearn.datasets import load_digits
 
-from promptccd.data.creatures import creatures_dataset
-from promptccd.data.file_names import display_name, is_of_windows
+from promptccd.data.hub import all_published, published_split
 from promptccd.data.hub_rows import HubRows
-from promptccd.data.published import all_published, published_split
+from promptccd.data.names import display_name, is_of_windows
 from promptccd.data.table_files import in_order, load_table
 from promptccd.errors import DataError, PromptCCDError, nothing_at
 
@@ -71,16 +69,6 @@ BUILT_IN = {
         licence="cc-by-4.0",
         page="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
         credit=" by Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0",
-    ),
-    "creatures": BuiltIn(
-        creatures_dataset,
-        "creatures drawn by rule, whose categories differ by their parts",
-        licence="apache-2.0",
-    ),
-    "other-creatures": BuiltIn(
-        partial(creatures_dataset, seed=1),
-        "other images of the same creatures, to pretrain a backbone on",
-        licence="apache-2.0",
     ),
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.data.randomness import numpy_generator
 from promptccd.errors import DataError
 from promptccd.storage import newer_format

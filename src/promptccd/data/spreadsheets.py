@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.errors import DataError
 
 LISTS = (".csv", ".tsv", ".tab", ".txt")  # suffixes of tables that are text

@@ -15,6 +15,7 @@ from typing import Any, overload
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 
+from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import DecodedImage, Decoding
 from promptccd.data.limits import MAX_PIXELS
@@ -27,7 +28,6 @@ from promptccd.data.loading import (
     read_categories,
     without_label,
 )
-from promptccd.data.published import published_tables, require_images
 from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
     CategorySplit,

@@ -13,7 +13,6 @@ import numpy as np
 from datasets import Dataset
 
 from promptccd.data.duplicates import digest_of
-from promptccd.data.file_names import display_name
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import Decoding
 from promptccd.data.loading import (
@@ -24,6 +23,7 @@ from promptccd.data.loading import (
     read_categories,
     without_label,
 )
+from promptccd.data.names import display_name
 from promptccd.data.table_files import LABEL, STREAM, image_roots, in_order
 from promptccd.errors import DataError
 

@@ -20,16 +20,15 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
-from promptccd.errors import DivergedError, RunError
-from promptccd.models import CategoryDiscoveryModel, GCDModel
+from promptccd.errors import DivergedError, RunError, one_line
+from promptccd.methods.gcd import GCDModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
-from promptccd.models.untrusted import one_line
 from promptccd.runs.predict import load_model, require_finite
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
-from promptccd.training.devices import in_smaller_batches, sent
-from promptccd.training.gpus import has_bf16
+from promptccd.training.devices import has_bf16, in_smaller_batches, sent
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from promptccd.columns import HASH
 from promptccd.data.capture_dates import KEPT
 from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
-from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
+from promptccd.data.names import display_name
 from promptccd.data.picture_keys import is_edited_file_of
 from promptccd.data.sources import Stamp
 from promptccd.discovery.cache import ROWS, Packs

@@ -30,7 +30,7 @@ from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, StageChange
-from promptccd.training.gpus import device_named, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.version import __version__
 
 

@@ -28,12 +28,13 @@ from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
 from promptccd.evaluation.protocol_terms import PARTS
-from promptccd.models import CategoryDiscoveryModel, PromptCCDConfig, PromptCCDModel
+from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
+from promptccd.methods.prompts import insert_prompts
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import blocks_of, entering, patch_count
-from promptccd.models.gaussian_mixture import GaussianMixture
-from promptccd.models.prompt_pools import insert_prompts
+from promptccd.models.mixture import GaussianMixture
+from promptccd.training.devices import exact_device
 from promptccd.training.features import extract_features
-from promptccd.training.gpus import exact_device
 from promptccd.training.instruments import (
     LEAST_CHOICE,
     MOST_IMAGES,

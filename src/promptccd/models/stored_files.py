@@ -20,16 +20,11 @@ from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from promptccd.data.views import sides_of
+from promptccd.errors import CheckpointError, one_line, shown
+
 from .loading import file_of
-from .untrusted import (
-    MOST_CATEGORIES,
-    CheckpointError,
-    one_line,
-    read_json,
-    require_bounds,
-    require_side,
-    shown,
-)
+from .untrusted import MOST_CATEGORIES, read_json, require_bounds, require_side
 
 logger = logging.getLogger(__name__)
 
@@ -40,27 +35,6 @@ BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "vit": ViTConfig,
 }
 BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)  # no other architecture is ever built
-
-# The `auto_map` of our checkpoints, for machines without this package; no other one is accepted. Such a machine has
-# to know those of this package, so they are written out here; `register_variant` adds those of other methods.
-_CONFIGURATION = "configuration_promptccd"
-CODE: dict[str, dict[str, str]] = {
-    name: {"AutoConfig": f"{config}.{kind}Config", "AutoModel": f"{model}.{kind}Model"}
-    for name, config, model, kind in (
-        ("promptccd", _CONFIGURATION, "modeling_promptccd", "PromptCCD"),
-        ("promptccd-gcd", _CONFIGURATION, "modeling_gcd", "GCD"),
-        ("promptccd-b", _CONFIGURATION, "modeling_promptccd_b", "PromptCCDB"),
-        ("promptccd-pp", _CONFIGURATION, "modeling_promptccd_pp", "PromptCCDPlusPlus"),
-        ("frost", "modeling_frost", "modeling_frost", "Frost"),
-        ("grow-merge", "modeling_grow_merge", "modeling_grow_merge", "GrowMerge"),
-        ("happy", "modeling_happy", "modeling_happy", "Happy"),
-        ("metagcd", "modeling_metagcd", "modeling_metagcd", "MetaGCD"),
-        ("orca", "modeling_orca", "modeling_orca", "ORCA"),
-        ("pa-cgcd", "modeling_pa_cgcd", "modeling_pa_cgcd", "PACGCD"),
-        ("rankstats", "modeling_rankstats", "modeling_rankstats", "RankStats"),
-        ("simgcd", "modeling_simgcd", "modeling_simgcd", "SimGCD"),
-    )
-}
 
 # Written by some version of transformers, and without a meaning for these models: ignored.
 _IDLE = {
@@ -91,16 +65,12 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     Raises:
         CheckpointError: a key that it does not have, or a value out of its range.
     """
-    ours, named = CODE.get(config_class.model_type, {}), values.get("auto_map")
-    if named is not None and not (
-        # a configuration that is saved without its model, or before it, names a part of it
-        isinstance(named, dict) and named and all(ours.get(key) == value for key, value in named.items())
-    ):
+    if (named := values.get("auto_map")) is not None:
         raise CheckpointError(
             f"The key 'auto_map' of its configuration names {shown(named)}, code that is not ours. "
             "Nothing of it was run: do not use this checkpoint, or delete the key."
         )
-    kept = _kept(values, config_class, {"vision_config", "auto_map"})
+    kept = _kept(values, config_class, {"vision_config"})
     if kept.get("vision_config") is not None:
         kept["vision_config"] = backbone_values(kept["vision_config"])
     _require_categories(kept.get("category_ids", []), kept.get("category_names", []))
@@ -306,13 +276,3 @@ def _channels(key: str, value: Any) -> list[float]:
         if type(number) not in (int, float) or not low <= number <= high:
             raise ValueError(f"Expected {key} to be numbers of {low:g} to {high:g}, got {shown(number)}.")
     return [float(number) for number in value]
-
-
-def sides_of(processor: Any) -> tuple[int, int]:
-    """Height and width of processed images, which must not depend on the image."""
-    size = processor.crop_size if processor.do_center_crop else processor.size
-    if size is None or size.get("height") is None or size.get("width") is None:
-        raise ValueError(
-            f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
-        )
-    return size["height"], size["width"]

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from promptccd.data.hub import pictures_at
 from promptccd.data.images import decode_image
-from promptccd.data.published import pictures_at
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel

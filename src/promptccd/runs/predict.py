@@ -15,19 +15,17 @@ from promptccd import system
 from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
+from promptccd.data.hub import pictures_at
 from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.published import pictures_at
 from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError, DivergedError, RunError, nothing_at
+from promptccd.errors import DataError, DivergedError, RunError, nothing_at, one_line
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.hub_names import parted
-from promptccd.models.untrusted import one_line
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
-from promptccd.training.devices import in_smaller_batches
-from promptccd.training.gpus import exact_device
+from promptccd.training.devices import exact_device, in_smaller_batches
 from promptccd.training.progress import progress_bar
 
 _Viewed = tuple[torch.Tensor | None, Verdict]

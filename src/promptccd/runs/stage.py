@@ -21,14 +21,14 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from promptccd import system
 from promptccd.data.views import EvaluationView
-from promptccd.errors import RunError, nothing_at
+from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.backbones import blocks_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
-from promptccd.models.untrusted import CheckpointError, one_line
 from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
@@ -41,7 +41,7 @@ from promptccd.registry import (
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
-from promptccd.runs.card_usage import Example
+from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
 from promptccd.storage import (
     CHECKSUMS,
@@ -52,9 +52,7 @@ from promptccd.storage import (
     write_directory,
     write_json,
 )
-from promptccd.training.adapters import StageAdapter
 from promptccd.training.exemplars import Exemplars
-from promptccd.training.objectives import method_named
 from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)
@@ -76,7 +74,6 @@ def save_stage(
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
     examples: Sequence[Example] = (),
-    adapter: StageAdapter | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -89,7 +86,6 @@ def save_stage(
         registry: its categories, and what people corrected so far.
         exemplars: images that later stages train on again, if any.
         examples: pictures that its card shows.
-        adapter: what makes its backbone of the plain one, if low-rank adapters alone did.
     """
 
     def fill(folder: Path) -> None:
@@ -100,33 +96,13 @@ def save_stage(
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
         (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
+        (folder / "requirements.txt").write_text("promptccd\n", encoding="utf-8", newline="\n")
         for each in examples:
             (folder / each.path).parent.mkdir(exist_ok=True)
             (folder / each.path).write_bytes(each.content)
-        if adapter is not None:
-            adapter.save(folder)
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill, needed=model.get_memory_footprint())
-
-
-def stage_adapter(
-    run: RunDirectory, stage: int, learnt: Mapping[str, Tensor], plain: str | None
-) -> StageAdapter | None:
-    """What low-rank adapters made of the plain backbone up to a stage; `None`, which is told, if not they alone did.
-
-    Args:
-        run: its earlier stages are finished.
-        stage: that they have just learnt in.
-        learnt: see `Adapters.merge`.
-        plain: repository of the run's backbone, if it has one; stages that were fetched may have begun with another.
-    """
-    try:
-        before = run.stage(stage - 1) if stage else None
-        return StageAdapter.after(before, learnt, None if run.fetched else plain)
-    except (OSError, CheckpointError) as error:
-        logger.warning("Stage %d keeps no adapter beside its weights: %s", stage, one_line(error))
-        return None
 
 
 def require_whole(path: str | Path) -> None:

@@ -17,27 +17,24 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
+from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.loading import BUILT_IN, open_images
-from promptccd.data.published import published_split
 from promptccd.data.randomness import torch_generator
 from promptccd.data.ranges import with_floats
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
+from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
+from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
-from promptccd.models.untrusted import one_line
 from promptccd.runs.folder import FETCHED, FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
 from promptccd.storage import refuse_links, remove_leftovers, trusted, write_directory, write_file
-from promptccd.training.adapters import Adapters
-from promptccd.training.devices import same_on_all
-from promptccd.training.gpus import exact_device
+from promptccd.training.devices import exact_device, same_on_all
 from promptccd.training.history import HISTORY
-from promptccd.training.objectives import PARTS, method_named
 from promptccd.training.options import DataArguments
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe, laid_over
@@ -615,8 +612,6 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
-    if (rank := recipe.training.lora_rank) is not None:
-        Adapters(model, rank)
     return model
 
 
@@ -625,7 +620,7 @@ def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     counts = Counter[str]()
     for name, value in model.named_parameters():
         if value.requires_grad:
-            counts["adapters" if ".lora_" in name else name.partition(".")[0]] += value.numel()
+            counts[name.partition(".")[0]] += value.numel()
     if model.mixture is not None:
         counts["mixture"] = model.mixture.num_parameters
     return counts

@@ -45,9 +45,11 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
+from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.card_usage import Example, example_pictures
+from promptccd.runs.card import Example, example_pictures, stage_card
 from promptccd.runs.folder import (
     LICENCE,
     NORMALISATION,
@@ -56,8 +58,7 @@ from promptccd.runs.folder import (
     record_stream,
     stream_records,
 )
-from promptccd.runs.model_card import hub_id_of, stage_card
-from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.provenance import CARD, Licence, Source, licence_of, licence_on
 from promptccd.runs.stage import (
     SettledImages,
     categories_at,
@@ -68,7 +69,6 @@ from promptccd.runs.stage import (
     row_of,
     save_stage,
     settled_images,
-    stage_adapter,
 )
 from promptccd.runs.start import (
     OUT_OF_MEMORY,
@@ -83,19 +83,21 @@ from promptccd.runs.start import (
 )
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import trusted
-from promptccd.training.adapters import StageAdapter
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import PATIENCE, device_problem, reproducible, same_on_all
-from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
-from promptccd.training.features import extract_features
-from promptccd.training.frozen_prefix import tell_of_emulation
-from promptccd.training.gpus import (
+from promptccd.training.devices import (
+    PATIENCE,
+    device_problem,
     exact_device,
     reported_gpu,
+    reproducible,
     require_alike,
+    same_on_all,
     usual_device,
     usual_precision,
 )
+from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
+from promptccd.training.features import extract_features
+from promptccd.training.frozen_prefix import tell_of_emulation
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -104,8 +106,6 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.launcher import is_first_process
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
@@ -426,7 +426,7 @@ class _Run:
         )
         try:
             trainer.train(resumed[0] if resumed else None)
-            self._finish_stage(stage, model, count, started - before, trainer.learnt)
+            self._finish_stage(stage, model, count, started - before)
         except BaseException:  # a signal, no memory: the steps are not lost for it
             if trainer.unsaved is not None:
                 with suppress(DiskError):  # of which the error tells, too
@@ -482,7 +482,6 @@ class _Run:
         model: CategoryDiscoveryModel,
         count: CountEstimate | None,
         started: float,
-        learnt: Mapping[str, Tensor] | None,
     ) -> None:
         """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
@@ -548,18 +547,14 @@ class _Run:
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
         self.run.forget_source(stage.index)  # a fetched stage was damaged, and is trained here instead
         examples = example_pictures(self.recipe, model, images, features[stage.index])
-        adapter, plain = None, hub_id_of(self.recipe.model.backbone)
-        if learnt is not None:
-            adapter = stage_adapter(self.run, stage.index, learnt, plain)
         instruments = self._instruments(model, images, found)
         save_stage(
             self.run.stage(stage.index),
             model,
             self.view,
             assignments=assignments,
-            card=self._card(model, found, instruments, registry, examples, adapter),
+            card=self._card(model, found, instruments, registry, examples),
             registry=registry,
-            adapter=adapter,
             exemplars=self._exemplars(settled, assignments, features[stage.index]),
             examples=examples,
         )
@@ -608,7 +603,6 @@ class _Run:
         instruments: Instruments,
         registry: CategoryRegistry,
         examples: Sequence[Example],
-        adapter: StageAdapter | None,
     ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
         fetched, stage = self.run.fetched, model.config.stage or 0
@@ -629,7 +623,6 @@ class _Run:
             examples=examples,
             licence=self._licence(source, stage),
             source=source,
-            adapter=adapter,
             history=[each for each in read_history(self.run.path) if each.stage == stage],
         )
 

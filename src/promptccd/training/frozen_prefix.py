@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import Rotation, recomputed, turned, whole_block
 from promptccd.models.block_calls import Enterable, has_hooks
-from promptccd.training.gpus import has_bf16
+from promptccd.training.devices import has_bf16
 
 logger = logging.getLogger(__name__)
 

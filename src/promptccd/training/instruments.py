@@ -15,8 +15,7 @@ from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.devices import in_smaller_batches
-from promptccd.training.gpus import exact_device
+from promptccd.training.devices import exact_device, in_smaller_batches
 
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component # mutant: a mean over one feature more or less

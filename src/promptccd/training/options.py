@@ -31,7 +31,7 @@ class DataArguments:
 
     Attributes:
         benchmark: data set of the paper that the other fields default to; none means ``digits``.
-        dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
+        dataset: Hub id, local folder, or the built-in ``digits``.
         image_roots: further folders that links in `dataset`, or the rows of a list, may lead into.
         split: split of the data set that the stages are cut from.
         image_column: name of the image column; found by itself where the benchmark's is not there.
@@ -190,7 +190,7 @@ class ModelArguments:
     """The model; each variant takes its own of the fields after the head's, and none means its default.
 
     Attributes:
-        variant: the method, by its name in `promptccd.training.objectives.METHODS`.
+        variant: the method, by its name in `promptccd.methods.METHODS`.
         backbone: Hub id or folder of a pretrained DINO backbone, or ``photographs``, a small one that comes along; none
             means one of `backbone_config` is pretrained here, without labels, on the images of stage 0.
         backbone_config: fields of a `Dinov2Config`, for a backbone that is pretrained here.
@@ -334,9 +334,6 @@ class TrainingArguments:
         frozen_precision: what the blocks before the last are kept in while they train the others: ``same``, float32, of
             which mixed precision casts a copy in every pass, or ``bf16``, with sums between blocks in bfloat16 as well.
             It acts in the epochs of a stage; what ends a stage is computed by the weights that are saved.
-        lora_rank: rank of low-rank adapters (LoRA, by peft) that learn in place of the last block: in every block, or
-            in the last alone where something that a method keeps reads the tokens before it. They are part of the
-            weights that are saved, and lie beside them as an adapter of peft's. None means that the last block learns.
         compile: whether `torch.compile` makes one graph of a step's forward, anew in each stage, where the machine can.
         deterministic: take torch's algorithms that give the same bytes again on a GPU too, where it has such, and be
             told where it has none; slower there. The CPU's always do.
@@ -398,7 +395,6 @@ class TrainingArguments:
     max_categories: int | None = number(None, *WHOLE["num_components"])
     mixed_precision: MixedPrecision = "auto"
     frozen_precision: Literal["same", "bf16"] = "same"
-    lora_rank: int | None = number(None, 1, 1_024)
     compile: bool = False
     deterministic: bool = False
     num_workers: int | None = number(None, 0, 512)

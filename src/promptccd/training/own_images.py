@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from promptccd.data.hub import published_split
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.published import published_split
 from promptccd.data.table_files import ONE_FILE
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.recipe import (

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from huggingface_hub.dataclasses import type_validator
@@ -17,8 +17,11 @@ from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.methods import METHODS, Method, words_of_methods
+from promptccd.training.methods import words_of_methods
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
+
+if TYPE_CHECKING:
+    from promptccd.methods import Method
 
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20
@@ -220,16 +223,12 @@ class Recipe:
     def __post_init__(self) -> None:
         method = self._method
         if self.training.exemplars_per_class and not method.takes_exemplars:
+            from promptccd.methods import METHODS
+
             able = ", ".join(each.name for each in METHODS.values() if each.takes_exemplars)
             raise ConfigurationError(
                 f"{method.name} takes no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
-            )
-        rank, kept = self.training.lora_rank, self.training.frozen_precision
-        if rank is not None and kept != "same" and not method.model.shares_prefix:
-            raise ConfigurationError(
-                f"frozen_precision {kept} is for blocks that do not learn, and with lora_rank {rank} every block of "
-                f"{method.name} does: leave one of them out."
             )
         if self.data.unlabelled is not None and self.training.counting == "known":
             prior = self.training.count_prior
@@ -248,10 +247,10 @@ class Recipe:
                 )
 
     @property
-    def _method(self) -> Method:
+    def _method(self) -> "Method":
         """The method it trains."""
         # Not at the top: reading options does not wait for torch.
-        from promptccd.training.objectives import method_named
+        from promptccd.methods import method_named
 
         return method_named(self.model.variant)
 

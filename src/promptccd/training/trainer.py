@@ -12,17 +12,15 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
+from promptccd.methods import Objective, Rows, StageContext
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.adapters import Adapters
 from promptccd.training.compiling import WholeBatches
 from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.features import extract_features
 from promptccd.training.frozen_prefix import frozen_prefix
 from promptccd.training.history import EpochRecord
-from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import EpochProgress, StopRequest
 from promptccd.training.step import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
@@ -74,11 +72,9 @@ class StageTrainer:
 
     Attributes:
         unsaved: the state after the last step, to save if what follows does not come to its end.
-        learnt: after training with low-rank adapters, their factors, see `Adapters.merge`.
     """
 
     unsaved: TrainingState | None = None
-    learnt: Mapping[str, Tensor] | None = None
 
     def __init__(
         self,
@@ -130,9 +126,6 @@ class StageTrainer:
         if resumed:
             first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
         self.objective.begin_stage()
-        adapters = None
-        if (rank := self.arguments.lora_rank) is not None:
-            adapters = Adapters(self.model, rank, torch_generator("lora", self.arguments.seed, self.stage))
         optimizer = self._optimizer()
         if resumed:
             restore(self.model, optimizer, resumed.tensors)
@@ -155,10 +148,6 @@ class StageTrainer:
                     }
                     self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
             self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
-            if (
-                adapters is not None
-            ):  # after it, which may train them on; sums round otherwise in what is merged
-                self.learnt = adapters.merge()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

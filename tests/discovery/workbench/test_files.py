@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.options import TABLE
 from promptccd.discovery.workbench import OpenPage

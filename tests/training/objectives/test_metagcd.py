@@ -15,17 +15,17 @@ from promptccd.data import StageStream
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
-from promptccd.models.modeling_metagcd import MetaGCDModel
-from promptccd.training import progress
-from promptccd.training.objectives import LOSSES, Rows, StageContext
-from promptccd.training.objectives.contrastive import info_nce_loss
-from promptccd.training.objectives.metagcd import (
+from promptccd.methods import LOSSES, Rows, StageContext
+from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods.metagcd import (
     METHOD,
+    MetaGCDModel,
     MetaGCDObjective,
     closest_views,
     pseudo_sessions,
     soft_neighbour_loss,
 )
+from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
 from promptccd.training.trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh

@@ -2,9 +2,8 @@
 
 import pytest
 
-from promptccd.training.methods import PARTS
-from promptccd.training.objectives import METHODS
-from promptccd.training.objectives.objective import Objective
+from promptccd.methods import METHODS, PARTS
+from promptccd.methods.base import Objective
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 CLASSIFIERS = {"frost", "happy", "orca", "pa-cgcd", "rankstats", "simgcd"}

@@ -12,17 +12,18 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.models.backbones import blocks_of
-from promptccd.models.modeling_orca import ORCAConfig, ORCAModel
-from promptccd.training.objectives import LOSSES, StageContext
-from promptccd.training.objectives.orca import (
+from promptccd.methods import LOSSES, StageContext
+from promptccd.methods.orca import (
     METHOD,
+    ORCAConfig,
+    ORCAModel,
     ORCAObjective,
     margin_loss,
     nearest_others,
     pair_loss,
     same_category,
 )
+from promptccd.models.backbones import blocks_of
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from promptccd.training.trainer import restore, snapshot

@@ -16,11 +16,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.models.backbones import blocks_of
-from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
-from promptccd.runs import train_run
-from promptccd.training.objectives import LOSSES, StageContext, pa_cgcd
-from promptccd.training.objectives.pa_cgcd import (
+from promptccd.methods import LOSSES, StageContext, pa_cgcd
+from promptccd.methods.pa_cgcd import (
+    PACGCDConfig,
+    PACGCDModel,
     PACGCDObjective,
     chance_of_low,
     clear,
@@ -28,6 +27,8 @@ from promptccd.training.objectives.pa_cgcd import (
     proxy_anchor_loss,
     split,
 )
+from promptccd.models.backbones import blocks_of
+from promptccd.runs import train_run
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import fresh

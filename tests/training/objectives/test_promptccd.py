@@ -12,11 +12,11 @@ from promptccd.clustering import fit_gaussian_mixture
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
+from promptccd.methods import StageContext
+from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models import Replay
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
-from promptccd.training.objectives import StageContext
-from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe

@@ -10,14 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from promptccd.data.randomness import torch_generator
-from promptccd.models import CategoryDiscoveryOutput
-from promptccd.models.backbones import blocks_of
-from promptccd.models.classifiers import LinearClassifier
-from promptccd.models.modeling_frost import FrostModel
-from promptccd.models.modeling_rankstats import RankStatsModel
-from promptccd.training.objectives import LOSSES, Rows, StageContext, method_named
-from promptccd.training.objectives.frost import FrostObjective, flat_distance
-from promptccd.training.objectives.rank_statistics import (
+from promptccd.methods import LOSSES, Rows, StageContext, method_named
+from promptccd.methods.classifier import LinearClassifier
+from promptccd.methods.frost import FrostModel, FrostObjective, flat_distance
+from promptccd.methods.pairs import (
     PairWatch,
     RankStatisticsObjective,
     disagreement,
@@ -25,6 +21,9 @@ from promptccd.training.objectives.rank_statistics import (
     ramp,
     same_top_ranks,
 )
+from promptccd.methods.rankstats import RankStatsModel
+from promptccd.models import CategoryDiscoveryOutput
+from promptccd.models.backbones import blocks_of
 from promptccd.training.options import TrainingArguments
 
 LABELS = torch.tensor([1, 0, 1, 2, 0])

@@ -11,19 +11,18 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 
 from promptccd.data.randomness import torch_generator
-from promptccd.models.assignment import assign
-from promptccd.models.backbones import blocks_of
-from promptccd.models.classifiers import CosineClassifier
-from promptccd.models.modeling_happy import HappyModel
-from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
-from promptccd.training.objectives import LOSSES, StageContext
-from promptccd.training.objectives.happy import METHOD, HappyObjective, hardness
-from promptccd.training.objectives.self_distillation import (
+from promptccd.methods import LOSSES, StageContext
+from promptccd.methods.classifier import (
+    CosineClassifier,
     SelfDistillationObjective,
     drawn_rows,
     self_distillation_loss,
     unevenness,
 )
+from promptccd.methods.happy import METHOD, HappyModel, HappyObjective, hardness
+from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
+from promptccd.models.assignment import assign
+from promptccd.models.backbones import blocks_of
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, BatchPlan, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD

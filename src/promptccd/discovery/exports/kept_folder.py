@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from promptccd import system
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.errors import DataError, DiskError, RunError
 from promptccd.locks import LOCK, FolderLock
 from promptccd.storage import (

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from promptccd import system
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped

@@ -15,8 +15,8 @@ from typing import Any
 
 from promptccd import system
 from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
-from promptccd.data.file_names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
 from promptccd.errors import DataError
 

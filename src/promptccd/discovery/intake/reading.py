@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import Depths
 from promptccd.data.duplicates import look_at
-from promptccd.data.file_names import display_name, is_of_windows
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Decoding, Status, Verdict
-from promptccd.data.leftovers import leftovers
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loaders import Progress
 from promptccd.data.loading import BUILT_IN
+from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
 from promptccd.data.table_files import is_saved
 from promptccd.data.views import EvaluationView

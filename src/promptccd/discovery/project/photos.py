@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image
 
 from promptccd.data.duplicates import THUMBNAIL_SIDE, look_at
-from promptccd.data.file_names import display_name, parts_of
 from promptccd.data.images import Decoding, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.names import display_name, parts_of
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.discovery.cache import Packs
 from promptccd.discovery.project.folder import PICTURES, PROJECT, THUMBS

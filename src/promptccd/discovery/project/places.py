@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptccd.data.file_names import parts_of
+from promptccd.data.names import parts_of
 from promptccd.discovery.project.file_columns import FileColumns, read_columns
 from promptccd.discovery.project.folder import COLUMNS, FILES
 from promptccd.storage import parsed_json, read_file

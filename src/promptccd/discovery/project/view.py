@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from promptccd.data.file_names import display_name
+from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.folder import PROJECT, open_project

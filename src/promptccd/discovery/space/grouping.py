@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from promptccd import system
-from promptccd.data.file_names import display_name
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import DiscoveryResult, discover
@@ -26,7 +26,7 @@ from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.locks import LOCK
 from promptccd.models.hub_names import parted
-from promptccd.training.gpus import device_named, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)

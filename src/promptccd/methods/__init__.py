@@ -1,0 +1,34 @@
+"""Methods, one file each: configuration, model, objective and words. `METHODS` holds the `METHOD` of every file."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from promptccd.methods.base import (
+    LOSSES,
+    METHODS,
+    PARTS,
+    Method,
+    Objective,
+    Rows,
+    StageContext,
+    method_named,
+    register,
+)
+from promptccd.methods.contrastive import ContrastiveObjective
+
+for _module in iter_modules(__path__):
+    if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
+        register(_method)
+
+__all__ = [
+    "LOSSES",
+    "METHODS",
+    "PARTS",
+    "ContrastiveObjective",
+    "Method",
+    "Objective",
+    "Rows",
+    "StageContext",
+    "method_named",
+    "register",
+]
