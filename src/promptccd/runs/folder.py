@@ -157,7 +157,9 @@ class RunDirectory:
         values = self.manifest["recipe"]
         change_places(values, self._resolved)
         # No folder of a cache: another person's record may name one, and nothing is written there.
-        values["training"]["image_cache"] = "off" if values["training"]["image_cache"] == "off" else "auto"
+        values["training"]["image_cache"] = (
+            "off" if values["training"].get("image_cache") == "off" else "auto"
+        )
         return Recipe.from_dict(values)
 
     def _resolved(self, place: str) -> str:
