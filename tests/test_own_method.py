@@ -177,7 +177,7 @@ def test_what_is_pushed_is_what_is_loaded(run: Trained, hub: Hub) -> None:  # no
         assert torch.equal(model(pixels).features, local(pixels).features)
     files = hub.repo("user/run-stage3").at("main").files
     home = Path(sys.modules[run.method.model.__module__].__file__)
-    assert files[home.name].data == home.read_bytes()
+    assert home.name not in files
     assert main(["verify", "user/run-stage3"]) == 0
 
 

@@ -11,6 +11,8 @@ from promptccd.methods.base import (
     Objective,
     Rows,
     StageContext,
+    load_installed,
+    load_plugin,
     method_named,
     register,
 )
@@ -19,6 +21,7 @@ from promptccd.methods.contrastive import ContrastiveObjective
 for _module in iter_modules(__path__):
     if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
         register(_method)
+load_installed()
 
 __all__ = [
     "LOSSES",
@@ -29,6 +32,7 @@ __all__ = [
     "Objective",
     "Rows",
     "StageContext",
+    "load_plugin",
     "method_named",
     "register",
 ]

@@ -1,22 +1,33 @@
 """A method, what it minimises (the objective of a stage), and the rows that it reads."""
 
+import inspect
+import logging
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
-from typing import ClassVar
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay, register_variant
+from promptccd.models.untrusted import STORED
 from promptccd.training.devices import gather_rows, sent
 from promptccd.training.exemplars import NO_LABEL, Memory
 from promptccd.training.options import TrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -220,6 +231,28 @@ class Method:
     answers_natively: bool = False
     takes_exemplars: bool = False
 
+    @property
+    def options(self) -> dict[str, Field[Any]]:
+        """The fields of its configuration that a recipe may set, by name, with their type and default.
+
+        Their bounds are `promptccd.models.untrusted.bounds_of` the configuration, their help is `Method.help_of`.
+        """
+        common = {item.name for item in fields(PreTrainedConfig)}
+        own = fields(self.model.config_class)
+        return {
+            item.name: item
+            for item in own
+            if item.name not in common and not STORED.items() <= item.metadata.items()
+        }
+
+    def help_of(self, option: str) -> str:
+        """The text of an option under ``Attributes:`` of the configuration that declares it; empty without one."""
+        for parent in self.model.config_class.__mro__:
+            documented = inspect.cleandoc(parent.__doc__ or "").partition("Attributes:")[2]
+            if found := re.search(rf"^    {option}: (.*(?:\n {{5,}}.*)*)", documented, re.MULTILINE):
+                return " ".join(found[1].split()).rstrip(".")
+        return ""
+
 
 METHODS: dict[str, Method] = {}
 
@@ -244,6 +277,51 @@ def register(method: Method) -> Method:
     return method
 
 
+def load_plugin(place: str) -> Method:
+    """The ``METHOD`` of a Python file, which is run and registered; a second time it does nothing.
+
+    Raises:
+        ConfigurationError: there is no such file, its code fails, or it has no method.
+    """
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"No plugin {place!r}: give a Python file with a METHOD.")
+    # Under the name that `import` gives it, which cards show.
+    module = sys.modules.get(path.stem)
+    if module is None or getattr(module, "__file__", None) != str(path):
+        spec = spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        if module is not None:
+            raise ConfigurationError(
+                f"Plugin {place!r} is called like the module {path.stem!r}, which is imported already: rename the file."
+            )
+        module = sys.modules[path.stem] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[path.stem]
+            raise ConfigurationError(f"Plugin {place!r} fails: {type(error).__name__}: {error}") from error
+    found = getattr(module, "METHOD", None)
+    if not isinstance(found, Method):
+        raise ConfigurationError(
+            f"Plugin {place!r} has no METHOD. Expected METHOD = Method(...) in the file."
+        )
+    try:
+        return register(found)
+    except ValueError as error:
+        raise ConfigurationError(f"Plugin {place!r} cannot be used: {error}") from error
+
+
+def load_installed() -> None:
+    """Register methods of other packages: entry points of ``promptccd.methods``, each a module or a `Method`."""
+    for entry in entry_points(group="promptccd.methods"):
+        try:
+            found = entry.load()
+            register(getattr(found, "METHOD", found))
+        except Exception as error:  # a fault of another package must not stop the methods of this one
+            logger.warning("The method %s cannot be used: %s: %s", entry.value, type(error).__name__, error)
+
+
 def method_named(name: str) -> Method:
     """The method of a recipe's ``model.variant``.
 
@@ -251,5 +329,7 @@ def method_named(name: str) -> Method:
         ConfigurationError: there is no such method.
     """
     if name not in METHODS:
-        raise ConfigurationError(f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}.")
+        raise ConfigurationError(
+            f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}. --plugin FILE adds a method of your own."
+        )
     return METHODS[name]

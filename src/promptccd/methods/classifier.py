@@ -88,7 +88,7 @@ class ClassifierConfig(CategoryDiscoveryConfig):
         num_classes: K, rows of the classifier; 0 until stage 0 begins.
     """
 
-    num_classes: int = bounded(0, 0, 1_000_000)
+    num_classes: int = bounded(0, 0, 1_000_000, stored=True)
 
 
 class ClassifierModel(CategoryDiscoveryModel):

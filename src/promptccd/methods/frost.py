@@ -29,7 +29,7 @@ class FrostConfig(RankStatisticsConfig):
     pseudo_weight: float = bounded(0.01, 0, 1e6)
     drawn_per_class: int = bounded(2, 0, 65_536)
     drift_weight: float = bounded(10.0, 0, 1e6)
-    num_means: int = bounded(0, 0, 1_000_000)
+    num_means: int = bounded(0, 0, 1_000_000, stored=True)
 
 
 class FrostModel(RankStatisticsModel, RememberingModel):

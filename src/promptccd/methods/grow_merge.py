@@ -45,10 +45,10 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     distill_weight: float = bounded(1.0, 0, 1e6)
     known_quantile: float = bounded(0.05, 0, 1)
     static_for_known: bool = False
-    known_similarity: float = bounded(0.0, -1, 1)
-    num_means: int = bounded(0, 0, 1_000_000)
-    num_branches: int = bounded(0, 0, 1_000)
-    num_clusters: int = bounded(0, 0, 1_000_000)
+    known_similarity: float = bounded(0.0, -1, 1, stored=True)
+    num_means: int = bounded(0, 0, 1_000_000, stored=True)
+    num_branches: int = bounded(0, 0, 1_000, stored=True)
+    num_clusters: int = bounded(0, 0, 1_000_000, stored=True)
 
     def validate_branches(self) -> None:
         """A model with branches has means of labelled classes."""

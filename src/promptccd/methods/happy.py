@@ -45,8 +45,8 @@ class HappyConfig(SelfDistillationConfig):
     replay_weight: float = bounded(1.0, 0, 1e6)
     hardness_temperature: float = bounded(0.1, 1e-6, 1e6)
     drift_weight: float = bounded(1.0, 0, 1e6)
-    num_means: int = bounded(0, 0, 1_000_000)
-    class_radius: float = bounded(0.0, 0, 1e3)
+    num_means: int = bounded(0, 0, 1_000_000, stored=True)
+    class_radius: float = bounded(0.0, 0, 1e3, stored=True)
 
 
 class HappyModel(ClassifierModel, RememberingModel):

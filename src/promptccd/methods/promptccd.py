@@ -21,7 +21,7 @@ from promptccd.models.backbones import Rotation, class_row, class_token, patch_c
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.mixture import GaussianMixture
-from promptccd.models.untrusted import bounded
+from promptccd.models.untrusted import STORED, bounded
 from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     model_type = "promptccd"
 
-    num_components: int = 0
-    component_categories: list[int] = field(default_factory=list)
-    answer_categories: list[int] = field(default_factory=list)
+    num_components: int = field(default=0, metadata=STORED)
+    component_categories: list[int] = field(default_factory=list, metadata=STORED)
+    answer_categories: list[int] = field(default_factory=list, metadata=STORED)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
-    count_scale: float = bounded(1.0, 1e-6, 1e6)
+    count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
     prompts_per_image: int = 5
     random_prompts: bool = False
     prompts_at_test: bool = False

@@ -14,7 +14,7 @@ from promptccd.errors import CheckpointError, one_line, shown
 from .assignment import SPREAD_SCALARS
 from .loading import HUB_OPTIONS, find_model
 from .stored_files import BACKBONE_TYPES, own_values
-from .untrusted import bounded, bounds_of, json_object, read_json, require_bounds
+from .untrusted import STORED, bounded, bounds_of, json_object, read_json, require_bounds
 
 _NO_LABELS = (
     "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
@@ -40,25 +40,28 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             `assign`, where `spread` is unknown.
         spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
             buffers ``whitener`` and ``spreads`` belong to it.
+        initializer_range: standard deviation of weights that no checkpoint fills.
         precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """
 
     model_type = ""
     sub_configs_defaults = {"vision_config": SubConfigSpec(AutoConfig, model_type="dinov2")}  # noqa: RUF012
 
-    vision_config: Any = None  # a dictionary on the way in, a configuration of the backbone afterwards
+    vision_config: Any = field(
+        default=None, metadata=STORED
+    )  # a dictionary on the way in, a configuration of the backbone afterwards
     projection_hidden_size: int = 2048
     projection_bottleneck_size: int = 256
     projection_output_size: int = 65536
-    stage: int | None = None
-    num_known: int = 0
-    category_ids: list[int] = field(default_factory=list)
-    category_names: list[str] = field(default_factory=list)
-    count_estimate: dict[str, Any] | None = None
+    stage: int | None = field(default=None, metadata=STORED)
+    num_known: int = field(default=0, metadata=STORED)
+    category_ids: list[int] = field(default_factory=list, metadata=STORED)
+    category_names: list[str] = field(default_factory=list, metadata=STORED)
+    count_estimate: dict[str, Any] | None = field(default=None, metadata=STORED)
     confidence_temperature: float = bounded(0.1, 1e-6, 1e6)
-    spread: dict[str, float] | None = None
+    spread: dict[str, float] | None = field(default=None, metadata=STORED)
     initializer_range: float = 0.02
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = field(default="float32", metadata=STORED)
 
     @property
     def names_by_id(self) -> dict[int, str]:

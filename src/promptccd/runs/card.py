@@ -19,13 +19,13 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.clean_images import clean_image
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import published_results
+from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES

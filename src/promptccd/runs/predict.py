@@ -12,15 +12,16 @@ from typing import Any
 import torch
 
 from promptccd import system
-from promptccd.data.camera_raw import reason_of_raw
-from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
-from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import first_bytes, inside, read_regular_file
+from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError, nothing_at, one_line
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.images.files import first_bytes
+from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.raw import reason_of_raw
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.hub_names import parted
 from promptccd.runs.folder import RunDirectory
@@ -159,8 +160,8 @@ def predict_folder(
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.data.limits.BIT_DEPTHS` that holds the values of all of them.
-        max_pixels: of an image, see `promptccd.data.images.Decoding`.
+            `promptccd.images.limits.BIT_DEPTHS` that holds the values of all of them.
+        max_pixels: of an image, see `promptccd.images.decode.Decoding`.
         image_roots: further folders that links among the images may lead into.
 
     Raises:
