@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from benchmarks import bench_gpu, gpu_smoke, gpu_steps
-from promptccd.training.own_images import methods
+from promptccd.training.recipe import shipped_methods
 
 
 def test_every_shipped_method_is_tried_and_named_once() -> None:
     cases = gpu_smoke.cases()
-    assert set(methods()) < set(cases)
+    assert set(shipped_methods()) < set(cases)
     assert cases["full-covariance"] == ("promptccd-digits", ["--covariance_type", "full"])
 
 

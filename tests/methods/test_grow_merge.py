@@ -21,7 +21,7 @@ from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh
 from tests.training.test_distributed import on_two_processes
 
-RECIPES = Path(__file__).parents[3] / "hub_configs"
+RECIPES = Path(__file__).parents[2] / "hub_configs"
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
 POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
 

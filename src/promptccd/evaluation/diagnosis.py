@@ -339,7 +339,7 @@ def _likeliest(
             settled = torch.cat([torch.full((len(features),), -1), own])
             rows = torch.cat([features, replay])
         fit = partial(
-            fit_gaussian_mixture, rows, count, settled=settled, covariance_type=covariance,
+            fit_gaussian_mixture, rows, count, fixed=settled, covariance_type=covariance,
             seed=seed_of("mixture", cut.seed, stage),
         )  # fmt: skip
         for name, floor in zip(found, options.floors if stage else (), strict=False):
@@ -369,7 +369,7 @@ def read_prompts(
     prompted = with_mixture(model)
     known, ids = cut.of_stages(features)[0], torch.from_numpy(cut.ids[cut.stages[0]])
     fitted = fit_gaussian_mixture(
-        known, cut.blocks[0], settled=ids, covariance_type=prompted.mixture.covariance_type,
+        known, cut.blocks[0], fixed=ids, covariance_type=prompted.mixture.covariance_type,
         floor_share=TrainingArguments.mixture_floor, seed=seed_of("mixture", cut.seed, 0),
     )  # fmt: skip
     prompted.load_mixture(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)

@@ -349,7 +349,7 @@ class MixtureObjective(ContrastiveObjective):
         fitted = fit_gaussian_mixture(
             features,
             max(count, len(known)),
-            settled=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
+            fixed=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
             covariance_type=self.model.mixture.covariance_type,
             floor_share=floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
@@ -405,7 +405,7 @@ class MixtureObjective(ContrastiveObjective):
         estimate = estimate_categories(
             features,
             len(self.model.config.category_ids) + self.arguments.init_components,
-            settled=of_rows,
+            fixed=of_rows,
             seed=seed_of("count", self.arguments.seed, index, epoch),
             prior=self.arguments.count_prior,
             scale=self.model.config.count_scale,

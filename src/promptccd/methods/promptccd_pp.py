@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.part_labels import (
+from promptccd.clustering.parts import (
     OBJECT_THRESHOLD,
     PROJECTION_WIDTH,
     PartLabelParameters,

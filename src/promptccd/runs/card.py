@@ -479,7 +479,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
         values["data"] |= {"unlabelled": None, "class_blocks": None}
     changed = {
         section: {
-            key: item for key, item in fields.items() if item != usual[section][key] and key not in free
+            key: item for key, item in fields.items() if item != usual[section].get(key) and key not in free
         }
         for section, fields in values.items()
     }

@@ -6,14 +6,13 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
@@ -21,7 +20,6 @@ from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.loading import BUILT_IN, open_images
 from promptccd.data.randomness import torch_generator
-from promptccd.data.ranges import with_floats
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
@@ -136,12 +134,13 @@ def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> Non
         RunError: the differences are named.
     """
     changed = [
-        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {value!r}"
+        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {fields.get(key)!r}"
         for section, fields in now.items()
-        for key, value in fields.items()
+        for key in {**before.get(section, {}), **fields}
         if key not in FREE_FIELDS.get(section, ())
-        and before.get(section, {}).get(key) != value
-        and (key, value) != ("mixed_precision", "auto")  # `train_run` resolves it to the recorded precision
+        and before.get(section, {}).get(key) != fields.get(key)
+        and (key, fields.get(key))
+        != ("mixed_precision", "auto")  # `train_run` resolves it to the recorded precision
     ]
     if changed:
         raise RunError(
@@ -159,7 +158,7 @@ def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     values["data"] |= {name: getattr(facts, name) for name in _BENCHMARK_FIELDS}
     values["data"]["class_blocks"] = list(facts.class_blocks)
     if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
-        values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
+        values["model"]["num_parts"] = recipe.model.options.get("num_parts", facts.num_parts)
     # Not getpass.getuser: it fails for a user id without a name, as in many containers.
     people = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
 
@@ -423,33 +422,13 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
         )
 
 
-_NOT_THE_MODELS = {"variant", "backbone", "backbone_config", "max_model_bytes"}
-
-
 def model_options(recipe: Recipe) -> dict[str, Any]:
-    """Fields of the variant's configuration that a recipe sets; the others keep the variant's default.
-
-    Raises:
-        ConfigurationError: a field is set that the variant does not have, or sizes do not fit together.
-    """
-    kind = method_named(recipe.model.variant).model.config_class
-    own = kind.__dataclass_fields__
-    given = {key: value for key, value in asdict(recipe.model).items() if value is not None}
-    given |= given.pop("options", {})
-    foreign = sorted(given.keys() - own.keys() - _NOT_THE_MODELS)
-    if foreign:
-        raise ConfigurationError(
-            f"{recipe.model.variant} has no {', '.join(foreign)}: leave it out, or choose another --variant."
-        )
-    if "num_parts" in own:
-        wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
-        if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
-            given["num_parts"] = wanted
-    options = {key: with_floats(value, own[key].type) for key, value in given.items() if key in own}
-    try:
-        kind(**options)  # sizes are checked before anything is loaded
-    except StrictDataclassError as error:
-        raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
+    """Fields of the method's configuration that a recipe or its benchmark sets; the others keep their defaults."""
+    options = dict(recipe.model.options)
+    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
+        wanted = options.pop("num_parts", recipe.data.resolved.num_parts)
+        if wanted not in ("auto", None):  # auto: chosen from the images of stage 0
+            options["num_parts"] = wanted
     return options
 
 
@@ -487,7 +466,7 @@ def stage_zero_model(
     if model.part_labeller is None:
         return model
     side = recipe.views.image_size // model.config.vision_config.patch_size
-    wanted: Any = "auto" if recipe.model.num_parts == "auto" else model.config.num_parts
+    wanted: Any = "auto" if recipe.model.options.get("num_parts") == "auto" else model.config.num_parts
     sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=recipe.training.seed)
     view = evaluation_view(recipe)
     pixels = torch.stack([images.seen_in(view, index) for index in sample])
@@ -502,7 +481,8 @@ def stage_zero_model(
         )
     )
     if labels.num_parts != model.config.num_parts:
-        sized = replace(recipe, model=replace(recipe.model, num_parts=labels.num_parts))
+        options = {**recipe.model.options, "num_parts": labels.num_parts}
+        sized = replace(recipe, model=replace(recipe.model, options=options))
         model = initial_model(sized, backbone).to(device)
         logger.info("%d parts, background included, separate best.", labels.num_parts)
     assert model.part_labeller is not None

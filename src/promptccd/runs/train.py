@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.data.duplicates import Original
 from promptccd.data.image_cache import ImageCache
 from promptccd.data.loaders import workers_for

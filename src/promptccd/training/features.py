@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from promptccd.clustering.semi_supervised_kmeans import finite_rows
+from promptccd.clustering.kmeans import finite_rows
 from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise

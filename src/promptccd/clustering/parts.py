@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
+from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
 
