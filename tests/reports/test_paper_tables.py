@@ -21,11 +21,10 @@ from promptccd.evaluation import (
     StageScore,
     published_rows,
 )
-from promptccd.evaluation.audit import audited_by_stage, mark_of
+from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage, mark_of
 from promptccd.evaluation.protocols import SessionScore
-from promptccd.evaluation.published import SHARED_COUNTS
+from promptccd.evaluation.tables import variant_averages
 from promptccd.reports.charts import LEFT, RIGHT, WIDTH, line_chart
-from promptccd.reports.comparison import with_own_answers
 from promptccd.reports.paper_tables import (
     Entry,
     TablePart,
@@ -482,8 +481,8 @@ def test_a_classifier_of_sessions_stands_beside_figures_of_the_same_matching() -
     """Its answers are scored by separate assignments alone: beside the others nothing could be compared."""
     rows = [StageScore(1, 50.0, 60.0, 40.0, 4, 10, native=(45.0, 46.0, 47.0))]
     sessions = {"ours": [SessionScore("metagcd", rows, [ClusteringAccuracy(55.0, 65.0, 45.0)])]}
-    shown = {name: each[0].average["all"] for name, each in with_own_answers(sessions).items()}
+    shown = variant_averages(sessions).set_index("variant")["all"].to_dict()
     assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, own answer, v1": 45.0}
     assert "ours, own answer, v1" in comparison_table(sessions)
-    plain = with_own_answers({"ours": [ContinualScore("cacc", rows)]})
-    assert list(plain) == ["ours", "ours, own answer"]
+    plain = variant_averages({"ours": [ContinualScore("cacc", rows)]})
+    assert plain["variant"].tolist() == ["ours", "ours, own answer"]

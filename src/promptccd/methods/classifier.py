@@ -117,7 +117,7 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier.grow(rows)
         self.config.num_classes = self.classifier.num_classes
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features, and with the projection also the tokens that enter the last block."""

@@ -64,7 +64,6 @@ class GrowMergeModel(RememberingModel):
 
     config: GrowMergeConfig
     roles: ClassVar = {"clusters": "classifier"}
-    shares_prefix: ClassVar = True
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)
@@ -103,7 +102,7 @@ class GrowMergeModel(RememberingModel):
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
         return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of the newest branch, and with the projection also the tokens that enter all branches.

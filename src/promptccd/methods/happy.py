@@ -1,7 +1,5 @@
 """Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
@@ -53,7 +51,6 @@ class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
-    shares_prefix: ClassVar = True
 
 
 # mutant: any number of that size is as good

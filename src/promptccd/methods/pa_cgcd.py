@@ -2,7 +2,6 @@
 
 import itertools
 import warnings
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -58,7 +57,6 @@ class PACGCDModel(HeadlessClassifierModel):
     """The last block and the proxies, and the standard deviation ``(D,)`` of stage 0's unit features."""
 
     config: PACGCDConfig
-    shares_prefix: ClassVar = True
     feature_deviations: Tensor
 
     def __init__(self, config: PACGCDConfig):

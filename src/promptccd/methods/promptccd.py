@@ -174,7 +174,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """K."""
         return self.mixture.num_components
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.

@@ -355,7 +355,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
     roles: ClassVar = {"pools.keys": "key", "router": "router"}
-    shares_prefix: ClassVar = True
     head: ProjectionHead
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
@@ -394,7 +393,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             first.head.to(self.device),
         )
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted, as in the paper.
@@ -465,7 +464,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
         patches = patch_count(self.backbone, tokens)
         with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
-            attention = class_attention(blocks_of(self.backbone)[-1], entering, patches, rotation)
+            attention = class_attention(self.backbone, entering, blocks_of(self.backbone)[-1], rotation)
         return self.router(tokens[:, -patches:], attention)
 
     def _prompted(self, tokens: Tensor, routing: Routing, pools: PartPools) -> tuple[Tensor, Selection]:
@@ -484,7 +483,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             )
         elif self._teacher is not None:
             teacher, patches = self._teacher, patch_count(self.backbone, tokens)
-            attention = class_attention(teacher.last_block, entering, patches, rotation)
+            attention = class_attention(self.backbone, entering, teacher.last_block, rotation)
             routing = self.router(tokens[:, -patches:], attention)
             prompted, _ = self._prompted(tokens, routing, teacher.pools)
             entering = run_prefix(self.backbone, prompted, rotation)

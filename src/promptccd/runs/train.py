@@ -94,10 +94,10 @@ from promptccd.training.devices import (
     same_on_all,
     usual_device,
     usual_precision,
+    warn_of_emulation,
 )
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
-from promptccd.training.frozen_prefix import tell_of_emulation
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -230,7 +230,7 @@ def train_run(
         require_whole_patches(recipe)
     if accelerator.is_main_process:
         _tell_of_device(accelerator, arguments.num_workers)
-        tell_of_emulation(arguments.frozen_precision, accelerator.device)
+        warn_of_emulation(arguments.frozen_precision, accelerator.device)
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)
