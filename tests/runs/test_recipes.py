@@ -145,9 +145,9 @@ def test_every_pair_is_of_a_method_and_a_data_set_that_exist() -> None:
 
 def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Path) -> None:
     for name, text in {
-        "methods/b-l2p.yaml": "training: {epochs: 1, batch_size: 2, seed: 3}",
+        "methods/promptccd-b-l2p.yaml": "training: {epochs: 1, batch_size: 2, seed: 3}",
         "data/mine.yaml": "training: {epochs: 4, batch_size: 5}",
-        "pairs.yaml": "b-l2p/mine: {training: {epochs: 6}}",
+        "pairs.yaml": "promptccd-b-l2p/mine: {training: {epochs: 6}}",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -191,7 +191,7 @@ def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: 
 
 
 def test_a_recipe_and_its_two_files_find_each_other() -> None:
-    method, data = HUB_CONFIGS / "methods" / "pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
+    method, data = HUB_CONFIGS / "methods" / "promptccd-pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
     path = HUB_CONFIGS / "promptccd-pp-cub.yaml"
     assert recipe_path(method, "cub") == path
     assert parts_of(path) == (method, data)
