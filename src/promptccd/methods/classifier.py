@@ -47,7 +47,6 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Cosines ``(..., K)`` of features ``(..., D)`` with every row."""
-        # mutant without dim= #2, without - #2: features are (B, D)
         return F.normalize(features, dim=-1) @ F.normalize(self.weight, dim=-1).T
 
 

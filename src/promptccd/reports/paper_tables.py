@@ -139,7 +139,7 @@ class TablePlan:
         entry = Entry(
             part, method, benchmark, audited_by_stage(part.printed(self.backbone, method, benchmark))
         )
-        file = self.recipes / "methods" / f"{method.removeprefix('promptccd-')}.yaml"
+        file = self.recipes / "methods" / f"{method}.yaml"
         if not file.is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
         path = recipe_path(file, f"{benchmark}{part.recipes}")
