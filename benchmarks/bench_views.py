@@ -49,7 +49,9 @@ def encoded_picture(width: int, height: int, codec: str) -> bytes:
 
 def stored(content: bytes, folder: Path) -> StageImages:
     """The image with its copy on disk, as a training reads it."""
-    table = Dataset.from_dict({"image": [{"bytes": content, "path": None}]}, Features({"image": ImageColumn()}))
+    table = Dataset.from_dict(
+        {"image": [{"bytes": content, "path": None}]}, Features({"image": ImageColumn()})
+    )
     stage = Stage(0, ImageRows(table), np.arange(1), 1)
     cache = ImageCache(ViewOptions(), folder)
     return StageImages.read(stage, 0, lambda items, total, label: iter(items), cache)
