@@ -90,7 +90,9 @@ def main(argv: list[str] | None = None) -> None:
             assert image is not None
             return views(image, numpy_generator("view", 1, 0, 0, 0))
 
-        def again(images: StageImages = stored(content, Path(folder.name))) -> torch.Tensor:
+        images = stored(content, Path(folder.name))
+
+        def again(images: StageImages = images) -> torch.Tensor:
             return views(images.for_view(0, views.shorter_side), numpy_generator("view", 1, 0, 0, 0))
 
         assert torch.equal(again(), ours())
