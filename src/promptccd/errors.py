@@ -22,10 +22,32 @@ exit code  what ended the command
 
 import difflib
 import os
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 
 MOST_LISTED = 8  # names of a folder in a message
+LONGEST_LINE = 400  # characters of a message inside another message
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def one_line(text: object, longest: int | None = LONGEST_LINE) -> str:
+    """The message of an error, or any text, on one line without characters that control a terminal.
+
+    Args:
+        text: an error without a message gives the name of its class.
+        longest: number of characters after which the text is cut; `None` cuts nothing.
+    """
+    joined = " ".join(filter(None, map(str.strip, str(text).splitlines()))) or type(text).__name__
+    cut = joined if longest is None or len(joined) <= longest else f"{joined[:longest]}..."
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+
+
+def shown(value: object) -> str:
+    """The value of somebody else for a message: short, on one line, without control characters."""
+    return _SHORT.repr(value)
 
 
 def did_you_mean(typed: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -63,6 +85,10 @@ class UnsupportedSystemError(PromptCCDError, ImportError):
 
 class ConfigurationError(PromptCCDError, ValueError):
     """An unknown key, or a value of the wrong type or range."""
+
+
+class CheckpointError(PromptCCDError, ValueError):
+    """A checkpoint is refused: of a foreign type, incomplete, or with values that nothing can be computed with."""
 
 
 class DataError(PromptCCDError, ValueError):

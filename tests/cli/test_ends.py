@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from promptccd import processes
-from promptccd.cli.ends import INTERRUPTED, end_of, one_line
-from promptccd.errors import DeviceError, DiskError, PromptCCDError
+from promptccd.cli.ends import INTERRUPTED, end_of
+from promptccd.errors import DeviceError, DiskError, PromptCCDError, one_line
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe

@@ -34,6 +34,7 @@ from transformers import (
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
+from promptccd.errors import one_line, shown
 from promptccd.models import (
     MAX_MODEL_BYTES,
     VARIANTS,
@@ -45,15 +46,7 @@ from promptccd.models import (
 from promptccd.models.loading import find_model
 from promptccd.models.modeling_happy import HappyConfig
 from promptccd.models.stored_files import CODE, PREPROCESSOR, own_values, patch_size_of, stored_processor
-from promptccd.models.untrusted import (
-    bounded,
-    bounds_of,
-    one_line,
-    read_json,
-    require_bounds,
-    require_side,
-    shown,
-)
+from promptccd.models.untrusted import bounded, bounds_of, read_json, require_bounds, require_side
 from promptccd.models.weights import described, memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
@@ -340,9 +333,9 @@ def test_plain_json_is_read_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
-    assert one_line("two\n lines \t here") == "two lines here"
+    assert one_line("two\n lines here") == "two lines here"
     assert one_line(KeyError()) == "KeyError"
-    assert one_line("a\x1bb") == "a?b"
+    assert one_line("a\x1bb") == "a\\x1bb"
     assert one_line("a" * 400) == "a" * 400
     assert one_line("a" * 401) == "a" * 400 + "..."
     assert len(shown("a" * 1000)) == len(shown(Path("a" * 1000))) == 80
@@ -786,7 +779,7 @@ def test_the_pipeline_opens_what_it_is_given(finished: Path, tmp_path: Path) -> 
 
 def test_messages_are_one_line_whatever_they_are_made_of() -> None:
     assert one_line(ValueError("")) == "ValueError"
-    assert one_line("a\n  b\x1b[31m\u202e") == "a b?[31m?"
+    assert one_line("a\n  b\x1b[31m\u202e") == "a b\\x1b[31m\\u202e"
     assert len(one_line("x" * 10_000)) < 500
 
 

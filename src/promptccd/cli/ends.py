@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TextIO
 
 from promptccd import processes
 from promptccd.cli.neighbours import import_problem
-from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError
+from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
@@ -48,7 +48,7 @@ class End(NamedTuple):
 def end_of(error: BaseException) -> End | None:
     """How an error ends a command; none if it is a bug of promptccd."""
     if isinstance(error, PromptCCDError):
-        return End(one_line(str(error)), error.exit_code)
+        return End(one_line(error, longest=None), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         number = processes.TERMINATE if isinstance(error, Terminated) else processes.CTRL_C
         return End(INTERRUPTED, 128 + number)
@@ -57,9 +57,9 @@ def end_of(error: BaseException) -> End | None:
     if isinstance(error, OSError) and error.errno in _THE_MACHINES:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
-        return End(one_line(text), DiskError.exit_code)
+        return End(one_line(text, longest=None), DiskError.exit_code)
     if not isinstance(error, MemoryError) and (broken := import_problem(error)):
-        return End(one_line(broken), PromptCCDError.exit_code)
+        return End(one_line(broken, longest=None), PromptCCDError.exit_code)
     from promptccd.training.devices import device_problem  # whatever used a device has imported it already
 
     if problem := device_problem(error):
@@ -67,7 +67,7 @@ def end_of(error: BaseException) -> End | None:
             f"{problem}: {str(error).splitlines()[0] if str(error) else type(error).__name__} What was saved before is "
             "whole. Close other programs, or give smaller or fewer images at once, and run the same command again."
         )
-        return End(one_line(text), DeviceError.exit_code)
+        return End(one_line(text, longest=None), DeviceError.exit_code)
     return None
 
 
@@ -80,12 +80,6 @@ def with_next(end: End, words: Sequence[str]) -> str:
     ):
         return end.line
     return f"{end.line} `promptccd {words[0]} --help` says what it takes."
-
-
-def one_line(text: str) -> str:
-    """A message on one line, without characters that control a terminal."""
-    joined = " ".join(text.split("\n"))
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
 
 
 def make_printable(*streams: TextIO | None) -> None:

@@ -13,8 +13,7 @@ from promptccd import runs
 from promptccd.cli.parsing import add_decoding, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import workbench
-from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at
-from promptccd.models.untrusted import one_line
+from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
 
 if TYPE_CHECKING:
     from promptccd.discovery.space.page import SpaceServer

@@ -8,6 +8,7 @@ The paper says DINO augmentation; we follow the code, whose numbers are the publ
 import math
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from promptccd.data.images import MAX_ASPECT, DecodedImage
 from promptccd.data.view_options import ViewOptions as ViewOptions
-from promptccd.models.stored_files import sides_of
+from promptccd.errors import shown
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -275,3 +276,13 @@ def normalise(
 def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
     """One value per channel, ``(3, 1, 1)``, on a device: to copy it for every batch would wait for the device."""
     return torch.tensor(values, dtype=torch.float32).view(3, 1, 1).to(device)
+
+
+def sides_of(processor: Any) -> tuple[int, int]:
+    """Height and width of processed images, which must not depend on the image."""
+    size = processor.crop_size if processor.do_center_crop else processor.size
+    if size is None or size.get("height") is None or size.get("width") is None:
+        raise ValueError(
+            f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
+        )
+    return size["height"], size["width"]

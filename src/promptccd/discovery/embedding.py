@@ -20,11 +20,10 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
-from promptccd.errors import DivergedError, RunError
+from promptccd.errors import DivergedError, RunError, one_line
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
-from promptccd.models.untrusted import one_line
 from promptccd.runs.predict import load_model, require_finite
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen

@@ -25,7 +25,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.errors import ConfigurationError, HubError, RunError
+from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
 from promptccd.models.hub_answers import (
     LONGEST_WAIT,
     impatient,
@@ -35,7 +35,6 @@ from promptccd.models.hub_answers import (
     wait_asked_for,
     words_of,
 )
-from promptccd.models.untrusted import one_line, shown
 from promptccd.runs.model_card import KEPT, merge_card
 from promptccd.runs.origin import CARD
 from promptccd.storage import sha256_of

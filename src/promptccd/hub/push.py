@@ -9,7 +9,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from promptccd.errors import HubError, PromptCCDError
+from promptccd.errors import HubError, PromptCCDError, one_line
 from promptccd.hub.client import client
 from promptccd.hub.commits import (
     CARD,
@@ -23,7 +23,6 @@ from promptccd.hub.commits import (
     retried,
 )
 from promptccd.models.hub_answers import impatient, words_of
-from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.card_usage import EXAMPLES, placed
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in

@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, one_line, shown
 from promptccd.hub.client import client
 from promptccd.hub.commits import (
     CARD,
@@ -24,7 +24,6 @@ from promptccd.hub.commits import (
 from promptccd.models import VARIANTS
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
-from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
 from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.recipe import shipped

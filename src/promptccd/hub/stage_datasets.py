@@ -16,10 +16,9 @@ from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, one_line
 from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
-from promptccd.models.untrusted import one_line
 from promptccd.runs.model_card import BEGIN, END, hub_id_of
 from promptccd.runs.origin import Licence, licence_on
 from promptccd.training.progress import progress_bar

@@ -15,13 +15,12 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from promptccd.errors import ConfigurationError, HubError, RunError
+from promptccd.errors import ConfigurationError, HubError, RunError, one_line
 from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, PATIENCE
 from promptccd.models.hub_answers import impatient, words_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import CONFIGURATION, find_model
-from promptccd.models.untrusted import one_line
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import seed_on_card
 from promptccd.runs.origin import Source

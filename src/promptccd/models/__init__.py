@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
+    from promptccd.errors import CheckpointError as CheckpointError
     from promptccd.models.assignment import Assignment as Assignment
     from promptccd.models.assignment import CategorySpread as CategorySpread
     from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig as CategoryDiscoveryConfig
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from promptccd.models.modeling_promptccd import PromptCCDModel as PromptCCDModel
     from promptccd.models.modeling_promptccd_b import PromptCCDBModel as PromptCCDBModel
     from promptccd.models.modeling_promptccd_pp import PromptCCDPlusPlusModel as PromptCCDPlusPlusModel
-    from promptccd.models.untrusted import CheckpointError as CheckpointError
     from promptccd.models.variants import VARIANTS as VARIANTS
     from promptccd.models.variants import backbone_configuration as backbone_configuration
     from promptccd.models.variants import register_variant as register_variant

@@ -9,19 +9,12 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from promptccd.errors import CheckpointError, one_line, shown
+
 from .assignment import SPREAD_SCALARS
 from .loading import HUB_OPTIONS, find_model
 from .stored_files import BACKBONE_TYPES, own_values
-from .untrusted import (
-    CheckpointError,
-    bounded,
-    bounds_of,
-    json_object,
-    one_line,
-    read_json,
-    require_bounds,
-    shown,
-)
+from .untrusted import bounded, bounds_of, json_object, read_json, require_bounds
 
 _NO_LABELS = (
     "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import get_session
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers
 
-from .untrusted import one_line, shown
+from promptccd.errors import one_line, shown
 
 LONGEST_WAIT = 60.0  # seconds that the Hub may ask to be left alone; its client would obey for hours
 _NO_WORDS = re.compile(r"<(script|style|title)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)

@@ -24,9 +24,11 @@ from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_b
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import extract_commit_hash
 
+from promptccd.errors import CheckpointError, one_line, shown
+
 from .hub_answers import impatient, response_of, words_of
 from .hub_names import NAMESPACE_VARIABLE, parted, places_of
-from .untrusted import CheckpointError, one_line, read_json, shown
+from .untrusted import read_json
 
 logger = logging.getLogger(__name__)
 

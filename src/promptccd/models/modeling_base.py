@@ -13,6 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
+from promptccd.errors import CheckpointError, one_line, shown
+
 from .answers import answering
 from .assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
 from .backbones import (
@@ -40,7 +42,6 @@ from .loading import (
 from .part_labeller import PartLabeller
 from .projection_head import ProjectionHead, UnitHead
 from .stored_files import BACKBONE_TYPES
-from .untrusted import CheckpointError, one_line, shown
 from .weights import (
     MAX_MODEL_BYTES,
     described,

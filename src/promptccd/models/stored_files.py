@@ -20,16 +20,11 @@ from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from promptccd.data.views import sides_of
+from promptccd.errors import CheckpointError, one_line, shown
+
 from .loading import file_of
-from .untrusted import (
-    MOST_CATEGORIES,
-    CheckpointError,
-    one_line,
-    read_json,
-    require_bounds,
-    require_side,
-    shown,
-)
+from .untrusted import MOST_CATEGORIES, read_json, require_bounds, require_side
 
 logger = logging.getLogger(__name__)
 
@@ -306,13 +301,3 @@ def _channels(key: str, value: Any) -> list[float]:
         if type(number) not in (int, float) or not low <= number <= high:
             raise ValueError(f"Expected {key} to be numbers of {low:g} to {high:g}, got {shown(number)}.")
     return [float(number) for number in value]
-
-
-def sides_of(processor: Any) -> tuple[int, int]:
-    """Height and width of processed images, which must not depend on the image."""
-    size = processor.crop_size if processor.do_center_crop else processor.size
-    if size is None or size.get("height") is None or size.get("width") is None:
-        raise ValueError(
-            f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
-        )
-    return size["height"], size["width"]

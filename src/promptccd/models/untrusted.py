@@ -3,35 +3,16 @@
 import json
 import math
 import os
-import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from promptccd.errors import CheckpointError, one_line, shown
+
 MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 MOST_LEVELS = 8
-_LONGEST_MESSAGE = 400
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
-
-
-class CheckpointError(ValueError):
-    """A checkpoint is refused; the message is one line that names the file and its fault."""
-
-
-def shown(value: object) -> str:
-    """A stranger's value for a message: short, on one line, without control characters."""
-    return _SHORT.repr(value)
-
-
-def one_line(error: object) -> str:
-    """An error's message, or any text, on one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_MESSAGE])
-    return plain + ("..." if len(text) > _LONGEST_MESSAGE else "")
 
 
 def remedy_of_copy(path: str) -> str:

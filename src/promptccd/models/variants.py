@@ -8,11 +8,12 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
+from promptccd.errors import CheckpointError, shown
+
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .loading import HUB_OPTIONS, find_model
 from .modeling_base import CategoryDiscoveryModel
 from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, CODE, backbone_values
-from .untrusted import CheckpointError, shown
 
 # Every variant by its name in configurations, recipes and checkpoints.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}

@@ -10,8 +10,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from promptccd.errors import CheckpointError, one_line, shown
+
 from .loading import file_of
-from .untrusted import CheckpointError, one_line, read_json, remedy_of_copy, shown
+from .untrusted import read_json, remedy_of_copy
 
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768

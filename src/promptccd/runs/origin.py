@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from huggingface_hub.repocard import RepoCard
 
+from promptccd.errors import one_line, shown
 from promptccd.models.loading import BACKBONES, file_of
-from promptccd.models.untrusted import one_line, shown
 
 HUB = "https://huggingface.co"
 CARD = "README.md"

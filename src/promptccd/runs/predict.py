@@ -20,10 +20,9 @@ from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth
 from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError, DivergedError, RunError, nothing_at
+from promptccd.errors import DataError, DivergedError, RunError, nothing_at, one_line
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.hub_names import parted
-from promptccd.models.untrusted import one_line
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches

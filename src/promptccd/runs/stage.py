@@ -21,14 +21,13 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from promptccd import system
 from promptccd.data.views import EvaluationView
-from promptccd.errors import RunError, nothing_at
+from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.backbones import blocks_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
-from promptccd.models.untrusted import one_line
 from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,

@@ -19,11 +19,10 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.ranges import with_floats
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.errors import ConfigurationError, DataError, PromptCCDError
+from promptccd.errors import ConfigurationError, DataError, PromptCCDError, one_line
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
-from promptccd.models.untrusted import one_line
 from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.runs.stage import frozen_names
 from promptccd.storage import has_links, trusted, write_directory

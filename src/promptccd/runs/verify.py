@@ -8,9 +8,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from promptccd.errors import PromptCCDError, RunError
+from promptccd.errors import PromptCCDError, RunError, one_line
 from promptccd.evaluation.protocol_terms import PARTS
-from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.runs.evaluate import RunEvaluation

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from promptccd.errors import one_line
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbones import blocks_of
-from promptccd.models.untrusted import one_line
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import ConfigurationError, DeviceError
+from promptccd.errors import ConfigurationError, DeviceError, one_line
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.untrusted import one_line
 
 logger = logging.getLogger(__name__)
 
