@@ -40,7 +40,9 @@ def put(path: Path, content: bytes | str | int) -> Path:
     return path
 
 
-def categories(folder: Path, names: Iterable[str] = KINDS, each: int = 2, first: int = 0, **form: str) -> Path:
+def categories(
+    folder: Path, names: Iterable[str] = KINDS, each: int = 2, first: int = 0, **form: str
+) -> Path:
     """A folder per category; `form` says how files are called: ``file="{}.png"``."""
     for place, name in enumerate(names):
         for number in range(each):
@@ -74,7 +76,9 @@ def listed(
 def table(labels: Iterable[int], first: int = 0, paths: bool = False, **more: list[Any]) -> Dataset:
     """Rows with their images; columns `more` besides."""
     values = list(labels)
-    images = [{"bytes": picture(first + row), "path": f"{row}.png" if paths else None} for row in range(len(values))]
+    images = [
+        {"bytes": picture(first + row), "path": f"{row}.png" if paths else None} for row in range(len(values))
+    ]
     features = Features(
         {"image": ImageColumn(), "label": ClassLabel(names=["owl", "heron", "tit"])}
         | {name: Value("string") for name in more}
@@ -153,7 +157,10 @@ def _tables_beside(folder: Path) -> Path:
 
 def _metadata_of_some(folder: Path) -> Path:
     categories(folder)
-    put(folder / "metadata.csv", "file_name;label;size\r\nboat\\0.png;b;3\r\nbus/2.png;c;4\r\nbus/gone.png;c;\r\n")
+    put(
+        folder / "metadata.csv",
+        "file_name;label;size\r\nboat\\0.png;b;3\r\nbus/2.png;c;4\r\nbus/gone.png;c;\r\n",
+    )
     return folder
 
 
@@ -255,7 +262,9 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "one category": lambda folder: categories(folder, ("boat",), each=4),
     "numbers as categories": lambda folder: categories(folder, [str(number) for number in (10, 9, 1, 100)]),
     "decimal numbers as categories": lambda folder: categories(folder, ("-10", "-2", "0,5", "2,25", "10")),
-    "words of splits in names": lambda folder: categories(folder, (*KINDS, "train_steam", "tests"), file="test_val_{}.png"),
+    "words of splits in names": lambda folder: categories(
+        folder, (*KINDS, "train_steam", "tests"), file="test_val_{}.png"
+    ),
     "a category called train": lambda folder: categories(folder, (*KINDS, "train", "test")),
     "splits": lambda folder: _splits(folder, {"train": 0, "test": 10}),
     "splits in other words": lambda folder: _splits(folder, {"Training": 0, "VAL": 10, "test": 20}),
@@ -313,7 +322,9 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
 }  # fmt: skip
 
 
-def observed(place: Path, opened: Callable[[str, str, bool], tuple[Dataset, Mapping[str, str]]]) -> dict[str, Any]:
+def observed(
+    place: Path, opened: Callable[[str, str, bool], tuple[Dataset, Mapping[str, str]]]
+) -> dict[str, Any]:
     """What is read of a place: images by number with their labels, the order of names, and files that are left out.
 
     Args:

@@ -18,8 +18,8 @@ from huggingface_hub import constants
 
 from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.data.labels import image_column_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.loading import image_column_of, open_images
 from promptccd.data.names import display_name
 from promptccd.data.sources import (
     Entry,
@@ -29,7 +29,7 @@ from promptccd.data.sources import (
     read_regular_file,
     within_limit,
 )
-from promptccd.data.table_files import image_roots, is_below
+from promptccd.data.tables import image_roots, is_below, open_images
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class DatasetSource(ImageSource):
             DataError: it cannot be loaded.
         """
         opened = open_images(dataset)
-        table = opened.columns([image_column_of(opened.source, None)])
+        table = opened.table.select_columns([image_column_of(opened.table, None)])
         return cls(table, f"Data set {dataset!r}", image_roots(dataset))
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:

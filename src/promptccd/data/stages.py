@@ -18,16 +18,14 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import DecodedImage, Decoding
-from promptccd.data.limits import MAX_PIXELS
-from promptccd.data.loading import (
-    OpenedImages,
+from promptccd.data.labels import (
+    STREAM,
     image_column_of,
     label_column_of,
-    load_images,
-    open_images,
     read_categories,
     without_label,
 )
+from promptccd.data.limits import MAX_PIXELS
 from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
     CategorySplit,
@@ -39,8 +37,8 @@ from promptccd.data.splits import (
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
-from promptccd.data.table_files import STREAM
-from promptccd.data.table_files import image_roots as roots_of
+from promptccd.data.tables import OpenedImages, load_images, open_images
+from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
@@ -188,7 +186,7 @@ class StageStream(Sequence[Stage]):
         With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
-            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.open_images` takes: a Hub id,
+            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.tables.open_images` takes: a Hub id,
                 a local folder, or ``"digits"``; or what that function opened.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
@@ -230,10 +228,10 @@ class StageStream(Sequence[Stage]):
         origin = Origin(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        image_column = image_column_of(opened.source, image_column)
-        label_column = label_column_of(opened.source, label_column)
-        others = [STREAM] * (STREAM in opened.source.column_names and label_column != STREAM)
-        table = opened.columns([label_column, *others])
+        image_column = image_column_of(opened.table, image_column)
+        label_column = label_column_of(opened.table, label_column)
+        others = [STREAM] * (STREAM in opened.table.column_names and label_column != STREAM)
+        table = opened.table.select_columns([label_column, *others])
         is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
         if len(table) and not is_labelled.any():
             raise DataError(
@@ -254,10 +252,8 @@ class StageStream(Sequence[Stage]):
             held_out_only=held_out_only,
         )
         used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-        looked_at = (category_ids != UNUSED) | ~is_labelled
-        looked_at[_probed(len(table))] = True
         images = ImageRows(
-            opened.columns([image_column], looked_at), image_column, image_roots, Decoding(max_pixels)
+            opened.table.select_columns([image_column]), image_column, image_roots, Decoding(max_pixels)
         )
         images.require_own_files("the data set")
         images = images.by_one_rule(bit_depth)

@@ -14,8 +14,8 @@ from pyarrow import parquet  # type: ignore[import-untyped]
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.limits import SkippedFileError
-from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.hub.client import client
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from promptccd.data.loading import open_images
+from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
 from promptccd.evaluation.audit import MARKS, audited_by_stage, mark_of

@@ -15,8 +15,8 @@ from huggingface_hub.repocard import RepoCard
 from torch import Tensor
 
 from promptccd.data.clean_images import clean_image
-from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
+from promptccd.data.tables import BUILT_IN
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.origin import HUB, Source
 from promptccd.training.objectives import method_named

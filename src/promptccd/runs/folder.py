@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.loading import BUILT_IN
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import MOST_LISTED, ConfigurationError, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.storage import (

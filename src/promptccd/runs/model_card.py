@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS

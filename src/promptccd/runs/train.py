@@ -25,11 +25,11 @@ from promptccd.data.duplicates import Original
 from promptccd.data.hub import published_split
 from promptccd.data.image_cache import ImageCache
 from promptccd.data.loaders import workers_for
-from promptccd.data.loading import open_images
 from promptccd.data.randomness import torch_generator
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.data.tables import open_images
 from promptccd.data.views import TrainingViews
 from promptccd.errors import (
     ConfigurationError,
@@ -138,7 +138,7 @@ def stage_stream(
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in opened.source.column_names else given
+        return usual if given is None and usual in opened.table.column_names else given
 
     return StageStream.from_dataset(
         opened,

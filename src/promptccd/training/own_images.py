@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.data.hub import published_split
-from promptccd.data.loading import BUILT_IN
-from promptccd.data.table_files import ONE_FILE
+from promptccd.data.tables import BUILT_IN, ONE_FILE
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.recipe import (
     SUFFIXES,
