@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import Dinov2Config
 
 from benchmarks.measuring import options_of, timed
-from promptccd.models import GCDConfig
-from promptccd.models.projection_head import ProjectionHead
-from promptccd.training.objectives.contrastive import info_nce_loss, supervised_contrastive_loss
+from promptccd import GCDConfig
+from promptccd.methods.contrastive import info_nce_loss, supervised_contrastive_loss
+from promptccd.models.head import ProjectionHead
 
 
 def outputs_form(head: ProjectionHead, features: Tensor) -> Tensor:

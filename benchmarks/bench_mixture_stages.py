@@ -18,7 +18,7 @@ from torch import Tensor
 
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.evaluation.accuracy import matched_categories
-from promptccd.models.gaussian_mixture import GaussianMixture
+from promptccd.models.mixture import GaussianMixture
 
 STAGE_0_IMAGES = 150  # of each category
 REPLAY = 100
@@ -104,7 +104,7 @@ def stages(
 
 def fitted(features: Tensor, settled: Tensor, num_components: int, seed: int) -> GaussianMixture:
     """The mixture of a stage."""
-    fit = fit_gaussian_mixture(features, num_components, settled=settled, seed=seed)
+    fit = fit_gaussian_mixture(features, num_components, fixed=settled, seed=seed)
     mixture = GaussianMixture(num_components, features.shape[1], "diag")
     mixture.load(fit.means, fit.variances, fit.log_weights, fit.floor)
     return mixture

@@ -22,9 +22,9 @@ from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError, DataError, RunError
+from promptccd.methods import METHODS
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training.objectives import METHODS
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture

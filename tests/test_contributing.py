@@ -68,7 +68,7 @@ def test_a_training_step_is_the_names_of_the_table() -> None:
     listed = [name for _, names in table for name in re.findall(r"`(\w+)`", names)]
     step = names_in("training/step.py", "training_loss") | names_in("training/step.py", "rows")
     for function in ("losses", "contrast"):
-        step |= names_in("training/objectives/contrastive.py", function)
+        step |= names_in("methods/contrastive.py", function)
     assert set(listed) == step
     assert len(listed) <= MOST_CONCEPTS
     files = [re.fullmatch(r"`(.+)`", place)[1] for place, _ in table if place.startswith("`")]

@@ -48,7 +48,7 @@ def test_digits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_my_own_prompt(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
-    """Its code travels with a checkpoint, although it was run as a script, and the card says where it is from."""
+    """The card says where its code is from, although it was run as a script; the code does not travel."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
     said = run_example("my_own_prompt.py", "--config", recipe, "--out", tmp_path / "run")
@@ -56,8 +56,7 @@ def test_my_own_prompt(image_folder: Path, backbone_folder: Path, tmp_path: Path
     stage = tmp_path / "run" / "stage3"
     config = json.loads((stage / "config.json").read_text())
     assert config["strength"] == 0.5
-    assert config["auto_map"]["AutoModel"] == "my_own_prompt.TintModel"
-    assert (stage / "my_own_prompt.py").read_bytes() == (ROOT / "examples" / "my_own_prompt.py").read_bytes()
+    assert not list(stage.glob("*.py"))
     assert "import my_own_prompt" in (stage / "README.md").read_text()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, load_model
 from promptccd.training.history import read_history
-from promptccd.training.objectives import METHODS
 from tests.contributing import ROOT, blocks
 
 Page = dict[str, Any]

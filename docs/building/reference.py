@@ -11,7 +11,7 @@ PACKAGES = (
     "promptccd.data",
     "promptccd.clustering",
     "promptccd.training",
-    "promptccd.training.objectives",
+    "promptccd.methods",
     "promptccd.evaluation",
     "promptccd.registry",
     "promptccd.runs",

@@ -11,14 +11,14 @@ from promptccd.on_demand import after_import, give_names_on_demand
 from promptccd.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from promptccd.models import GCDConfig as GCDConfig
-    from promptccd.models import GCDModel as GCDModel
-    from promptccd.models import PromptCCDBConfig as PromptCCDBConfig
-    from promptccd.models import PromptCCDBModel as PromptCCDBModel
-    from promptccd.models import PromptCCDConfig as PromptCCDConfig
-    from promptccd.models import PromptCCDModel as PromptCCDModel
-    from promptccd.models import PromptCCDPlusPlusConfig as PromptCCDPlusPlusConfig
-    from promptccd.models import PromptCCDPlusPlusModel as PromptCCDPlusPlusModel
+    from promptccd.methods.gcd import GCDConfig as GCDConfig
+    from promptccd.methods.gcd import GCDModel as GCDModel
+    from promptccd.methods.promptccd import PromptCCDConfig as PromptCCDConfig
+    from promptccd.methods.promptccd import PromptCCDModel as PromptCCDModel
+    from promptccd.methods.promptccd_b import PromptCCDBConfig as PromptCCDBConfig
+    from promptccd.methods.promptccd_b import PromptCCDBModel as PromptCCDBModel
+    from promptccd.methods.promptccd_pp import PromptCCDPlusPlusConfig as PromptCCDPlusPlusConfig
+    from promptccd.methods.promptccd_pp import PromptCCDPlusPlusModel as PromptCCDPlusPlusModel
     from promptccd.pipeline import CategoryDiscoveryPipeline as CategoryDiscoveryPipeline
     from promptccd.trainer import CategoryDiscoveryTrainer as CategoryDiscoveryTrainer
     from promptccd.training.callbacks import CategoryDiscoveryCallback as CategoryDiscoveryCallback

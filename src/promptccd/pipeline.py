@@ -13,6 +13,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
+from promptccd.methods import METHODS  # noqa: F401 - registers every model
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
 from promptccd.models.loading import HUB_OPTIONS
 from promptccd.models.stored_files import PREPROCESSOR, stored_processor
@@ -125,8 +126,8 @@ class CategoryDiscoveryPipeline(Pipeline):
     def preprocess(self, image: Any, timeout: float | None = None) -> dict[str, Any]:
         """One image as `evaluate` and `predict` see it."""
         # Imported here, because this takes a second, and most users of a model read no data set.
-        from promptccd.data.images import decode_image
         from promptccd.data.views import EvaluationView, normalise
+        from promptccd.images.decode import decode_image
 
         if isinstance(image, str) and image.startswith(("http://", "https://")):
             image = _fetched(image, timeout)

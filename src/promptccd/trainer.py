@@ -19,6 +19,7 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
 from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.locks import FolderLock
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
@@ -29,7 +30,6 @@ from promptccd.runs.tracking import Tracking
 from promptccd.runs.train import accelerator_for
 from promptccd.storage import trusted, write_directory
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.objectives import method_named
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section
@@ -285,16 +285,12 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
             f"This {kind.__name__} has finished stage {config.stage}, and a training begins with a bare backbone: give "
             f"{kind.__name__}.from_pretrained(<backbone>). A run that was begun goes on by itself in its output_dir."
         )
-    chosen = _non_default_fields(model)
-    own = {each.name for each in dataclasses.fields(ModelArguments)}
-    options = {name: value for name, value in chosen.items() if name not in own}
     memory = 2 * model.get_memory_footprint()
     return ModelArguments(
         variant=variant,
         backbone=_loaded_from(model) or str(run.backbone),
-        options=options or None,
+        options=_non_default_fields(model),
         max_model_bytes=memory if memory > MAX_MODEL_BYTES else None,
-        **{name: value for name, value in chosen.items() if name in own},
     )
 
 

@@ -83,8 +83,8 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
 
 
 def test_methods_are_called_in_help_what_they_call_themselves() -> None:
+    from promptccd.methods import METHODS
     from promptccd.training.methods import words_of_methods
-    from promptccd.training.objectives import METHODS
 
     unread = "from promptccd.training.methods import words_of_methods; print(words_of_methods())"
     assert python(unread) == f"{words_of_methods()}\n"
@@ -112,7 +112,7 @@ USES = {
     "transformers first": [AUTO, "import promptccd"],
     "transformers by halves": ["import transformers", "import promptccd", AUTO],
     "by another door": ["import promptccd", "from transformers import Trainer", AUTO],
-    "a module of ours": ["from promptccd.models import GCDModel", AUTO],
+    "a module of ours": ["from promptccd.methods.gcd import GCDModel", AUTO],
 }
 ASK = """
 import sys

@@ -15,10 +15,10 @@ from PIL import Image as Pillow
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderSource, LabelledFolder, by_category, images_in
 from promptccd.data.labels import read_categories
-from promptccd.data.limits import IntakeLimits
 from promptccd.data.tables import load_images, open_images
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
+from promptccd.images.limits import IntakeLimits
 from promptccd.storage import EXPORTED, PROJECT
 
 KINDS = ("boat", "bus", "tram")

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from promptccd.data.folders import FolderSource, images_in
-from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.images.limits import IntakeLimits
 from tests.data.test_folders import read
 
 PHOTOS = "left there by Photos"

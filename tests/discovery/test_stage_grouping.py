@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from promptccd import GCDConfig, GCDModel
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery import FeatureCache
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
-from promptccd.models import GCDConfig, GCDModel
 from promptccd.registry import CategoryRegistry, SetAside, StageGroups
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 

@@ -98,7 +98,7 @@ def test_recipe_fields_are_all_there_each_explained() -> None:
 def test_the_api_names_what_packages_offer() -> None:
     pages = api_pages()
     assert set(pages) == {page_of(name) for name in PACKAGES}
-    assert "::: promptccd.models.modeling_promptccd.PromptCCDModel" in pages["api/models.md"]
+    assert "::: promptccd.methods.promptccd.PromptCCDModel" in pages["api/promptccd.md"]
     assert "::: promptccd.data.stages.StageStream" in pages["api/data.md"]
     assert "::: promptccd.errors.ConfigurationError" in pages["api/errors.md"]
     folders = {f"promptccd.{path.parent.name}" for path in (ROOT / "src/promptccd").glob("*/__init__.py")}

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from promptccd import PromptCCDModel
+from promptccd import GCDModel, PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.view_options import ViewOptions
@@ -30,7 +30,6 @@ from promptccd.evaluation.diagnosis import (
     mean_and_error,
     with_mixture,
 )
-from promptccd.models import GCDModel
 from promptccd.models.backbones import class_position
 from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar

@@ -89,7 +89,7 @@ def same(ours: StageStream, whole: StageStream) -> None:
         ]
         pixels = [np.asarray(each.decode(0).image) for each in (one, other)]
         assert np.array_equal(*pixels)
-        assert list(one.images.known_by()) == list(other.images.known_by())
+        assert list(one.images.content_keys()) == list(other.images.content_keys())
 
 
 @pytest.mark.slow

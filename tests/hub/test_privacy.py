@@ -186,9 +186,9 @@ def test_what_everybody_sees_is_no_place_for_private_things(
     hub.log.clear()
     if kind == "dataset":
         assert main(["split", str(recipe), "--push", "user/known"]) == 5
-        assert "can be seen by everybody" in capsys.readouterr().err
+        assert "is public" in capsys.readouterr().err
     else:
-        with pytest.raises(HubError, match="can be seen by everybody"):
+        with pytest.raises(HubError, match="is public"):
             push_stage(
                 RunDirectory(trained_run).stage(0), Repository("user/known", "model", True), api=HfApi()
             )
@@ -321,8 +321,8 @@ def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub, pauses) 
 def test_large_stages_are_several_files_and_come_back_whole(
     stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptccd.data.clean_images._GROUP_ROWS", 5)
-    monkeypatch.setattr("promptccd.data.clean_images.SHARD_BYTES", 4000)
+    monkeypatch.setattr("promptccd.images.clean._GROUP_ROWS", 5)
+    monkeypatch.setattr("promptccd.images.clean.SHARD_BYTES", 4000)
     sent = publish_stages(stream, "user/stages").sent
     shards = [name for name in sent if name.startswith("stage_0/")]
     assert len(shards) > 1

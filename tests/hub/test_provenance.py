@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 from promptccd.errors import HubError
 from promptccd.hub import fetch_stages, push_run, verify
 from promptccd.runs import RunDirectory
-from promptccd.runs.model_card import merge_card
-from promptccd.runs.origin import OWN, Licence, Source, licence_of, licence_on
+from promptccd.runs.card import merge_card
+from promptccd.runs.provenance import OWN, Licence, Source, licence_of, licence_on
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
@@ -97,7 +97,7 @@ def test_a_source_that_is_gone_or_another_is_a_mismatch_and_a_hub_that_is_down_i
     shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
     hub.plan(lambda request: "user/run-stage1/resolve" in request.path, Fault(status=503), times=10**6)
     assert not problems(fork.stage(2))
-    assert "not compared, the Hub cannot be asked" in said(fork.stage(2))
+    assert "not compared, the Hub did not answer" in said(fork.stage(2))
     hub.clear_plans()
 
     changed = {**json.loads(weights), "num_known": 3}
@@ -115,14 +115,15 @@ def test_a_source_that_is_gone_or_another_is_a_mismatch_and_a_hub_that_is_down_i
     )
     before = card.read_text()
     card.write_text(own)
-    assert any("it is no stage before this one, 2" in each for each in problems(fork.stage(2)))
+    assert any("it is not earlier than stage 2" in each for each in problems(fork.stage(2)))
     card.write_text(before.replace(commit, "0" * 40))
-    assert any("it is not there" in each for each in problems(fork.stage(2)))
+    assert any("the source does not exist" in each for each in problems(fork.stage(2)))
     (fork.stage(1) / "README.md").write_text(
         f"A copy of [user/run-stage0](x) at commit `{fork.fetched[0].partition('@')[2]}`, which\n"
     )
     assert any(
-        "a copy of user/run-stage0" in each and "other files: " in each for each in problems(fork.stage(1))
+        "a copy of user/run-stage0" in each and "different files: " in each
+        for each in problems(fork.stage(1))
     )
 
 
@@ -163,7 +164,7 @@ def test_a_stage_from_a_folder_names_no_folder(trained_run: Path, hub: Hub, tmp_
     assert run.fetched == {0: "", 1: ""}
     push_run(run, stages=[1])
     card = card_of(hub, "user/run-stage1")
-    assert "A copy of a stage that lay in a local folder, which was trained there, not here." in card
+    assert "A copy of a stage in a local folder, which was trained there." in card
     assert "secret" not in card
     assert '"user/run-stage1"' in card
 
@@ -183,7 +184,7 @@ LICENCES = {  # what a card says -> what ours says
         "license": "other", "license_name": "our-licence-1.0", "license_link": "https://huggingface.co/lab/vit",
     },
     "license: other": {
-        "license": "other", "license_name": "that-of-lab-vit", "license_link": "https://huggingface.co/lab/vit",
+        "license": "other", "license_name": "licence-of-lab-vit", "license_link": "https://huggingface.co/lab/vit",
     },
     "license: other\nlicense_name: x\nlicense_link: 'javascript:alert(1)'": {
         "license": "other", "license_name": "x", "license_link": "https://huggingface.co/lab/vit",
@@ -202,7 +203,7 @@ def test_the_licence_is_that_of_what_the_weights_began_with(metadata: str, hub: 
     licence = licence_of("lab/vit")
     assert licence.metadata == LICENCES[metadata]
     assert "the card of `lab/vit`" in str(licence)
-    assert ("is not known" in str(licence)) == (not LICENCES[metadata])
+    assert ("is unknown" in str(licence)) == (not LICENCES[metadata])
 
 
 def test_only_what_was_made_from_nothing_is_ours_to_licence(hub: Hub, waits, tmp_path: Path) -> None:
@@ -256,7 +257,9 @@ def test_a_run_records_the_licence_once_and_every_card_has_it(
 def test_a_run_without_a_known_licence_names_none_and_says_so(trained_run: Path) -> None:
     card = ModelCard.load(trained_run / "stage3" / "README.md")
     assert "license" not in card.data.to_dict()
-    assert "is not known: the backbone in a local folder has no card. Ask, and set `license`" in card.text
+    assert (
+        "is unknown: the backbone in a local folder has no card. Ask for it, then set `license`" in card.text
+    )
     assert "licence" not in RunDirectory(trained_run).manifest
 
 

@@ -75,7 +75,7 @@ def test_a_hub_that_is_down_or_refuses_stops_no_training(
     fault: Fault,
     said: str,
 ) -> None:
-    monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("promptccd.hub.commits.FIRST_PAUSE", 0.0)
     hub.plan(lambda request: where in request.path, fault, times=10**6)
     folder = tmp_path / "alone"
     assert main(["train", "--config", str(in_folder(recipe_values, folder, push_to_hub=True))]) == 0

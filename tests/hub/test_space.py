@@ -93,7 +93,7 @@ def test_a_dry_run_lists_the_files_and_sends_nothing(stage: str, hub: Hub, capsy
     assert main(["space", "push", "page", "--model", MODEL, "--private", "--dry-run"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert {"README.md", "app.py", "requirements.txt", "promptccd/pipeline.py"} <= set(printed)
-    assert any(line.startswith("user/page (Space, private): ") for line in printed)
+    assert any(line.startswith("user/page (space, private): ") for line in printed)
     assert any(line.startswith(f"user/page: would send {len(printed) - 3} files") for line in printed)
     assert len(hub.requests("POST")) == before
     assert ("space", "user/page") not in hub.repos
@@ -129,9 +129,7 @@ def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None
 
 def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
     hub.add("user/page", {"README.md": b"---\nsdk: docker\n---\n", "Dockerfile": b"FROM x"}, kind="space")
-    with pytest.raises(
-        ConfigurationError, match=r"user/page is another Space already, which holds Dockerfile"
-    ):
+    with pytest.raises(ConfigurationError, match=r"user/page is another Space with Dockerfile"):
         push_space("page", MODEL)
     assert len(hub.repo("user/page", "space").history()) == 2
     assert not hub.repo("user/page", "space").variables
@@ -149,10 +147,10 @@ def test_a_model_and_a_space_may_share_a_name_and_an_empty_space_is_filled(stage
     [
         ("user/nothing", "A Space needs a model of the Hub. No model 'user/nothing'"),
         (f"{MODEL}@nowhere", "A Space needs a model of the Hub. No model 'user/run-stage3@nowhere'"),
-        ("user/words", "user/words holds a model of type 'bert': give a finished stage or a DINO backbone"),
+        ("user/words", "user/words is a model of type 'bert': give a finished stage or a DINO backbone"),
         (
             "{run}",
-            "lies on this machine, where a Space cannot read it. First `promptccd push {run} --stage 3`",
+            "is a local folder, which a Space cannot read. First `promptccd push {run} --stage 3`",
         ),
         ("{run}/stage1", "First `promptccd push {run} --stage 1`, then --model run-stage1."),
         ("{bare}", "First `hf upload NAMESPACE/{bare.name} {bare}`"),
@@ -170,7 +168,7 @@ def test_a_model_that_a_space_cannot_work_with_is_one_line(
 
 @pytest.mark.parametrize("name", ["user/my page", "a/b/c", "--page", "page.git", "datasets/user/page"])
 def test_a_name_that_the_hub_does_not_take_is_one_line(hub: Hub, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="The Hub takes no Space of that name"):
+    with pytest.raises(ConfigurationError, match="cannot be the name of a Space on the Hub"):
         push_space(name, "photographs")
     assert not hub.log
 
@@ -192,18 +190,18 @@ def test_who_may_not_write_there_is_told(hub: Hub, token: str) -> None:
 
 def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hub, caplog) -> None:
     hub.repo(MODEL).private = True
-    with pytest.raises(ConfigurationError, match="whoever visits a public Space can take its model away"):
+    with pytest.raises(ConfigurationError, match="visitors of a public Space could copy it"):
         push_space("page", MODEL)
     assert ("space", "user/page") not in hub.repos
     push_space("page", MODEL, private=True)
     assert hub.repo("user/page", "space").private
-    assert "give the Space a secret HF_TOKEN" in caplog.text
+    assert "add a secret HF_TOKEN" in caplog.text
 
 
 def test_a_public_space_that_was_to_be_private_is_not_touched(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     hub.add(MODEL, {"notes.md": b"later"})
-    with pytest.raises(HubError, match="can be seen by everybody, and this was to be private"):
+    with pytest.raises(HubError, match="is public and --private was given"):
         push_space("page", MODEL, private=True)
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
 

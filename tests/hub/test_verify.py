@@ -78,7 +78,7 @@ def test_a_run_whose_data_has_moved_is_verified_where_they_are(
 
 
 @pytest.mark.parametrize(
-    ("stage", "more", "why"), [("stage1", [], "is no run"), ("", ["--quick"], "is verified without that")]
+    ("stage", "more", "why"), [("stage1", [], "is no run"), ("", ["--quick"], "is verified without them")]
 )
 def test_data_that_nothing_is_read_from_are_refused(
     trained_run: Path, stage: str, more: list[str], why: str, capsys
@@ -146,17 +146,8 @@ def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) ->
 
 IN_A_NEW_PROCESS = """
 import sys
-if sys.argv[3] == "without the package":
-    class Absent:
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] == "promptccd":
-                raise ImportError("promptccd is not here")
-    sys.meta_path.insert(0, Absent())
-    from transformers import AutoModel
-    model = AutoModel.from_pretrained("user/" + sys.argv[1], trust_remote_code=True)
-else:
-    from promptccd import PromptCCDModel
-    model = PromptCCDModel.from_pretrained(sys.argv[1])
+from promptccd import PromptCCDModel
+model = PromptCCDModel.from_pretrained(sys.argv[1])
 from safetensors.torch import load_file, save_file
 output = model(load_file(sys.argv[2] + "/pixels.safetensors")["pixels"])
 found = model.assign(output.features)
@@ -165,11 +156,10 @@ save_file({"features": output.features, "ids": found.category_ids}, sys.argv[2] 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process", ["with the package", "without the package"])
 def test_a_stage_on_the_hub_computes_what_it_computed_here(
-    run: RunDirectory, hub: Hub, image_folder: Path, tmp_path: Path, process: str
+    run: RunDirectory, hub: Hub, image_folder: Path, tmp_path: Path
 ) -> None:
-    """A clean cache and a new process; bare name with the package, remote code without it."""
+    """A clean cache and a new process; bare name."""
     import torch
 
     from promptccd.data.views import normalise
@@ -187,7 +177,7 @@ def test_a_stage_on_the_hub_computes_what_it_computed_here(
         **hub.environment(cache=tmp_path / "clean"),
         "HF_MODULES_CACHE": str(tmp_path / "modules"),
     }
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS, "run-stage3", str(tmp_path), process]
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS, "run-stage3", str(tmp_path)]
     result = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
     )

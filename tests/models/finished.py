@@ -19,9 +19,10 @@ from transformers import (
     ViTModel,
 )
 
+from promptccd import PromptCCDPlusPlusConfig
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import ViewOptions, build_image_processor
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, PromptCCDPlusPlusConfig
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill
 

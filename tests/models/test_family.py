@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from promptccd import PromptCCDModel
 from promptccd.data.randomness import torch_generator
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError, PromptCCDModel
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError
 from tests.conftest import TINY_HEAD
 from tests.models.finished import BACKBONES, METHODS
 from tests.order_one import fill

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
+from promptccd.clustering.parts import PartLabelParameters, objectness
 from promptccd.data.randomness import torch_generator
-from promptccd.models.gaussian_mixture import GaussianMixture
-from promptccd.models.part_labeller import PartLabeller, PartLabelParameters, objectness
-from promptccd.models.part_prompts import PartPools, PartRouter
+from promptccd.methods.promptccd_pp import PartLabeller, PartPools, PartRouter
+from promptccd.models.mixture import GaussianMixture
 from tests.conftest import TINY_HEAD
 from tests.models.finished import parts_config
 from tests.order_one import fill

@@ -1,9 +1,6 @@
 """Short names, and models that bring their own code."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,27 +13,6 @@ from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 
-WITHOUT_PACKAGE = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "promptccd":
-            raise ImportError("promptccd is not here")
-
-sys.meta_path.insert(0, Absent())
-from safetensors.torch import load_file, save_file
-from transformers import AutoModel
-
-for folder in sys.argv[1:]:
-    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
-    assert type(model).__module__.startswith("transformers_modules."), type(model)
-    output = model(load_file(folder + "/pixels.safetensors")["pixels"])
-    found = model.assign(output.features)
-    save_file({"features": output.features, "ids": found.category_ids}, folder + "/output.safetensors")
-"""
-
-
 GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1, "static_for_known": True}}
 
 
@@ -46,29 +22,6 @@ def small(name: str) -> CategoryDiscoveryModel:
     model = variant(variant.config_class(vision_config=vision, **TINY_HEAD, **GROWN.get(name, {}))).eval()
     model.set_categories(torch.randn(2, 32), [0, 1], ["zero", "one"])
     return model
-
-
-@pytest.mark.slow
-def test_a_checkpoint_runs_where_this_package_is_not(tmp_path: Path) -> None:
-    """Those of all methods in one process: starting it takes longer than they do."""
-    from safetensors.torch import load_file, save_file
-
-    models, pixels = {tmp_path / name: small(name) for name in VARIANTS}, torch.randn(2, 3, 32, 32)
-    for folder, model in models.items():
-        model.save_pretrained(folder)
-        save_file({"pixels": pixels}, folder / "pixels.safetensors")
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [sys.executable, "-c", WITHOUT_PACKAGE, *map(str, models)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
-    )
-    assert result.returncode == 0, result.stderr
-    for folder, model in models.items():
-        output = load_file(folder / "output.safetensors")
-        with torch.no_grad():
-            expected = model(pixels).features
-        assert torch.equal(output["features"], expected)
-        assert torch.equal(output["ids"], model.assign(expected).category_ids)
 
 
 def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, monkeypatch) -> None:

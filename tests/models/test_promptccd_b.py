@@ -9,7 +9,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
-from promptccd.training.objectives import METHODS, StageContext
+from promptccd.methods import METHODS, StageContext
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD, fresh

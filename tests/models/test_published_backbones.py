@@ -15,10 +15,10 @@ from transformers import (
     ViTForImageClassification,
 )
 
+from promptccd import PromptCCDModel
 from promptccd.data.views import ViewOptions, build_image_processor
 from promptccd.discovery import DiscoverySession
 from promptccd.errors import ConfigurationError
-from promptccd.models import PromptCCDModel
 from promptccd.runs import RunDirectory
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.stage import load_view

@@ -10,7 +10,8 @@ import torch
 from datasets import Dataset
 from transformers import AutoModel
 
-from promptccd.models import CategoryDiscoveryModel, GCDModel
+from promptccd import GCDModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_HEAD
 from tests.contributing import blocks, section

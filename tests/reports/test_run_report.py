@@ -12,6 +12,7 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, DiskError, MismatchError, PromptCCDError, RunError
+from promptccd.methods import method_named
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
 from promptccd.reports.comparison import published_table
@@ -19,7 +20,6 @@ from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
 from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
 from promptccd.reports.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
-from promptccd.training.objectives import method_named
 from promptccd.training.options import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe
 from tests.browsing import Visit

@@ -23,7 +23,7 @@ from promptccd.training.recipe import (
     recipe_folder,
     recipe_path,
     recipes_in,
-    said_of,
+    summary_of,
 )
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS
@@ -118,8 +118,8 @@ def test_a_recipe_is_what_its_name_says() -> None:
         assert recipe.data.resolved == BENCHMARKS[data], path.stem
         if data not in BUILT_IN:
             for name, value in METHODS[method].items():
-                section = recipe.model if hasattr(recipe.model, name) else recipe.training
-                assert getattr(section, name) == value, (path.stem, name)
+                given = vars(recipe.training) | recipe.model.options | {"variant": recipe.model.variant}
+                assert given.get(name) == value, (path.stem, name)
             rate = {"promptccd-cub": 0.05, f"pa-cgcd-{data}": 1e-4}.get(path.stem, 0.1)
             assert recipe.training.learning_rate == rate, path.stem
 
@@ -188,7 +188,7 @@ def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: 
         ("none.yaml", "model: {}\n# A rule.\n", ""),
     ):
         (tmp_path / name).write_text(text)
-        assert said_of(tmp_path / name) == said
+        assert summary_of(tmp_path / name) == said
 
 
 def test_a_recipe_and_its_two_files_find_each_other() -> None:
@@ -273,7 +273,9 @@ def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
         assert recorded["data"]["dataset"] == facts.dataset
         assert recorded["data"]["class_blocks"] == list(facts.class_blocks)
         if in_parts:
-            assert recorded["model"]["num_parts"] == (recipe.model.num_parts or facts.num_parts), path.stem
+            assert recorded["model"]["num_parts"] == recipe.model.options.get("num_parts", facts.num_parts), (
+                path.stem
+            )
         again = Recipe.from_dict(recorded)
         assert again.data.resolved == facts
         assert _portable(again, tmp_path) == recorded, path.stem

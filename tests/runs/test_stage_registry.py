@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry

@@ -24,10 +24,10 @@ from promptccd.clustering import CountCalibration, CountEstimate, estimate_categ
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.evaluation import ContinualScore, score_part_routing
+from promptccd.methods import METHODS
+from promptccd.methods import promptccd as promptccd_objective
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.runs.stage import FROZEN, LEARNT
-from promptccd.training.objectives import METHODS
-from promptccd.training.objectives import promptccd as promptccd_objective
 from promptccd.training.recipe import Recipe, recipe_folder
 from promptccd.training.trainer import StageTrainer
 from tests.conftest import TINY_BACKBONE, by_kmeans

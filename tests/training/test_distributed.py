@@ -21,11 +21,11 @@ from promptccd import PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.methods import StageContext
+from promptccd.methods.promptccd import MixtureObjective
 from promptccd.processes import is_first_process
 from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
-from promptccd.training.objectives import StageContext
-from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.step import BatchPlan

@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
 
+from promptccd import GCDModel
 from promptccd.data import StageStream
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.errors import ConfigurationError
-from promptccd.models import GCDModel
-from promptccd.models.configuration_promptccd import GCDConfig
-from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
+from promptccd.methods import METHODS, StageContext
+from promptccd.methods.gcd import GCDConfig
+from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.untrusted import MOST_CATEGORIES
 from promptccd.training.exemplars import Exemplars, Memory
-from promptccd.training.objectives import METHODS, StageContext
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe

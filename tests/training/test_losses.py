@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from promptccd.training.objectives.contrastive import info_nce_loss, supervised_contrastive_loss
+from promptccd.methods.contrastive import info_nce_loss, supervised_contrastive_loss
 
 
 def similarities(rows: int) -> torch.Tensor:

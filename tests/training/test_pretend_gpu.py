@@ -19,18 +19,17 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
-from promptccd import system
+from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
 from promptccd.clustering import split_and_merge
-from promptccd.clustering.count_prior import calibrate
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
+from promptccd.clustering.counting import calibrate
+from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
-from promptccd.models import PromptCCDModel
+from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train import _tell_of_device, accelerator_for
 from promptccd.training import devices, trainer
 from promptccd.training.devices import _off_device, reproducible
-from promptccd.training.objectives import METHODS
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe

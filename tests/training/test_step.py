@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from promptccd.clustering.parts import PartLabelParameters
 from promptccd.data.randomness import torch_generator
+from promptccd.methods import METHODS as BY_NAME
+from promptccd.methods import StageContext
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
-from promptccd.models.part_labeller import PartLabelParameters
-from promptccd.training.objectives import METHODS as BY_NAME
-from promptccd.training.objectives import StageContext
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD

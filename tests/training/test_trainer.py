@@ -19,18 +19,17 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 
-from promptccd import PromptCCDModel
+from promptccd import PromptCCDBModel, PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
-from promptccd.models import PromptCCDBModel
+from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.runs import train_run
 from promptccd.runs.train import accelerator_for
 from promptccd.training import progress
 from promptccd.training import trainer as trainer_module
 from promptccd.training.history import EpochRecord
-from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.parsing import MOST_WORKERS, add_device, show, to_json, whole_number
+from promptccd.cli.parsing import MOST_WORKERS, add_device, add_plugin, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
@@ -32,7 +32,6 @@ That was a tiny backbone on 8 x 8 digits. What to do next:
 
 
 def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.formatter_class = argparse.RawDescriptionHelpFormatter
     evaluate.epilog = _protocol_texts()
     evaluate.add_argument(
         "runs", metavar="RUN", nargs="+", help="output_dir of a training; several are averaged"
@@ -59,6 +58,7 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     )
     _add_place_of_data(evaluate)
     add_device(evaluate)
+    add_plugin(evaluate)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
     evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.run_report",))
 
@@ -197,6 +197,7 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
         help="pictures per discovered category, 0 for none",
     )
     _add_place_of_data(report)
+    add_plugin(report)
     report.set_defaults(run=report_command, needs=("promptccd.reports.run_report",))
 
 

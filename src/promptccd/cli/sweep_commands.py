@@ -16,7 +16,7 @@ from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_m
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.reports.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
-from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types
+from promptccd.training.recipe import known_fields, recipe_folder
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -438,16 +438,11 @@ def split_values(text: str) -> list[str]:
 
 def _field(key: str) -> tuple[str, Any]:
     """Full name and type of a field, by that name or, as on the command line, by its own."""
-    types = {section: field_types(kind) for section, kind in section_types().items()}
-    section, dot, name = key.partition(".")
-    if dot:
-        require_known("section of --set", {section: None}, types)
-        require_known(f"field of section {section!r}", {name: None}, types[section])
-        return key, types[section][name]
-    for section, fields in types.items():
-        if key in fields:
-            return f"{section}.{key}", fields[key]
-    hint = did_you_mean(key, (name for fields in types.values() for name in fields))
-    raise ConfigurationError(
-        f"Unknown key of --set {key!r}.{hint} `promptccd train --help` lists the fields."
-    )
+    types = known_fields()
+    named = [name for name in types if key in (name, name.partition(".")[2])]
+    if not named:
+        hint = did_you_mean(key, [*types, *(name.partition(".")[2] for name in types)])
+        raise ConfigurationError(
+            f"Unknown key of --set {key!r}.{hint} `promptccd train --help-all` lists the fields."
+        )
+    return named[0], types[named[0]]

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from promptccd.clustering.kmeans_restarts import running_sums, sum_rows
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.kmeans import AnchoredKMeans, as_features, running_sums, sum_rows
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import ConfigurationError, DataError
 
@@ -207,7 +206,7 @@ def split_and_merge(
     features: Tensor,
     start: int,
     *,
-    settled: Tensor | None = None,
+    fixed: Tensor | None = None,
     prior: NormalInverseWishart | None = None,
     seed: int,
 ) -> SplitMergeResult:
@@ -224,9 +223,9 @@ def split_and_merge(
 
     Args:
         features: ``(N, D)``, L2-normalised.
-        start: number of k-means clusters to begin with, best near the right one; raised to the number of settled
+        start: number of k-means clusters to begin with, best near the right one; raised to the number of fixed
             categories.
-        settled: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
+        fixed: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
             it is unknown; `None` if all are. Features of one category stay together, those of two apart.
         prior: of every cluster; None is the paper's.
         seed: sweep i draws from a generator keyed by (seed, i).
@@ -242,7 +241,7 @@ def split_and_merge(
         )
     prior = prior or NormalInverseWishart()
     # mutant 1 to 2: any number below zero says that a point is of no known category
-    anchors = torch.full((len(points),), -1) if settled is None else settled
+    anchors = torch.full((len(points),), -1) if fixed is None else fixed
     anchors = anchors.to(points.device)
     labels = _start(points, anchors, start, seed_of("split and merge, start", seed))
     changed, sweep = True, 0
@@ -255,7 +254,7 @@ def split_and_merge(
 
 
 def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
-    """Clusters of k-means, settled categories first: ``(N,)``, without gaps."""
+    """Clusters of k-means, fixed categories first: ``(N,)``, without gaps."""
     free = anchors < 0
     known = len(anchors[~free].unique())
     count = min(max(start, known), known + int(free.sum()))
@@ -268,7 +267,7 @@ def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
 
 
 def holders(labels: Tensor, anchors: Tensor) -> Tensor:
-    """Which clusters hold a settled category, ``(K,)`` bool."""
+    """Which clusters hold a fixed category, ``(K,)`` bool."""
     held = torch.zeros(int(labels.max()) + 1, dtype=torch.bool, device=labels.device)
     held[labels[anchors >= 0]] = True
     return held
@@ -277,7 +276,7 @@ def holders(labels: Tensor, anchors: Tensor) -> Tensor:
 def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor) -> Tensor:
     """Each of the clusters ``(M,)`` with its nearest other one, no pair twice: ``(P, 2)``.
 
-    No pair has two clusters that hold a settled category, ``held`` ``(K,)``.
+    No pair has two clusters that hold a fixed category, ``held`` ``(K,)``.
     """
     if not len(clusters):
         return clusters.new_empty(0, 2)
@@ -387,7 +386,7 @@ def _sweep(
 
 
 def together(halves: Tensor, anchors: Tensor) -> Tensor:
-    """Halves ``(N,)`` bool with every settled category as a whole in the half of most of its features."""
+    """Halves ``(N,)`` bool with every fixed category as a whole in the half of most of its features."""
     known = anchors >= 0
     if not known.any():
         return halves

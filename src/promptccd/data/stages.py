@@ -17,7 +17,6 @@ from datasets import Dataset, DatasetDict, IterableDataset
 
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import DecodedImage, Decoding
 from promptccd.data.labels import (
     STREAM,
     image_column_of,
@@ -25,7 +24,6 @@ from promptccd.data.labels import (
     read_categories,
     without_label,
 )
-from promptccd.data.limits import MAX_PIXELS
 from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
     CategorySplit,
@@ -40,6 +38,8 @@ from promptccd.data.streams import Stream, name_of, open_streams, read_labels, r
 from promptccd.data.tables import OpenedImages, load_images, open_images
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
+from promptccd.images.decode import DecodedImage, Decoding
+from promptccd.images.limits import MAX_PIXELS
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -208,8 +208,8 @@ class StageStream(Sequence[Stage]):
                 ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
-            bit_depth: as `ImageRows.by_one_rule` takes it.
-            max_pixels: of an image, see `promptccd.data.images.Decoding`.
+            bit_depth: as `ImageRows.with_bit_depth` takes it.
+            max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:
             DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says
@@ -256,7 +256,7 @@ class StageStream(Sequence[Stage]):
             opened.table.select_columns([image_column]), image_column, image_roots, Decoding(max_pixels)
         )
         images.require_own_files("the data set")
-        images = images.by_one_rule(bit_depth)
+        images = images.with_bit_depth(bit_depth)
         if unlabelled is not None and split_rule != "whole":
             named = [each for each in unlabelled if isinstance(each, str)]
             roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
@@ -458,7 +458,7 @@ def _rows_of(
     else:
         images = ImageRows(dataset)
     images.require_own_files("the source data set")
-    images = images.by_one_rule()
+    images = images.with_bit_depth()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
     labels[: len(published)] = published[: len(images)]
     found = _data_fingerprint(images, labels, split.categories)

@@ -14,7 +14,6 @@ from datasets import Dataset
 
 from promptccd.data.duplicates import digest_of
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import Decoding
 from promptccd.data.labels import (
     LABEL,
     STREAM,
@@ -27,6 +26,7 @@ from promptccd.data.labels import (
 from promptccd.data.names import display_name
 from promptccd.data.tables import OpenedImages, image_roots, open_images
 from promptccd.errors import DataError
+from promptccd.images.decode import Decoding
 
 logger = logging.getLogger(__name__)
 

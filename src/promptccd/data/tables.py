@@ -22,7 +22,6 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, load_dat
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
 
-from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.folders import SPLITS, FolderFiles, FolderSource, LabelledFolder, by_category, images_in
 from promptccd.data.hub import (
     CARDS,
@@ -37,11 +36,12 @@ from promptccd.data.hub import (
     require_plain_card,
 )
 from promptccd.data.labels import LABEL, STREAM, in_order
-from promptccd.data.limits import IntakeLimits, SkippedFileError
 from promptccd.data.names import display_name, is_of_windows
-from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError, PromptCCDError, nothing_at
+from promptccd.images.files import first_bytes
+from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.limits import IntakeLimits, SkippedFileError
 from promptccd.storage import PROJECT, parsed_json
 
 logger = logging.getLogger(__name__)

@@ -98,7 +98,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
 
 def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     """Name of a model, or its folder (relative if inside `out`), and the title of its method, if any."""
-    from promptccd.training.objectives import METHODS  # slow to import, and readers do not need it
+    from promptccd.methods import METHODS  # slow to import, and readers do not need it
 
     come_along = {folder: name for name, folder in BACKBONES.items()}
     method = METHODS.get(model.config.model_type) if model.config.category_ids else None

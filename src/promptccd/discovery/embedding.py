@@ -21,13 +21,15 @@ from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
-from promptccd.models import CategoryDiscoveryModel, GCDModel
+from promptccd.methods.gcd import GCDModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
 from promptccd.runs.predict import load_model, require_finite
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
 from promptccd.training.devices import has_bf16, in_smaller_batches, sent
+from promptccd.training.fast import fast
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +273,7 @@ def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor
     lowered = (
         torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     )
-    with lowered:
+    with lowered, fast(model):
         features = model(values).features
     return F.normalize(features.float(), dim=-1)
 

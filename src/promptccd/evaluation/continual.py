@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans, CountEstimate
-from promptccd.clustering.semi_supervised_kmeans import nearest_centres
+from promptccd.clustering.kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.protocol_terms import PARTS

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from promptccd.hub.push import pusher as pusher
     from promptccd.hub.space import PushedSpace as PushedSpace
     from promptccd.hub.space import push_space as push_space
-    from promptccd.hub.stage_datasets import publish_stages as publish_stages
+    from promptccd.hub.stages import publish_stages as publish_stages
     from promptccd.hub.verify import fetch_stages as fetch_stages
     from promptccd.hub.verify import verify as verify
     from promptccd.runs.verify import Check as Check

@@ -1,20 +1,21 @@
-"""Bring a repository of the Hub to a state with one commit, and read it back.
+"""Bring a repository of the Hub to a wanted state with one commit, and read it back.
 
-Every request may fail, so a push can begin again at any time: it looks at what is there, sends only what differs, on
-top of the very commit it looked at, and trusts it only when sizes and hashes read back are those of the files.
+Any request may fail, so a push can be repeated at any time: it compares what is there, sends what differs on top of
+the commit that it compared with, and succeeds when sizes and hashes read back equal those of the files.
 """
 
 import hashlib
 import logging
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeVar
+from traceback import walk_tb
+from typing import Any, TypeVar
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
 from huggingface_hub.errors import (
     HFValidationError,
     LocalTokenNotFoundError,
@@ -22,67 +23,41 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
-from promptccd.models.hub_answers import (
-    LONGEST_WAIT,
-    impatient,
-    is_of_the_hub,
-    is_silence,
-    response_of,
-    wait_asked_for,
-    words_of,
-)
-from promptccd.runs.model_card import KEPT, merge_card
-from promptccd.runs.origin import CARD
+from promptccd.runs.card import KEPT, merge_card
+from promptccd.runs.provenance import CARD
 from promptccd.storage import sha256_of
+from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Contents = Mapping[str, Path | bytes]
 
 ATTEMPTS = 5
-FIRST_WAIT = 1.0  # seconds; doubled after every failure
-PATIENCE = 20.0  # seconds without a byte; the client would wait for ever
-PATIENCE_OF_A_COMMIT = 120.0  # which the Hub answers when all of it is in place
-# Too slow, a conflict, somebody else's commit, locked, too early, too often; and every 5xx but those that stay.
-_AGAIN = {408, 409, 412, 423, 425, 429}
-_STAYS = {501, 505, 507, 508, 511}
-_PASSES = re.compile(r"concurrent|try again|retry|rate.?limit", re.IGNORECASE)  # in the words of a 403
-_STAYS_HERE = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
-_KINDS = {"model": "model", "dataset": "data set", "space": "Space"}
-
-
-def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -> None:
-    """Refuse a name that the Hub would refuse, before anything is computed or sent.
-
-    Args:
-        name: of a repository, with or without its namespace.
-        kind: ``model``, ``dataset`` or ``space``.
-        remedy: what to do, as a sentence.
-        namespace: whether one has to be in it.
-
-    Raises:
-        ConfigurationError: it cannot be the name of a repository.
-    """
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        problem = one_line(error)
-    else:
-        if "/" in name or not namespace:
-            return
-        problem = f"{name!r} does not say whose it is, as NAMESPACE/NAME does."
-    raise ConfigurationError(
-        f"The Hub takes no {_KINDS[kind]} of that name: {problem} Allowed are 1 to 96 of A to Z, a to z, 0 to 9, "
-        f"-, _ and ., with no -- or .. among them, no - or . at either end, and no .git at the end. {remedy}"
-    )
+FIRST_PAUSE = 1.0  # seconds; doubled after every failure
+LONGEST_PAUSE = 60.0  # seconds; the Hub may ask for hours
+PATIENCE = 20.0  # seconds without a byte; the client has no limit of its own
+COMMIT_PATIENCE = 120.0  # the Hub answers a commit when all of it is stored
+_TEMPORARY = {
+    408,
+    409,
+    412,
+    423,
+    425,
+    429,
+    500,
+    502,
+    503,
+    504,
+}  # statuses after which a repetition may succeed
+_LOCAL_ERRORS = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
 
 
 class PublicRepositoryError(HubError):
-    """Everybody could have seen what was to be private."""
+    """A repository that should be private is public."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +67,10 @@ class Repository:
     Attributes:
         name: ``namespace/name``.
         kind: ``model``, ``dataset`` or ``space``.
-        private: whether it has to be private; if so, a public one is refused.
+        private: whether a public repository is refused.
         sdk: of a Space.
-        revision: branch to push to, made if it is not there; `None` for the main one.
-        pull_request: whether to open one, for its owner to accept, in place of a commit.
+        revision: branch to push to, created if missing; `None` for the main branch.
+        pull_request: whether to open a pull request instead of a commit.
     """
 
     name: str
@@ -108,15 +83,15 @@ class Repository:
 
 @dataclass(frozen=True)
 class PushedRepository:
-    """What became of a repository.
+    """The result of a push.
 
     Attributes:
         repo_id: ``namespace/name``.
-        commit: the commit that holds the files now; `None` in a dry run of a repository that is not there.
-        sent: paths that were sent, or would be; empty if all of it was there already.
+        commit: the commit that holds the files; `None` in a dry run of a repository that does not exist.
+        sent: paths that were sent, or would be; empty if the repository held them already.
         num_bytes: their size together.
-        listing: what the files are, how large, and who can see them, in one line.
-        pull_request: address of the one that was opened.
+        listing: content, size and visibility in one line.
+        pull_request: address of the pull request that was opened.
     """
 
     repo_id: str
@@ -125,6 +100,33 @@ class PushedRepository:
     num_bytes: int
     listing: str
     pull_request: str | None = field(default=None, kw_only=True)
+
+
+def client() -> HfApi:
+    """A client that names this package and its version in every request."""
+    return HfApi(library_name="promptccd", library_version=__version__)
+
+
+def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -> None:
+    """Refuse a name that the Hub would refuse, before anything is computed or sent.
+
+    Args:
+        name: of a repository.
+        kind: ``model``, ``data set`` or ``Space``, for the message.
+        remedy: what to do, as a sentence.
+        namespace: whether a namespace is required.
+
+    Raises:
+        ConfigurationError: it cannot be the name of a repository.
+    """
+    try:
+        validate_repo_id(name)
+        if namespace and "/" not in name:
+            raise HFValidationError("a name has the form NAMESPACE/NAME.")
+    except HFValidationError as error:
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a {kind} on the Hub: {one_line(error)} {remedy}"
+        ) from error
 
 
 def bring(
@@ -141,23 +143,23 @@ def bring(
     """Make a repository hold these files, with at most one commit; other files stay.
 
     Args:
-        repository: made if it is not there.
-        contents: files by their paths. The card is merged with one that is there already.
+        repository: created if missing.
+        contents: files by path. The card is merged with the card of the repository.
         api: the client.
         message: title of the commit.
-        holds: what the files are, in words, for the listing that is logged before anything is sent.
-        replaces: pattern of other files to delete, such as ``*.parquet``; nothing is deleted by default.
-        kept: keys of the card's metadata that stay as they are there.
-        dry_run: only say what would be sent.
+        holds: content in words, for the listing that is logged before anything is sent.
+        replaces: pattern of other files to delete, such as ``*.parquet``; by default none.
+        kept: keys of the card's metadata that keep the repository's value.
+        dry_run: compare only.
 
     Raises:
         PublicRepositoryError: it is public and should be private.
-        RunError: the card that is there cannot be read.
+        RunError: the repository's card cannot be read.
         HubError: what was read back is not what was sent.
         Exception: of the client; see `retried`.
     """
     name, kind = repository.name, repository.kind
-    head, private = made(repository, api=api, dry_run=dry_run) or (None, repository.private)
+    head, private = created(repository, api=api, dry_run=dry_run) or (None, repository.private)
     there = _remote_files(api, repository, head) if head else {}
     wanted = dict(contents)
     if CARD in there and CARD in wanted:
@@ -165,18 +167,17 @@ def bring(
         wanted[CARD] = merge_card(theirs, _text(wanted[CARD]), kept).encode()
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
     gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
-    who = "private" if private else "public"
-    amount = f"{len(wanted)} files, {sum(map(_size, wanted.values())) / 1e6:.1f} MB"
-    listing = f"{name} ({_KINDS[kind]}, {who}): {amount}: {holds}"
-    sent, size = tuple(sorted(changed)), sum(map(_size, changed.values()))
+    size = f"{len(wanted)} files, {sum(map(_size, wanted.values())) / 1e6:.1f} MB"
+    listing = f"{name} ({kind}, {'private' if private else 'public'}): {size}: {holds}"
+    sent, num_bytes = tuple(sorted(changed)), sum(map(_size, changed.values()))
     if dry_run or not (changed or gone):
-        return PushedRepository(name, head, sent, size, listing)
+        return PushedRepository(name, head, sent, num_bytes, listing)
     logger.info("Sending %s.", listing)
-    with impatient(PATIENCE_OF_A_COMMIT):
+    operations = [CommitOperationAdd(path, data) for path, data in sorted(changed.items())]
+    with bounded_waits(COMMIT_PATIENCE):
         commit = api.create_commit(
             name,
-            [CommitOperationAdd(path, data) for path, data in sorted(changed.items())]
-            + [CommitOperationDelete(path) for path in sorted(gone)],
+            [*operations, *(CommitOperationDelete(path) for path in sorted(gone))],
             commit_message=message,
             repo_type=kind,
             parent_commit=head,
@@ -186,21 +187,20 @@ def bring(
     there = _remote_files(api, repository, commit.oid)
     wrong = [path for path, data in wanted.items() if not _same(data, there.get(path))]
     if wrong or there.keys() & set(gone):
-        raise HubError(f"{name} does not read back as it was sent: {', '.join(sorted(wrong) or gone)}.")
-    return PushedRepository(name, commit.oid, sent, size, listing, pull_request=commit.pr_url)
+        raise HubError(f"{name} differs from what was sent: {', '.join(sorted(wrong) or gone)}.")
+    return PushedRepository(name, commit.oid, sent, num_bytes, listing, pull_request=commit.pr_url)
 
 
-def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
-    """The newest commit of a repository, which is made if it is not there, and whether it is private.
+def created(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
+    """The newest commit of a repository, which is created if missing, and whether it is private.
 
-    A dry run that would make it returns `None`.
+    A dry run that would create it returns `None`.
 
     Raises:
         PublicRepositoryError: it is public and should be private.
     """
     name, kind = repository.name, repository.kind
-    exists = api.repo_exists(name, repo_type=kind)
-    if not exists:
+    if not api.repo_exists(name, repo_type=kind):
         if dry_run:
             return None
         api.create_repo(
@@ -210,12 +210,12 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
         api.create_branch(name, branch=repository.revision, repo_type=kind, exist_ok=True)
     try:
         info = api.repo_info(name, repo_type=kind, revision=repository.revision)
-    except RevisionNotFoundError:  # in a dry run; the branch would begin at the main one
+    except RevisionNotFoundError:  # in a dry run; the branch would start at the main branch
         info = api.repo_info(name, repo_type=kind)
     if repository.private and not info.private:
         raise PublicRepositoryError(
-            f"{name} can be seen by everybody, and this was to be private, so nothing was sent. Make it private in its "
-            "settings on the Hub, give another name, or push for everybody to see."
+            f"{name} is public and --private was given, so nothing was sent. Make it private in its settings on the "
+            "Hub, or choose another name."
         )
     return info.sha, bool(info.private)
 
@@ -224,41 +224,130 @@ def own_namespace(api: HfApi) -> str:
     """The user whose token the client has.
 
     Raises:
-        HubError: the Hub does not say.
+        HubError: the Hub does not answer with a name.
     """
-    told = api.whoami(cache=True)
-    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
-        raise HubError(f"the Hub does not say who is logged in, but {shown(told)}")
-    return told["name"]
+    answer = api.whoami(cache=True)
+    if not isinstance(answer, dict) or not isinstance(answer.get("name"), str):
+        raise HubError(f"the Hub does not name the logged-in user: {shown(answer)}")
+    return answer["name"]
 
 
 def retried(
     action: Callable[[], Result], later: str = "Run the same command again.", undone: str = "Not pushed"
 ) -> Result:
-    """The result of an action that may be begun again, after a few failures at most.
+    """The result of an action that can be repeated, after at most `ATTEMPTS` attempts.
 
     Args:
-        action: what to do.
-        later: the command that does it later, for the message.
-        undone: what was not done then, to begin the message with.
+        action: the action.
+        later: the command that repeats it, for the message.
+        undone: what did not happen, the beginning of the message.
 
     Raises:
-        HubError: it kept failing, or was refused for a reason that does not pass.
+        HubError: all attempts failed, or a repetition would not help.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with impatient(PATIENCE):
+            with bounded_waits(PATIENCE):
                 return action()
-        except Exception as error:
-            is_theirs = isinstance(error, HubError) or is_of_the_hub(error)
-            if not is_theirs or isinstance(error, PublicRepositoryError):
+        except Exception as error:  # the client passes on whatever an odd answer causes
+            if isinstance(error, PublicRepositoryError) or not (
+                isinstance(error, HubError) or _is_of_client(error)
+            ):
                 raise
-            reason, pause = reason_of(error), _pause_before(attempt, error)
-            if pause is None:
-                raise HubError(f"{undone}: {reason} Nothing local is lost. {later}") from error
-            logger.warning("The Hub did not take it (%s); again in %.0f s.", reason.rstrip("."), pause)
+            response = _response_of(error)
+            pause = FIRST_PAUSE * 2 ** (attempt - 1)
+            if response is not None:
+                pause = _requested_pause(response) or pause
+            last = 2 if is_silence(error) else ATTEMPTS
+            if attempt >= last or pause > LONGEST_PAUSE or not is_temporary(error):
+                raise HubError(f"{undone}: {reason_of(error)}. Nothing local is lost. {later}") from error
+            logger.warning(
+                "The Hub did not accept a request (%s); next attempt in %.0f s.", reason_of(error), pause
+            )
             time.sleep(pause)
     raise AssertionError("the loop returns or raises")
+
+
+def is_temporary(error: Exception) -> bool:
+    """Whether a repetition may succeed: after a refusal seldom, after no answer or an odd one it may."""
+    response = _response_of(error)
+    if response is None:
+        is_local_file = isinstance(error, OSError) and error.filename is not None
+        return not (is_local_file or isinstance(error, _LOCAL_ERRORS))
+    is_upload = response.request.method == "PUT"  # its address is valid for some minutes and is renewed
+    return is_upload or response.status_code in _TEMPORARY or response.status_code > 511
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether no answer came in time."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # of Python, and of httpx, which is replaceable
+    return not names.isdisjoint(("TimeoutError", "TimeoutException"))
+
+
+def reason_of(error: Exception) -> str:
+    """The Hub's message, or that of the client, on one line without a full stop."""
+    response = _response_of(error)
+    if response is None:
+        login = isinstance(error, LocalTokenNotFoundError)
+        if is_silence(error):
+            return "no answer came in time"
+        return "no user is logged in: run `hf auth login`" if login else one_line(error).rstrip(".")[:300]
+    message = one_line(getattr(error, "server_message", None) or error).rstrip(".")[:300]
+    reason = f"{message} ({response.status_code})"
+    if response.status_code == 401:
+        return f"{reason}: run `hf auth login` with a token that can write"
+    pause = _requested_pause(response)
+    return f"{reason}; the Hub asks to wait {pause:.0f} s" if pause else reason
+
+
+@contextmanager
+def bounded_waits(seconds: float) -> Iterator[None]:
+    """Limit waits of the Hub's client, which has no limits of its own.
+
+    Args:
+        seconds: limit of a silence. A request to wait longer than `LONGEST_PAUSE` fails at once.
+    """
+    hooks = get_session().event_hooks
+
+    def limit(request: Any) -> None:
+        limits = request.extensions.get("timeout", {})
+        request.extensions["timeout"] = {
+            each: seconds if limits.get(each) is None else limits[each]
+            for each in ("connect", "read", "write", "pool")
+        }
+
+    def refuse(response: Any) -> None:
+        if response.status_code in (429, 503) and (_requested_pause(response) or 0) > LONGEST_PAUSE:
+            hf_raise_for_status(response)
+
+    hooks["request"].insert(0, limit)  # the innermost limit applies
+    hooks["response"].append(refuse)
+    try:
+        yield
+    finally:
+        hooks["request"].remove(limit)
+        hooks["response"].remove(refuse)
+
+
+def _is_of_client(error: BaseException) -> bool:
+    """Whether an error was raised inside the Hub's client."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(module.partition(".")[0] == "huggingface_hub" for module in modules)
+
+
+def _requested_pause(response: Any) -> float | None:
+    """Seconds that an answer asks to wait."""
+    value = response.headers.get("Retry-After", "")
+    if value.isdecimal():
+        return float(value)
+    limit = parse_ratelimit_headers(response.headers)
+    return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
+
+
+def _response_of(error: BaseException) -> Any:
+    """The answer that an error is about, directly or by its cause; `None` without an answer."""
+    response = getattr(error, "response", None)
+    return response if response is not None or error.__cause__ is None else _response_of(error.__cause__)
 
 
 def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str, RepoFile]:
@@ -267,26 +356,26 @@ def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str
 
 
 def _remote_card(api: HfApi, repository: Repository, revision: str | None, there: RepoFile) -> str:
-    """Words of a person are in it, so half of it is none."""
+    """The repository's card, checked against its hash: a person's text must not be lost."""
     path = Path(api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind))
     if not _same(path, there):
-        path.resolve().unlink()  # in the cache, whole or not, it would be taken for the card again
-        raise HubError(f"{CARD} of {repository.name} came otherwise than it lies there")
+        path.resolve().unlink()  # the cache would return the damaged file again
+        raise HubError(f"{CARD} of {repository.name} was damaged in transfer")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RunError(
-            f"{CARD} of {repository.name} is no text in UTF-8: mend it on the Hub, or delete it."
+            f"{CARD} of {repository.name} is not UTF-8: correct it on the Hub, or delete it."
         ) from error
 
 
 def _same(data: Path | bytes, there: RepoFile | None) -> bool:
-    """Whether a file of the repository holds these bytes, by its hash: sha256 for LFS, git's own otherwise."""
+    """Whether a file of the repository holds these bytes, by its hash: sha256 for LFS, git's otherwise."""
     if there is None or there.size != _size(data):
         return False
     if there.lfs is not None:
-        own = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256_of(data)
-        return there.lfs.sha256 == own
+        sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256_of(data)
+        return there.lfs.sha256 == sha256
     return there.blob_id == git_hash(data if isinstance(data, bytes) else data.read_bytes())
 
 
@@ -296,40 +385,3 @@ def _text(data: Path | bytes) -> str:
 
 def _size(data: Path | bytes) -> int:
     return len(data) if isinstance(data, bytes) else data.stat().st_size
-
-
-def _pause_before(attempt: int, error: Exception) -> float | None:
-    """Seconds to wait before another attempt; `None` if none would help."""
-    if attempt == ATTEMPTS or (is_silence(error) and attempt > 1) or not may_pass(error):
-        return None
-    response = response_of(error)
-    asked = None if response is None else wait_asked_for(response)
-    pause = FIRST_WAIT * 2 ** (attempt - 1) if asked is None else asked
-    return pause if pause <= LONGEST_WAIT else None
-
-
-def may_pass(error: Exception) -> bool:
-    """Whether the reason may pass by itself: of a refusal it seldom does, of no answer or a strange one it does."""
-    response = response_of(error)
-    if response is None:
-        is_here = isinstance(error, OSError) and error.filename is not None  # of a file on this machine
-        return not (is_here or isinstance(error, _STAYS_HERE))
-    status = response.status_code
-    return (
-        status in _AGAIN
-        or (status >= 500 and status not in _STAYS)
-        or (status == 403 and _PASSES.search(words_of(error)) is not None)
-        or response.request.method == "PUT"  # to an address that was lent for some minutes
-    )
-
-
-def reason_of(error: Exception) -> str:
-    """The Hub's words, and behind them what to do where that follows from them."""
-    response = response_of(error)
-    status = None if response is None else response.status_code
-    words = words_of(error)
-    if isinstance(error, LocalTokenNotFoundError) or status == 401:
-        said = f"{words}. " if status else ""
-        return f"{said}Nobody is logged in who may: run `hf auth login` with a token that can write."
-    asked = None if response is None else wait_asked_for(response)
-    return f"{words}; it asks to wait for {asked:.0f} s." if asked else f"{words}."

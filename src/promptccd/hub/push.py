@@ -1,38 +1,33 @@
-"""Push the stages of a run: one repository a stage, one commit a push, read back afterwards."""
+"""Push the stages of a run: one repository and one commit per stage, gathered in a collection."""
 
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError, one_line
-from promptccd.hub.client import client
 from promptccd.hub.commits import (
     CARD,
     PushedRepository,
     Repository,
     bring,
-    may_pass,
+    client,
+    is_temporary,
     own_namespace,
-    reason_of,
     require_name,
     retried,
 )
-from promptccd.models.hub_answers import impatient, words_of
 from promptccd.runs import RunDirectory
-from promptccd.runs.card_usage import EXAMPLES, placed
+from promptccd.runs.card import EXAMPLES, placed
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
-from promptccd.runs.origin import Source
+from promptccd.runs.provenance import Source
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from promptccd.storage import own_files, problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
-
-OPTIONAL = 10.0  # seconds for what a push can do without
 
 
 def push_run(
@@ -51,19 +46,18 @@ def push_run(
     Args:
         run: the run.
         api: the client; its token must be allowed to write.
-        namespace: user or organisation; by default the one who is logged in.
-        stages: which stages; by default all that are finished.
-        private: whether the repositories have to be private.
-        dry_run: only say what would be sent.
-        revision: branch to push to, made if it is not there.
-        pull_request: open one in every repository instead of a commit; they are put into no collection.
+        namespace: user or organisation (default: the logged-in user).
+        stages: which stages (default: all finished ones).
+        private: whether the repositories must be private.
+        dry_run: compare only.
+        revision: branch to push to, created if missing.
+        pull_request: open a pull request in every repository instead of a commit, and no collection.
 
     Raises:
-        ConfigurationError: the Hub takes no repositories of such names.
+        ConfigurationError: the Hub does not accept the names.
         RunError: a stage is damaged or missing.
-        HubError: the Hub could not be reached or refused; the message names the command to run later.
+        HubError: the Hub could not be reached or refused; the message names the command that repeats the push.
     """
-    api = api or client()
     finished = range(run.stages_on_disk())
     wanted = list(finished) if stages is None else list(stages)
     later = _later(run, wanted, namespace, private)
@@ -73,113 +67,62 @@ def push_run(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
         )
     for stage in wanted:
-        # mutant or to and, without operand 1: the first stage below refuses it as well
-        # mutant without operand 2: None is as good a name as somebody
-        _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
-    pushed = list[PushedRepository]()
+        _name_of(run, stage, namespace or "somebody")  # before a request is sent
+    api = api or client()
     namespace = namespace or retried(lambda: own_namespace(api), later)
-    target = _Target(api, namespace, private, dry_run, revision, pull_request)
+    target = Repository("", "model", private, revision=revision, pull_request=pull_request)
+    pushed = list[PushedRepository]()
     for stage in wanted:
         try:
-            pushed.append(_push(run, stage, target, later))
+            pushed.append(_push(run, stage, namespace, target, api, dry_run=dry_run, later=later))
         except HubError as error:
             if dry_run or not pushed:
                 raise
-            there = ", ".join(each.repo_id for each in pushed)
-            raise HubError(f"{there} {'is' if len(pushed) == 1 else 'are'} there. {error}") from error
-    if not (dry_run or pull_request) and (problem := _gather(api, run, namespace, pushed, private)):
-        logger.warning("%s", problem)
+            raise HubError(f"Pushed: {', '.join(each.repo_id for each in pushed)}. {error}") from error
+    if not (dry_run or pull_request):
+        _gather(api, run, namespace, pushed, private)
     return pushed
-
-
-@dataclass(frozen=True)
-class _Target:
-    """Where stages are pushed to, and how; see `push_run`."""
-
-    api: HfApi
-    namespace: str
-    private: bool
-    dry_run: bool = False
-    revision: str | None = None
-    pull_request: bool = False
-
-
-def _push(run: RunDirectory, stage: int, target: _Target, later: str) -> PushedRepository:
-    """One stage, and a line in the log once it is there."""
-    name, fetched = _repository_of(run, stage, target.namespace), run.fetched
-    pushed = push_stage(
-        run.stage(stage),
-        Repository(name, "model", target.private, revision=target.revision, pull_request=target.pull_request),
-        api=target.api,
-        dry_run=target.dry_run,
-        later=later,
-        related=partial(_related, run, stage, target),
-        source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
-    )
-    if not target.dry_run:
-        logger.info("%s %s.", "Pushed" if pushed.sent else "There already:", name)
-    return pushed
-
-
-def _repository_of(run: RunDirectory, stage: int, namespace: str) -> str:
-    """What a stage is called on the Hub.
-
-    Raises:
-        ConfigurationError: the Hub takes no such name.
-    """
-    name = f"{namespace}/{run.name}-stage{stage}"
-    require_name(
-        name, "model", "It is made of a namespace and the name of the run's folder: give another of either."
-    )
-    return name
 
 
 def pusher(
     run: RunDirectory, namespace: str | None, private: bool
 ) -> Callable[[RunDirectory, Sequence[int]], None]:
-    """What pushes finished stages during training: a Hub that fails costs a warning and a command for later.
+    """A function that pushes finished stages during training; a failure is a warning and never ends the training.
 
-    Stages that the Hub did not take are pushed with the next ones, or when the same training is begun again.
+    Stages that could not be pushed are pushed with the next stage, or when the training is resumed.
 
     Args:
         run: the run to be trained.
-        namespace: user or organisation; by default the one who is logged in.
-        private: whether repositories that are made are private.
+        namespace: user or organisation (default: the logged-in user).
+        private: whether created repositories are private.
 
     Raises:
-        ConfigurationError: the Hub takes no repositories of such names.
+        ConfigurationError: the Hub does not accept the names.
     """
-    # mutant 0 to 1: the numbers of both stages are one digit long
-    _repository_of(run, 0, namespace or "somebody")
-    there, said, api = set[int](), set[str](), client()
+    _name_of(run, 0, namespace or "somebody")
+    done, api, target = set[int](), client(), Repository("", "model", private)
 
     def push(run: RunDirectory, finished: Sequence[int]) -> None:
-        why = list[str]()
-        for stage in (each for each in finished if each not in there):
+        waiting = [stage for stage in finished if stage not in done]
+        for stage in waiting:
             try:
                 owner = namespace or retried(lambda: own_namespace(api), "")
-                pushed = _push(run, stage, _Target(api, owner, private), later="")
-                there.add(stage)
-                why.append(_gather(api, run, owner, [pushed], private))
-            except Exception as error:  # whatever it is, it may not end a training
+                pushed = _push(run, stage, owner, target, api)
+            except Exception as error:  # whatever it is, the training continues
+                is_expected = isinstance(error, PromptCCDError)
+                logger.warning(
+                    "Stage %d is not pushed. %s It is tried again with the next stage. %s",
+                    stage,
+                    one_line(error),
+                    _later(run, [stage], namespace, private),
+                    exc_info=None if is_expected else error,
+                )
                 cause = error.__cause__ if isinstance(error, HubError) else None
-                why.append(reason_of(cause) if isinstance(cause, Exception) else one_line(error))
-                if not isinstance(error, PromptCCDError):
-                    logger.warning("A mistake of ours in a push.", exc_info=error)
-                if isinstance(cause, Exception) and may_pass(cause):
-                    break  # the Hub is down, for the others too
-        new = " ".join(dict.fromkeys(each for each in why if each and each not in said))
-        said.update(why)
-        waiting = [stage for stage in finished if stage not in there]
-        if waiting:
-            logger.warning(
-                "Not pushed yet: stage %s. %s Tried again with the next stage. %s Training goes on.",
-                ", ".join(map(str, waiting)),
-                new or "The reason is as before.",
-                _later(run, waiting, namespace, private),
-            )
-        elif new:
-            logger.warning("%s", new)
+                if isinstance(cause, Exception) and is_temporary(cause):
+                    break  # the Hub is down for the other stages too
+                continue
+            done.add(stage)
+            _gather(api, run, owner, [pushed], private)
 
     return push
 
@@ -191,22 +134,22 @@ def push_stage(
     api: HfApi,
     dry_run: bool = False,
     later: str = "",
-    related: Callable[[], Sequence[str]] = tuple,
+    related: Sequence[str] = (),
     source: Source | None = None,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
     Args:
         folder: a finished stage.
-        repository: where it goes.
+        repository: the target.
         api: the client.
-        dry_run: only say what would be sent.
-        later: the command that does it later, for messages.
-        related: makes the links that its card has for what stands beside it.
-        source: whose stage this is a copy of, if it was not trained here.
+        dry_run: compare only.
+        later: the command that repeats the push, for messages.
+        related: links for its card, in Markdown.
+        source: the stage that this one is a copy of, if it was not trained here.
 
     Raises:
-        RunError: it holds links, and what they lead to is not published.
+        RunError: it holds links; what they point to is not published.
         HubError: the stage is damaged, the Hub could not be reached or refused, or what was read back differs.
     """
     require_no_links(folder)
@@ -214,76 +157,76 @@ def push_stage(
         raise HubError(
             f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again."
         )
-    files: dict[str, Path | bytes] = {name: folder / name for name in own_files(folder)}
-    try:
-        card = (folder / CARD).read_text(encoding="utf-8") if CARD in files else ""
-    except UnicodeDecodeError as error:
-        raise HubError(f"{folder / CARD} is not UTF-8, as the Hub wants it: save it anew as that.") from error
+    contents: dict[str, Path | bytes] = {name: folder / name for name in own_files(folder)}
+    if CARD in contents:
+        try:
+            card = (folder / CARD).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise HubError(f"{folder / CARD} is not UTF-8: save it again as UTF-8.") from error
+        contents[CARD] = placed(card, repository.name, related, source).encode()
     return retried(
         lambda: bring(
-            repository,
-            {
-                **files,
-                **({CARD: placed(card, repository.name, related(), source).encode()} if card else {}),
-            },
-            api=api,
-            message=f"Stage checkpoint {folder.name}",
-            holds=_holdings(folder),
+            repository, contents, api=api, message=f"Stage checkpoint {folder.name}", holds=_contents_of(folder),
             dry_run=dry_run,
         ),
         later,
+    )  # fmt: skip
+
+
+def _push(
+    run: RunDirectory,
+    stage: int,
+    namespace: str,
+    target: Repository,
+    api: HfApi,
+    *,
+    dry_run: bool = False,
+    later: str = "",
+) -> PushedRepository:
+    """Push one stage."""
+    name, fetched = _name_of(run, stage, namespace), run.fetched
+    before = _name_of(run, stage - 1, namespace) if stage else ""
+    pushed = push_stage(
+        run.stage(stage),
+        replace(target, name=name),
+        api=api,
+        dry_run=dry_run,
+        later=later,
+        related=[f"Stage before: [{before.partition('/')[2]}]({api.endpoint}/{before})"] if stage else [],
+        source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
     )
+    if not dry_run:
+        logger.info("%s %s.", "Pushed" if pushed.sent else "Up to date:", name)
+    return pushed
 
 
-def _holdings(folder: Path) -> str:
-    """What whoever sees a stage learns from it."""
+def _name_of(run: RunDirectory, stage: int, namespace: str) -> str:
+    """Repository of a stage.
+
+    Raises:
+        ConfigurationError: the Hub does not accept the name.
+    """
+    name = f"{namespace}/{run.name}-stage{stage}"
+    require_name(name, "model", "Rename the run's folder, or give another --namespace.")
+    return name
+
+
+def _contents_of(folder: Path) -> str:
+    """What readers of a pushed stage can see."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
-    told = f"weights, the names of {len(names)} categories"
+    parts = [f"weights, the names of {len(names)} categories"]
     if (folder / ASSIGNMENTS).exists():
-        told += f", the category ids of {len(assignments_in(folder)['category_ids'])} images"
+        parts.append(f"the category ids of {len(assignments_in(folder)['category_ids'])} images")
     if (folder / EXEMPLARS).exists():
-        told += f", the row numbers of {len(load_exemplars(folder).sample_ids)} images so far"
+        parts.append(f"the row numbers of {len(load_exemplars(folder).sample_ids)} replayed images")
     pictures = len(list((folder / EXAMPLES).glob("*")))
-    shown = f"{pictures} example pictures" if pictures else "no image"
-    return f"{told}, and what people corrected; {shown}"
-
-
-def _related(run: RunDirectory, stage: int, target: _Target) -> list[str]:
-    """Links to what stands beside a stage on the Hub; what cannot be asked for is no reason not to push."""
-    api, namespace = target.api, target.namespace
-    before, own = (_repository_of(run, each, namespace) for each in (stage - 1, stage))
-
-    def collection() -> str | None:
-        if target.dry_run or target.pull_request:
-            all_of_them = api.list_collections(owner=namespace)
-            return next((f"collections/{each.slug}" for each in all_of_them if each.title == run.name), None)
-        made = api.create_collection(run.name, namespace=namespace, private=target.private, exists_ok=True)
-        return f"collections/{made.slug}"
-
-    asked: dict[str, Callable[[], str | None]] = {
-        "Stage before": lambda: before if stage and api.repo_exists(before) else None,
-        "All stages": collection,
-        "Try it": lambda: next(
-            (f"spaces/{each.id}" for each in api.list_spaces(author=namespace, models=own, limit=1)), None
-        ),
-    }
-    links = []
-    for what, ask in asked.items():
-        try:
-            with impatient(OPTIONAL):
-                place = ask()
-        except Exception as error:
-            logger.debug("%s: no link %r on its card (%s).", own, what, words_of(error))
-            continue
-        label = run.name if what == "All stages" else (place or "").rpartition("/")[2]
-        links += [f"{what}: [{label}]({api.endpoint}/{place})"] if place else []
-    return links
+    return f"{', '.join(parts)}, corrections; {f'{pictures} example images' if pictures else 'no image'}"
 
 
 def _gather(
     api: HfApi, run: RunDirectory, namespace: str, pushed: Sequence[PushedRepository], private: bool
-) -> str:
-    """Put the run's repositories into one collection, as the Hub's own checklist asks for; why not, if it refuses."""
+) -> None:
+    """Put repositories into the run's collection; a failure is a warning, because the stages are pushed."""
 
     def gather() -> None:
         collection = api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True)
@@ -291,14 +234,13 @@ def _gather(
             api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
 
     try:
-        retried(gather, _later(run, [], namespace, private), "Pushed, but not gathered in a collection")
+        retried(gather, _later(run, [], namespace, private), "Pushed, but not added to a collection")
     except HubError as error:
-        return str(error)
-    return ""
+        logger.warning("%s", error)
 
 
 def _later(run: RunDirectory, stages: Sequence[int], namespace: str | None, private: bool) -> str:
-    """The one command that does it later."""
+    """The command that repeats a push."""
     options = f" --namespace {namespace}" if namespace else ""
     options += f" --stage {stages[0]}" if len(stages) == 1 else ""
     options += " --private" if private else ""

@@ -1,4 +1,4 @@
-"""Stages that come from the Hub: fetch them, and recompute what they claim, as far as it can be recomputed."""
+"""Fetch stages from the Hub, and recompute what a run or a repository claims."""
 
 import logging
 import re
@@ -16,14 +16,12 @@ from huggingface_hub.errors import (
 )
 
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line
-from promptccd.hub.client import client
-from promptccd.hub.commits import CARD, PATIENCE
-from promptccd.models.hub_answers import impatient, words_of
+from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import CONFIGURATION, find_model
 from promptccd.runs import RunDirectory
-from promptccd.runs.model_card import seed_on_card
-from promptccd.runs.origin import Source
+from promptccd.runs.card import seed_on_card
+from promptccd.runs.provenance import Source
 from promptccd.runs.stage import FROZEN, find_frozen, load_configuration, share_frozen, stages_beside
 from promptccd.runs.verify import Check, run_checks, stage_checks
 from promptccd.storage import (
@@ -38,18 +36,19 @@ from promptccd.storage import (
 )
 
 logger = logging.getLogger(__name__)
+_ABSENT = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
 
 
 def download_stage(name: str, target: Path, have: Iterable[Path] = ()) -> tuple[str, str]:
-    """Copy everything a stage's repository, or its local folder, holds.
+    """Copy all files of a stage's repository, or of its local folder.
 
     Args:
-        name: a model as `find_model` takes it, or a folder.
-        target: the folder to fill; made here.
-        have: stages here, whose frozen shard is not fetched once more.
+        name: a model as `find_model` accepts it, or a folder.
+        target: the folder to create.
+        have: local stages, whose frozen shard is not fetched again.
 
     Returns:
-        The full name, and the commit that was fetched; empty for a folder.
+        The full name, and the fetched commit; empty for a folder.
 
     Raises:
         HubError: it cannot be found or fetched.
@@ -58,44 +57,43 @@ def download_stage(name: str, target: Path, have: Iterable[Path] = ()) -> tuple[
         found = find_model(name)
         place = found.place
         if Path(place).is_dir():
-            shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
+            shutil.copytree(place, target, symlinks=True)  # their targets are not part of the stage
             commit = ""
         else:
-            with impatient(PATIENCE):
+            with bounded_waits(PATIENCE):
                 info = client().model_info(place, revision=found.options.get("revision"), files_metadata=True)
                 commit, files = str(info.sha), {each.rfilename: each.lfs for each in info.siblings or ()}
-                there = files.get(FROZEN)
-                same = None if there is None else find_frozen(there.sha256, have)
-                snapshot_download(
-                    place, revision=commit, local_dir=target, ignore_patterns=[FROZEN] * (same is not None)
-                )
-                if same is not None:
-                    shutil.copyfile(same, target / FROZEN)
-    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        raise HubError(f"Cannot fetch {name!r}: {words_of(error)}.") from error
+                frozen = files.get(FROZEN)
+                local = None if frozen is None else find_frozen(frozen.sha256, have)
+                ignored = [FROZEN] if local is not None else []
+                snapshot_download(place, revision=commit, local_dir=target, ignore_patterns=ignored)
+                if local is not None:
+                    shutil.copyfile(local, target / FROZEN)
+    except Exception as error:  # a missing repository, a dead connection: a dozen types
+        raise HubError(f"Cannot fetch {name!r}: {reason_of(error)}.") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
     return place, commit
 
 
 def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
-    """Fetch a stage and all before it into a run, each checked against its own sums.
+    """Fetch a stage and all stages before it into a run, each checked against its own checksums.
 
-    Earlier stages are needed: the images they assigned are the reference of later ones, and stage 0 teaches
-    PromptCCD++. Stages that the run has already are left alone.
+    Earlier stages are needed: their assignments are the reference of later stages, and stage 0 teaches PromptCCD++.
+    Stages that the run has already are not fetched.
 
     Args:
-        name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` as `find_model` takes it. A tag or
-            branch has to be there of all stages; a commit is that of the last one alone.
-        run: where to put them.
-        seed: that the run goes on with and will record.
+        name: repository of the last stage, ``namespace/<recipe>-stage<t>`` as `find_model` accepts it. All stages need
+            to have a tag or branch of that name; a commit applies to the last stage only.
+        run: the target.
+        seed: of the training that continues.
 
     Returns:
-        The stages that were fetched.
+        The fetched stages.
 
     Raises:
         ConfigurationError: they were trained with another seed.
-        HubError: the name is not that of a stage, or one cannot be fetched or is damaged.
+        HubError: the name is not a stage's, or a stage cannot be fetched or is damaged.
     """
     place, revision = parted(name)
     match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", place)
@@ -105,7 +103,7 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     is_commit = revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
     if is_commit and last:
         logger.warning(
-            "%s is a commit of stage %d alone: earlier stages are taken as they are now.", name, last
+            "%s is a commit of stage %d: earlier stages are fetched at their newest commit.", name, last
         )
     for stage in range(last + 1):
         if trusted(run.stage(stage)):
@@ -120,22 +118,21 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
 def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        beside = [*stages_beside(run.stage(stage))]
-        place, commit = download_stage(name, source, beside)
+        others = [*stages_beside(run.stage(stage))]
+        place, commit = download_stage(name, source, others)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         card = source / CARD
         trained = seed_on_card(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else None
         if trained not in (None, seed):  # the split may be the same
             raise ConfigurationError(
-                f"{name!r} was trained with seed {trained}, and this training has seed {seed}: give --seed {trained} "
-                "to go on from it."
+                f"{name!r} was trained with seed {trained}, this training has seed {seed}: give --seed {trained}."
             )
-        (source / CHECKSUMS).unlink()  # written anew, and the same
+        (source / CHECKSUMS).unlink()  # `write_directory` writes it again
 
         def fill(staging: Path) -> None:
             shutil.copytree(source, staging, dirs_exist_ok=True)
-            share_frozen(staging, beside)
+            share_frozen(staging, others)
 
         run.note_source(stage, f"{place}@{commit}" if commit else "")
         write_directory(run.stage(stage), fill)
@@ -145,20 +142,20 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
     """Check a run, a stage's folder or a stage's repository.
 
     Args:
-        place: any of them; a repository, named as `find_model` takes it, is downloaded whole.
-        recompute: whether to group all stages of a run anew from their checkpoints, which needs the data.
-        dataset: where the data lies now, if not where the run recorded it.
+        place: any of them; a repository is downloaded whole.
+        recompute: whether to group all stages of a run again from their checkpoints, which needs the data.
+        dataset: where the data is now, if not where the run recorded it.
 
     Raises:
-        ConfigurationError: `dataset` is given where no data is read.
+        ConfigurationError: `dataset` is given but no data is read.
         HubError: there is no such folder and no such repository.
     """
     folder = Path(place)
     is_run = (folder / "manifest.json").exists()
     if dataset is not None and not (is_run and recompute):
+        reason = f"{place} is verified without them" if is_run else f"{place} is no run"
         raise ConfigurationError(
-            f"dataset {dataset!r} changes nothing: images are read to group those of a whole run anew, and "
-            f"{f'{place} is verified without that' if is_run else f'{place} is no run'}. Leave it out."
+            f"--dataset {dataset} has no effect, images are not read: {reason}. Leave it out."
         )
     if is_run:
         run = RunDirectory(folder)
@@ -176,7 +173,7 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
 
 
 def _source_checks(folder: Path, name: str, fetched: str | None = None) -> Iterator[Check]:
-    """Whether the stage that a card, or the run, says it comes from is there, and can be that."""
+    """Whether the source that a card or the run names exists and fits."""
     card = folder / CARD
     source = Source.on(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else None
     if fetched:
@@ -187,26 +184,25 @@ def _source_checks(folder: Path, name: str, fetched: str | None = None) -> Itera
 
 
 def _source_check(what: str, source: Source, folder: Path) -> Check:
-    """A copy has the very sums of its source; what went on from one has its method and the categories it was taught."""
+    """A copy has the checksums of its source; a later stage has its method and its labelled categories."""
     wanted = CHECKSUMS if source.is_copy else CONFIGURATION
     try:
         theirs = Path(hf_hub_download(source.repo_id, wanted, revision=source.commit)).read_bytes()
-    except Exception as error:  # a dozen kinds, of a connection or of a Hub that refuses
-        absent, said = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError), one_line(error)
-        if isinstance(error, absent) and not isinstance(error, LocalEntryNotFoundError):
-            return Check(what, f"it is not there: {said[:120]}")
-        return Check(f"{what}: not compared, the Hub cannot be asked ({said[:120]})")
+    except Exception as error:  # of a connection or of a Hub that refuses
+        if isinstance(error, _ABSENT) and not isinstance(error, LocalEntryNotFoundError):
+            return Check(what, f"the source does not exist: {one_line(error)[:120]}")
+        return Check(f"{what}: not compared, the Hub did not answer ({one_line(error)[:120]})")
     try:
         values = parsed_json(theirs)
         if source.is_copy:
             own = parsed_json((folder / CHECKSUMS).read_bytes())
-            apart = sorted(
+            names = sorted(
                 name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
             )
-            return Check(what, f"other files: {', '.join(apart[:3])}" if apart else "")
+            return Check(what, f"different files: {', '.join(names[:3])}" if names else "")
         config = load_configuration(folder)
         ours = {"model_type": config.model_type, "num_known": config.num_known, "stage": source.stage}
-        other = [
+        problems = [
             f"its {key} is {values.get(key)!r}, not {value!r}"
             for key, value in ours.items()
             if values.get(key) != value
@@ -214,5 +210,5 @@ def _source_check(what: str, source: Source, folder: Path) -> Check:
     except (RunError, ValueError, AttributeError, TypeError) as error:
         return Check(what, f"its {wanted} cannot be read: {one_line(error)}")
     if source.stage >= (config.stage or 0):
-        other.append(f"it is no stage before this one, {config.stage}")
-    return Check(what, "; ".join(other))
+        problems.append(f"it is not earlier than stage {config.stage}")
+    return Check(what, "; ".join(problems))

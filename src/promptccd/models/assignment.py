@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .feature_rows import Points
-
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
 # mutant: how many images are looked at together: memory and speed, never the result
@@ -143,7 +141,7 @@ _OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_
 
 
 def assign(
-    features: Points,
+    features: Any,
     prototypes: Tensor,
     ids: Sequence[int],
     *,
@@ -157,7 +155,7 @@ def assign(
     """Assign images to the nearest prototypes, or to those that are given.
 
     Args:
-        features: unit features ``(N, D)``; of rows that are read when they are asked for, the result has the matrix.
+        features: unit features ``(N, D)``, a tensor or rows read on demand; the result has their ``matrix``.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
         temperature: of the confidences, in squared distance; a known spread has its own.
@@ -184,7 +182,7 @@ def assign(
         for name, each in part.items():
             joined[name][block] = each
     return Assignment(
-        features=features if isinstance(features, Tensor) else features.matrix,
+        features=getattr(features, "matrix", features),
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,

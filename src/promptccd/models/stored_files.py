@@ -36,27 +36,6 @@ BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
 }
 BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)  # no other architecture is ever built
 
-# The `auto_map` of our checkpoints, for machines without this package; no other one is accepted. Such a machine has
-# to know those of this package, so they are written out here; `register_variant` adds those of other methods.
-_CONFIGURATION = "configuration_promptccd"
-CODE: dict[str, dict[str, str]] = {
-    name: {"AutoConfig": f"{config}.{kind}Config", "AutoModel": f"{model}.{kind}Model"}
-    for name, config, model, kind in (
-        ("promptccd", _CONFIGURATION, "modeling_promptccd", "PromptCCD"),
-        ("promptccd-gcd", _CONFIGURATION, "modeling_gcd", "GCD"),
-        ("promptccd-b", _CONFIGURATION, "modeling_promptccd_b", "PromptCCDB"),
-        ("promptccd-pp", _CONFIGURATION, "modeling_promptccd_pp", "PromptCCDPlusPlus"),
-        ("frost", "modeling_frost", "modeling_frost", "Frost"),
-        ("grow-merge", "modeling_grow_merge", "modeling_grow_merge", "GrowMerge"),
-        ("happy", "modeling_happy", "modeling_happy", "Happy"),
-        ("metagcd", "modeling_metagcd", "modeling_metagcd", "MetaGCD"),
-        ("orca", "modeling_orca", "modeling_orca", "ORCA"),
-        ("pa-cgcd", "modeling_pa_cgcd", "modeling_pa_cgcd", "PACGCD"),
-        ("rankstats", "modeling_rankstats", "modeling_rankstats", "RankStats"),
-        ("simgcd", "modeling_simgcd", "modeling_simgcd", "SimGCD"),
-    )
-}
-
 # Written by some version of transformers, and without a meaning for these models: ignored.
 _IDLE = {
     "_attn_implementation_autoset", "_name_or_path", "apply_layernorm", "architectures", "chunk_size_feed_forward",
@@ -86,16 +65,12 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     Raises:
         CheckpointError: a key that it does not have, or a value out of its range.
     """
-    ours, named = CODE.get(config_class.model_type, {}), values.get("auto_map")
-    if named is not None and not (
-        # a configuration that is saved without its model, or before it, names a part of it
-        isinstance(named, dict) and named and all(ours.get(key) == value for key, value in named.items())
-    ):
+    if (named := values.get("auto_map")) is not None:
         raise CheckpointError(
             f"The key 'auto_map' of its configuration names {shown(named)}, code that is not ours. "
             "Nothing of it was run: do not use this checkpoint, or delete the key."
         )
-    kept = _kept(values, config_class, {"vision_config", "auto_map"})
+    kept = _kept(values, config_class, {"vision_config"})
     if kept.get("vision_config") is not None:
         kept["vision_config"] = backbone_values(kept["vision_config"])
     _require_categories(kept.get("category_ids", []), kept.get("category_names", []))

@@ -155,18 +155,19 @@ _ABSENT = (  # these may be `None`
     "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
 )  # fmt: skip
 _BOUNDS = "promptccd.bounds"  # in the metadata of a field
+STORED = {"promptccd.stored": True}  # metadata of a field that training writes: not an option
 MOST_CATEGORIES = 100_000
 MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
 
 
-def bounded(default: float | None, low: float, high: float) -> Any:
+def bounded(default: float | None, low: float, high: float, *, stored: bool = False) -> Any:
     """A field of a configuration whose number is at least `low` and at most `high`, or `None` if that is its default.
 
     It is whole if the default is, or without one the bounds. A subclass that gives the field another default keeps its
-    bounds.
+    bounds. Training writes a `stored` field: it is not an option.
     """
     is_whole = isinstance(low if default is None else default, int)
-    return field(default=default, metadata={_BOUNDS: (low, high, is_whole)})
+    return field(default=default, metadata={_BOUNDS: (low, high, is_whole), **(STORED if stored else {})})
 
 
 def bounds_of(config_class: type) -> dict[str, tuple[float, float, bool]]:

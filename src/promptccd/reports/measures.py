@@ -14,10 +14,10 @@ from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.methods import method_named
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 # An image is of a known or a novel category, and so is its group.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import (
     NUM_STYLES,
     Chart,
@@ -31,7 +32,6 @@ from promptccd.reports.measures import (
     summary_rows,
 )
 from promptccd.training.instruments import TITLES
-from promptccd.training.objectives import LOSSES, method_named
 
 MAX_DRAWN = 60  # categories of a figure that can still be read
 Table = tuple[list[str], list[list[str]]]

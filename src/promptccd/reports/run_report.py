@@ -32,7 +32,7 @@ from promptccd.reports.run_figures import (
 from promptccd.reports.run_records import run_records
 from promptccd.reports.stream_report import write_stream_report
 from promptccd.runs import RunEvaluation
-from promptccd.runs.model_card import data_in_words, hub_id_of
+from promptccd.runs.card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.storage import require_writable
 from promptccd.training.options import TrainingArguments

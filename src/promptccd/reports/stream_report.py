@@ -13,7 +13,7 @@ from promptccd.reports.pages import render_page, write_report_files
 from promptccd.reports.run_figures import cost_rows, history_charts, prompt_rows
 from promptccd.reports.run_records import unscored_records
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
-from promptccd.runs.model_card import data_in_words
+from promptccd.runs.card import data_in_words
 from promptccd.runs.stage import categories_at, load_configuration
 
 COLUMNS = {

@@ -15,13 +15,13 @@ from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.locks import FolderLock, owners_of
+from promptccd.methods import method_named
 from promptccd.reports.engines.local import least_used
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import PIXELS
 from promptccd.runs.start import described_backbone, model_options, require_whole_patches
 from promptccd.storage import problems_of, remove_leftovers
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 Settings = Mapping[str, Any]

@@ -1,7 +1,4 @@
-"""What Inference Endpoints call: pictures in, categories out.
-
-It travels with every stage as handler.py and needs no promptccd.
-"""
+"""The handler of Inference Endpoints: images in, categories out. Every stage stores this file as handler.py."""
 
 import base64
 import io
@@ -9,58 +6,44 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoModel
+
+from promptccd.pipeline import CategoryDiscoveryPipeline
 
 
 class EndpointHandler:
-    """Answers as `CategoryDiscoveryPipeline` does.
+    """Answers requests with `CategoryDiscoveryPipeline`.
 
     Args:
-        path: the folder of the stage; its own code is run, which whoever makes the endpoint has chosen.
+        path: the folder of the stage.
     """
 
     def __init__(self, path: str = "") -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = AutoModel.from_pretrained(path, trust_remote_code=True).to(device).eval()
-        self.processor = AutoImageProcessor.from_pretrained(path, backend="pil")
+        self.pipeline = CategoryDiscoveryPipeline.from_pretrained(path, device=device)
 
-    @torch.no_grad()
     def __call__(self, data: dict[str, Any]) -> Any:
-        """The category of a picture, or a list of them.
+        """The category of an image, or a list of categories for a list of images.
 
         Args:
-            data: ``inputs`` is a picture or a list of some: a PIL image, the bytes of a file, or those in base64.
+            data: ``inputs`` is an image or a list of images: a PIL image, the bytes of a file, or these in base64.
 
         Raises:
-            ValueError: an input is none of these, or no picture.
+            ValueError: an input is no image.
         """
-        given = data.get("inputs", data)
-        pictures = [_opened(each) for each in (given if isinstance(given, list) else [given])]
-        pixels = self.processor(pictures, return_tensors="pt")["pixel_values"].to(self.model.device)
-        found, config = self.model.assign(self.model.features_of(pixels)), self.model.config
-        names = config.names_by_id
-        answers = [
-            {
-                "category_id": category,
-                "name": names[category],
-                "known": category < config.num_known,
-                "strange": strange,
-                "confidence": confidence,
-            }
-            for category, strange, confidence in zip(
-                found.category_ids.tolist(), found.strange.tolist(), found.confidences.tolist(), strict=True
-            )
-        ]
-        return answers if isinstance(given, list) else answers[0]
+        inputs = data.get("inputs", data)
+        images = [_decoded(each) for each in (inputs if isinstance(inputs, list) else [inputs])]
+        answers = self.pipeline(images)
+        return answers if isinstance(inputs, list) else answers[0]
 
 
-def _opened(given: Any) -> Image.Image:
+def _decoded(image: Any) -> Image.Image:
     try:
-        if isinstance(given, str):
-            given = base64.b64decode(given, validate=True)
-        picture = Image.open(io.BytesIO(given)) if isinstance(given, bytes) else given
-        return picture.convert("RGB")
+        if isinstance(image, str):
+            image = base64.b64decode(image, validate=True)
+        opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
+        return opened.convert("RGB")
     except (AttributeError, OSError, ValueError) as error:
+        kind = type(image).__name__
         raise ValueError(
-            f"Expected a picture, or the bytes of its file in base64, got a {type(given).__name__}: {error}"
+            f"Expected an image, or the bytes of its file in base64, got {kind}: {error}"
         ) from error

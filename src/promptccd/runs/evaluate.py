@@ -24,6 +24,7 @@ from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import backbone_name
@@ -32,7 +33,6 @@ from promptccd.runs.start import backbone_of, evaluation_view, initial_model
 from promptccd.runs.train import stage_stream
 from promptccd.training.devices import device_named, exact_device, placed
 from promptccd.training.features import extract_features, routing_agreement
-from promptccd.training.objectives import method_named
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 

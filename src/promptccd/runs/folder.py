@@ -24,6 +24,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import MOST_LISTED, ConfigurationError, RunError, SplitMismatchError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.methods import method_named
 from promptccd.storage import (
     make_inside,
     newer_format,
@@ -39,7 +40,6 @@ from promptccd.storage import (
     write_json,
 )
 from promptccd.training.history import HISTORY
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe, laid_over
 from promptccd.training.trainer import TrainingState
 from promptccd.version import __version__
@@ -533,7 +533,7 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     values["data"] |= {name: getattr(facts, name) for name in _FACTS}
     values["data"]["class_blocks"] = list(facts.class_blocks)
     if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
-        values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
+        values["model"]["num_parts"] = recipe.model.options.get("num_parts", facts.num_parts)
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
 
@@ -627,12 +627,12 @@ def _are_colours(values: Any) -> bool:
 
 def _require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     changed = [
-        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {value!r}"
+        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {fields.get(key)!r}"
         for section, fields in now.items()
-        for key, value in fields.items()
+        for key in {**before.get(section, {}), **fields}
         if key not in FREE_FIELDS.get(section, ())
-        and before.get(section, {}).get(key) != value
-        and (key, value) != ("mixed_precision", "auto")  # which becomes what it was
+        and before.get(section, {}).get(key) != fields.get(key)
+        and (key, fields.get(key)) != ("mixed_precision", "auto")  # which becomes what it was
     ]
     if changed:
         raise RunError(

@@ -23,6 +23,7 @@ from promptccd import system
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.backbones import blocks_of
 from promptccd.models.hub_names import parted
@@ -40,7 +41,7 @@ from promptccd.registry import (
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
-from promptccd.runs.card_usage import Example
+from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
 from promptccd.storage import (
     CHECKSUMS,
@@ -52,7 +53,6 @@ from promptccd.storage import (
     write_json,
 )
 from promptccd.training.exemplars import Exemplars
-from promptccd.training.objectives import method_named
 from promptccd.training.options import ModelArguments
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ def save_stage(
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
         (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
+        (folder / "requirements.txt").write_text("promptccd\n", encoding="utf-8", newline="\n")
         for each in examples:
             (folder / each.path).parent.mkdir(exist_ok=True)
             (folder / each.path).write_bytes(each.content)

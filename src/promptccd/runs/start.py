@@ -3,23 +3,22 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
-from promptccd.data.ranges import with_floats
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError, one_line
+from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import patch_size_of, stored_processor
@@ -27,7 +26,6 @@ from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.runs.stage import frozen_names
 from promptccd.storage import has_links, trusted, write_directory
 from promptccd.training.devices import exact_device, same_on_all
-from promptccd.training.objectives import PARTS, method_named
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe
 
@@ -110,33 +108,13 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
         )
 
 
-_NOT_THE_MODELS = {"variant", "backbone", "backbone_config", "max_model_bytes"}
-
-
 def model_options(recipe: Recipe) -> dict[str, Any]:
-    """Fields of the variant's configuration that a recipe sets; the others keep the variant's default.
-
-    Raises:
-        ConfigurationError: a field is set that the variant does not have, or sizes do not fit together.
-    """
-    kind = method_named(recipe.model.variant).model.config_class
-    own = kind.__dataclass_fields__
-    given = {key: value for key, value in asdict(recipe.model).items() if value is not None}
-    given |= given.pop("options", {})
-    foreign = sorted(given.keys() - own.keys() - _NOT_THE_MODELS)
-    if foreign:
-        raise ConfigurationError(
-            f"{recipe.model.variant} has no {', '.join(foreign)}: leave it out, or choose another --variant."
-        )
-    if "num_parts" in own:
-        wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
+    """Fields of the method's configuration that a recipe sets, or its benchmark; the others keep their default."""
+    options = dict(recipe.model.options)
+    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
+        wanted = options.pop("num_parts", recipe.data.resolved.num_parts)
         if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
-            given["num_parts"] = wanted
-    options = {key: with_floats(value, own[key].type) for key, value in given.items() if key in own}
-    try:
-        kind(**options)  # sizes are checked before anything is loaded
-    except StrictDataclassError as error:
-        raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
+            options["num_parts"] = wanted
     return options
 
 
@@ -174,7 +152,7 @@ def stage_zero_model(
     if model.part_labeller is None:
         return model
     side = recipe.views.image_size // model.config.vision_config.patch_size
-    wanted: Any = "auto" if recipe.model.num_parts == "auto" else model.config.num_parts
+    wanted: Any = "auto" if recipe.model.options.get("num_parts") == "auto" else model.config.num_parts
     sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=recipe.training.seed)
     view = evaluation_view(recipe)
     pixels = torch.stack([images.seen_in(view, index) for index in sample])
@@ -189,7 +167,8 @@ def stage_zero_model(
         )
     )
     if labels.num_parts != model.config.num_parts:
-        sized = replace(recipe, model=replace(recipe.model, num_parts=labels.num_parts))
+        options = {**recipe.model.options, "num_parts": labels.num_parts}
+        sized = replace(recipe, model=replace(recipe.model, options=options))
         model = initial_model(sized, backbone).to(device)
         logger.info("%d parts, background included, separate best.", labels.num_parts)
     assert model.part_labeller is not None

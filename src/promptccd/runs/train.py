@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.data.duplicates import Original
 from promptccd.data.hub import published_split
 from promptccd.data.image_cache import ImageCache
@@ -49,10 +49,11 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.locks import FolderLock
+from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.processes import is_first_process
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.card_usage import Example, example_pictures
+from promptccd.runs.card import Example, example_pictures, stage_card
 from promptccd.runs.folder import (
     LICENCE,
     NORMALISATION,
@@ -61,8 +62,7 @@ from promptccd.runs.folder import (
     record_stream,
     stream_records,
 )
-from promptccd.runs.model_card import stage_card
-from promptccd.runs.origin import CARD, Licence, Source, licence_of, licence_on
+from promptccd.runs.provenance import CARD, Licence, Source, licence_of, licence_on
 from promptccd.runs.stage import (
     SettledImages,
     categories_at,
@@ -95,10 +95,10 @@ from promptccd.training.devices import (
     same_on_all,
     usual_device,
     usual_precision,
+    warn_of_emulation,
 )
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
-from promptccd.training.frozen_prefix import tell_of_emulation
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -107,7 +107,6 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
@@ -311,7 +310,7 @@ def train_run(
         require_whole_patches(recipe)
     if accelerator.is_main_process:
         _tell_of_device(accelerator, arguments.num_workers)
-        tell_of_emulation(arguments.frozen_precision, accelerator.device)
+        warn_of_emulation(arguments.frozen_precision, accelerator.device)
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)

@@ -1,19 +1,11 @@
-"""The registry of methods, and the words that cards, tables and help use for each.
-
-Importing `promptccd.training.objectives` fills `METHODS`. Help and lists do not wait for torch: `words_of_methods`
-reads the files of methods without running them.
-"""
+"""The words for every method. Help and lists do not wait for torch: files of methods are read without running them."""
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from promptccd.models import CategoryDiscoveryModel
-    from promptccd.training.objectives.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -26,67 +18,12 @@ class MethodWords:
     published: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Method:
-    """A method: a model, an objective, and the words for them.
-
-    Attributes:
-        name: in recipes, checkpoints and tables; usually its configuration's ``model_type``.
-        model: what is saved and loaded.
-        objective: what it minimises.
-        title: as a person writes it.
-        summary: what its prompts are, as a phrase for cards and ``--help``.
-        parts: titles of the model's children beside backbone and head that learn or are fitted.
-        losses: titles of its terms beside those of `ContrastiveObjective`.
-        published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
-            other case the tables have the method's name.
-        answers_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
-            say), not of semi-supervised k-means over its features.
-        takes_exemplars: whether it can train on images of earlier stages (`exemplars_per_class`): its losses read
-            `Rows.labelled`.
-    """
-
-    name: str
-    model: "type[CategoryDiscoveryModel]"
-    objective: "type[Objective]"
-    title: str
-    summary: str
-    parts: Mapping[str, str] = field(default_factory=dict)
-    losses: Mapping[str, str] = field(default_factory=dict)
-    published: Mapping[str, str] = field(default_factory=dict)
-    answers_natively: bool = False
-    takes_exemplars: bool = False
-
-
-METHODS: dict[str, Method] = {}
-
-# Titles of parts and losses that every method has; a method declares its own beside them.
-PARTS = {
-    "backbone": "last block of the backbone",
-    "head": "projection head",
-}
-LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
-
-
-def register(method: Method) -> Method:
-    """Add a method to `METHODS`, and its model to the auto classes; returns the method.
-
-    Raises:
-        ValueError: another method has its name, or its model has no configuration of its own.
-    """
-    if METHODS.get(method.name, method) is not method:
-        raise ValueError(f"There is a method {method.name!r} already: give yours another name.")
-    from promptccd.models import register_variant
-
-    register_variant(method.model)
-    METHODS[method.name] = method
-    return method
-
-
 def words_of_methods() -> dict[str, MethodWords]:
     """The words for every method, by its name: those of this package, and those that others registered."""
+    loaded = sys.modules.get("promptccd.methods")
     registered = [
-        MethodWords(each.name, each.title, each.summary, each.published) for each in METHODS.values()
+        MethodWords(each.name, each.title, each.summary, each.published)
+        for each in (loaded.METHODS.values() if loaded else ())
     ]
     return {each.name: each for each in (*_in_files(), *registered)}
 
@@ -94,7 +31,7 @@ def words_of_methods() -> dict[str, MethodWords]:
 @cache
 def _in_files() -> tuple[MethodWords, ...]:
     """The words in every ``METHOD`` of this package; its file is read and not run."""
-    files = sorted(Path(__file__).with_name("objectives").glob("*.py"))
+    files = sorted((Path(__file__).parents[1] / "methods").glob("*.py"))
     return tuple(each for file in files for each in _in_file(ast.parse(file.read_text(encoding="utf-8"))))
 
 

@@ -14,10 +14,10 @@ from promptccd.data.loaders import loader_options
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import TrainingViews
+from promptccd.methods import Objective, Rows
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.devices import gather_rows, share_of
 from promptccd.training.exemplars import Memory
-from promptccd.training.objectives import Objective, Rows
 
 # A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
 Forward = Callable[..., CategoryDiscoveryOutput]

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
-from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.constraints import GroupingConstraints
-from promptccd.clustering.semi_supervised_kmeans import Array, as_features, as_matrix
+from promptccd.clustering.counting import CountEstimate
+from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
+from promptccd.clustering.kmeans import Array, as_features, as_matrix
+from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places
@@ -35,7 +36,6 @@ from promptccd.discovery.grouping.units import Units, key_digests, make_units, r
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.models.feature_rows import FeatureRows, Points, some_of
 from promptccd.registry.grouping import NO_CATEGORY
 
 logger = logging.getLogger(__name__)

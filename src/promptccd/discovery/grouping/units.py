@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.errors import DataError
-from promptccd.models.feature_rows import FeatureRows, Points, some_of
 
 ANSWER_WORTH = (
     5.0  # an image that an answer is about counts like so many: it was shown because others are like it

@@ -130,7 +130,7 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
     from promptccd.discovery.cache import FeatureCache
     from promptccd.discovery.remembered import Remembered
     from promptccd.discovery.stage_grouping import StageGrouping
-    from promptccd.models.configuration_promptccd import CategoryDiscoveryConfig
+    from promptccd.models.configuration import CategoryDiscoveryConfig
 
     if not (folder / PROJECT).is_dir():
         raise RegistryError(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from promptccd import system
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
@@ -24,6 +23,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.locks import LOCK
 from promptccd.models.hub_names import parted
 from promptccd.training.devices import device_named, placed

@@ -17,13 +17,13 @@ from typing import Any
 import gradio as gr
 from fastapi import FastAPI
 
-from promptccd.data.images import Status
-from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.site import ServingThread, Site, listen
 from promptccd.discovery.space.grouping import Grouping, called
 from promptccd.discovery.space.serving import SCREENS, RequestGuard, owner_of, screens_of
 from promptccd.discovery.space.visits import Together, Visit, Visits
 from promptccd.errors import InterruptedRunError, PromptCCDError
+from promptccd.images.decode import Status
+from promptccd.images.limits import IntakeLimits
 from promptccd.models.hub_names import parted
 from promptccd.reports.pages import templates_of
 

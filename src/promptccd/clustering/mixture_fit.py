@@ -1,0 +1,381 @@
+"""The Gaussian mixture of PromptCCD, fitted to labelled and unlabelled features."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from promptccd.clustering.kmeans import POINTS_PER_BLOCK, AnchoredKMeans, as_features, sum_rows
+from promptccd.errors import DataError
+
+# mutant: twice as much is no more than what float32 rounds away
+SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
+# mutant: both ways to take the sums give one result
+MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
+# mutant: memory alone
+VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all are rarely held
+
+
+@dataclass(frozen=True)
+class State:
+    """Parameters between two steps, in float64; means are centred like the points."""
+
+    means: Tensor  # (K, D)
+    variances: Tensor  # (K, D) diagonal, (K, 1) spherical, (K, D, D) full
+    log_weights: Tensor  # (K,)
+
+
+class MixtureSteps(ABC):
+    """The E-step and the M-step of a fit on its points."""
+
+    def __init__(self, points: Tensor):
+        self.points = points  # (N, D), centred: float32 cancels far from the origin
+
+    @abstractmethod
+    def overall_variance(self, floor: float) -> Tensor:
+        """Variance of all points about their mean plus the floor, in the shape of one component's."""
+
+    @abstractmethod
+    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
+        """Log pi_c + log N(x | mu_c, Sigma_c) of any points ``(B, D)``: ``(B, K)``, in their dtype."""
+
+    @abstractmethod
+    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
+        """Weighted moments; a component without points keeps its mean and variance."""
+
+    def e_step(self, state: State, fixed: Tensor) -> tuple[Tensor, float]:
+        """Responsibilities ``(N, K)``, those of a fixed point 1 on its own component, and the mean log-likelihood."""
+        log_joint_of, log_density = self.log_joint(state), []
+        responsibilities = self.points.new_empty(len(self.points), len(state.means))
+        rows = self._rows_at_once()
+        for points, own, out in zip(
+            self.points.split(rows), fixed.split(rows), responsibilities.split(rows), strict=True
+        ):
+            log_joint = log_joint_of(points)
+            held = (own >= 0).nonzero().flatten()
+            of_own = log_joint[held, own[held]]
+            log_joint[held] = -math.inf
+            log_joint[held, own[held]] = of_own
+            out.copy_(log_joint.softmax(1))
+            # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
+            log_density.append(log_joint.amax(1) - out.amax(1).double().log())
+        return responsibilities, float(torch.cat(log_density).mean())
+
+    def _rows_at_once(self) -> int:
+        return max(1, VALUES_AT_ONCE // self.points.shape[1])
+
+    def _log_weights(self, mass: Tensor) -> Tensor:
+        # A weight of exactly zero could never grow again, and its logarithm is not finite.
+        # mutant 10 to 11, 10 to 9: any few roundings above zero keep the logarithm finite
+        weights = mass + 10 * torch.finfo(self.points.dtype).eps
+        return (weights / weights.sum()).log()
+
+
+class AxisAligned(MixtureSteps):
+    """One variance per dimension or, if the squares are averaged over dimensions, per component."""
+
+    def __init__(self, points: Tensor, spherical: bool = False):
+        super().__init__(points)
+        self.spherical = spherical
+
+    def _squares(self, points: Tensor) -> Tensor:
+        """Of points ``(B, D)``: ``(B, D)``, or ``(B, 1)`` where dimensions share a variance."""
+        squares = points.square()
+        return squares.mean(1, keepdim=True) if self.spherical else squares
+
+    def _square_columns(self) -> Iterator[Tensor]:
+        """The squares of all points, a few columns at a time."""
+        if self.spherical:
+            yield torch.cat([self._squares(points) for points in self.points.split(self._rows_at_once())])
+        else:
+            for columns in self.points.split(max(1, VALUES_AT_ONCE // len(self.points)), dim=1):
+                yield columns.square()
+
+    def overall_variance(self, floor: float) -> Tensor:
+        """See the base class; ``(D,)`` or ``(1,)``."""
+        means = [columns.mean(0, dtype=torch.float64) for columns in self._square_columns()]
+        return torch.cat(means) + floor
+
+    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
+        """See the base class; two matrix products."""
+        width, dtype = self.points.shape[1], self.points.dtype
+        per_column = width if self.spherical else 1  # dimensions that one variance stands for
+        precisions = 1 / state.variances
+        constant = (
+            state.log_weights
+            - 0.5 * width * math.log(2 * math.pi)
+            - 0.5 * per_column * state.variances.log().sum(1)
+            - 0.5 * (state.means.square() * precisions).sum(1)
+        ).to(dtype)
+        linear = (state.means * precisions).to(dtype).T
+        quadratic = (-0.5 * per_column * precisions).to(dtype).T
+        return lambda points: torch.addmm(constant, points, linear).addmm_(self._squares(points), quadratic)
+
+    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
+        """See the base class."""
+        mass, first, second = self._moments(responsibilities)
+        alive = (mass > 0)[:, None]
+        scale = 1 / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, None]
+        means = first * scale
+        centre_squares = means.square()
+        if self.spherical:
+            centre_squares = centre_squares.mean(1, keepdim=True)
+        variances = (second * scale - centre_squares).clamp(min=0) + floor
+        return State(
+            means=torch.where(alive, means, state.means),
+            variances=torch.where(alive, variances, state.variances),
+            log_weights=self._log_weights(mass),
+        )
+
+    def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
+        by_component = responsibilities.T
+        at_once = max(1, VALUES_AT_ONCE // len(self.points))  # mutant: memory alone
+        blocks = by_component.split(at_once)
+        # mutant > to >=, > to <=: it decides how sums are taken alone
+        felt = torch.stack([(block > SMALLEST_RESPONSIBILITY).count_nonzero() for block in blocks])
+        # mutant: both ways to take the sums give one result
+        if int(felt.sum()) > MAX_SPARSE_SHARE * responsibilities.numel():
+            mass = responsibilities.sum(0, dtype=torch.float64)
+            return mass, by_component @ self.points, by_component @ self._squares(self.points)
+        # mutant > to >=: a weight of exactly what is too small to move a mean moves none
+        places = [(block > SMALLEST_RESPONSIBILITY).nonzero() for block in blocks]
+        for number, place in enumerate(places):
+            place[:, 0] += number * at_once
+        component, point = torch.cat(places).unbind(1)
+        weights = responsibilities[point, component]
+        sizes = torch.bincount(component, minlength=responsibilities.shape[1])
+        # mutant: embedding_bag takes numbers and indices in either order
+        total = partial(
+            sum_rows, points=point, weights=weights, sizes=sizes
+        )  # lets go of columns before the next
+        mass = total(self.points.new_ones(len(self.points))[:, None])[:, 0].double()
+        return mass, total(self.points), torch.cat([*map(total, self._square_columns())], dim=1)
+
+
+class FullCovariance(MixtureSteps):
+    """A covariance matrix per component: K D^2 values, for many points or a narrow backbone."""
+
+    def overall_variance(self, floor: float) -> Tensor:
+        """See the base class; ``(D, D)``."""
+        width = self.points.shape[1]
+        products = self.points.new_zeros(width, width, dtype=torch.float64)
+        for points in self.points.split(self._rows_at_once()):
+            wide = points.double()
+            products.addmm_(wide.T, wide)
+        return _with_floor(products / len(self.points), floor)
+
+    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
+        """See the base class; through the Cholesky factor, one component after the other."""
+        width, dtype = self.points.shape[1], self.points.dtype
+        factors = torch.linalg.cholesky(state.variances)
+        log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
+        constant = (state.log_weights - 0.5 * (log_det + width * math.log(2 * math.pi))).to(dtype)
+        means, factors = state.means.to(dtype), factors.to(dtype)
+
+        def of(points: Tensor) -> Tensor:
+            columns = []
+            for mean, factor in zip(means, factors, strict=True):
+                whitened = torch.linalg.solve_triangular(factor, (points - mean).T, upper=False)
+                columns.append(whitened.square().sum(0))
+            return constant - 0.5 * torch.stack(columns, dim=1)
+
+        return of
+
+    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
+        """See the base class; each component reads its own points alone."""
+        mass = responsibilities.sum(0, dtype=torch.float64)
+        means, variances = state.means.clone(), state.variances.clone()
+        for component, column in enumerate(responsibilities.T):
+            # mutant > to >=: a weight of exactly what is too small to move a mean moves none
+            own = (column > SMALLEST_RESPONSIBILITY).nonzero().flatten()
+            if len(own) == 0:
+                continue
+            weights, rows = column[own].double(), self._rows_at_once()
+            parts = [*zip(own.split(rows), weights.split(rows), strict=True)]
+            total = weights.sum()
+            means[component] = sum(share @ self.points[part].double() for part, share in parts) / total
+            products = torch.zeros_like(variances[component])
+            for part, share in parts:
+                centred = (self.points[part].double() - means[component]) * share.sqrt()[:, None]
+                products += centred.T @ centred
+            variances[component] = _with_floor(products / total, floor)
+        return State(means, variances, self._log_weights(mass))
+
+
+def _with_floor(covariance: Tensor, floor: float) -> Tensor:
+    """The covariance with the floor on its diagonal."""
+    return covariance + floor * torch.eye(len(covariance)).to(covariance)
+
+
+COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
+    "diag": AxisAligned,
+    "spherical": partial(AxisAligned, spherical=True),
+    "full": FullCovariance,
+}
+
+
+SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
+# Of the start; with few restarts, all may halve one new category.
+# mutant: one run or step more or less of a start that EM goes on from
+KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
+
+
+@dataclass(frozen=True)
+class MixtureParameters:
+    """A fitted mixture.
+
+    Attributes:
+        means: ``(K, D)``.
+        variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical, covariances ``(K, D, D)`` if full;
+            floor included.
+        log_weights: ``(K,)``.
+        floor: ``()``, added to every variance.
+        log_likelihood: mean per point, in nats, under exactly these parameters; of a fixed point with its component.
+        num_iterations: M-steps after the initialisation.
+        converged: whether the tolerance was met before the iterations ran out.
+    """
+
+    means: Tensor
+    variances: Tensor
+    log_weights: Tensor
+    floor: Tensor
+    log_likelihood: float
+    num_iterations: int
+    converged: bool
+
+
+@torch.no_grad()
+def fit_gaussian_mixture(
+    features: Tensor,
+    num_components: int,
+    *,
+    fixed: Tensor | None = None,
+    covariance_type: Literal["diag", "spherical", "full"] = "diag",
+    max_iter: int = 100,
+    tol: float = 1e-7,
+    floor_share: float = 0.01,
+    seed: int,
+) -> MixtureParameters:
+    """Fit a mixture by EM, started by semi-supervised k-means.
+
+    Features with a known component, labelled images and replay of the last stage, belong to it from start to end, so
+    that a component stays the category it was. (The released code starts every fit from plain k-means and holds no
+    feature; then categories share components. If they are held in the start alone, EM merges categories that overlap.)
+
+    The floor is a share of the features' own variance. (The released code adds 1e-3, about the whole variance of a unit
+    vector of 768 dimensions in each of them.)
+
+    Args:
+        features: ``(N, D)``.
+        num_components: K.
+        fixed: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are free.
+        covariance_type: one variance per dimension (``"diag"``), one per component (``"spherical"``), or a matrix
+            per component (``"full"``).
+        max_iter: most M-steps.
+        tol: stop when the mean log-likelihood changes by at most this, *relative* to its size.
+        floor_share: of the features' mean variance per dimension; added to every variance, once and not times D.
+        seed: of the k-means start.
+
+    Returns:
+        The parameters, on the device and in the dtype of the features.
+
+    Raises:
+        DataError: fewer points than components, NaN or infinite features, a fixed component out of range, or an
+            unknown covariance type.
+    """
+    if covariance_type not in COVARIANCES:
+        raise DataError(f"Expected covariance_type {' or '.join(COVARIANCES)}, got {covariance_type!r}.")
+    features = as_features(features, "features")
+    if not 1 <= num_components <= len(features):
+        raise DataError(
+            f"Expected 1 <= num_components <= number of samples ({len(features)}), got {num_components}: "
+            "ask for fewer components or give more images."
+        )
+    fixed = _checked_fixed(fixed, features, num_components)
+    origin = features.mean(0)
+    members, centres = initial_groups(features, origin, fixed, num_components, seed)
+    data = COVARIANCES[covariance_type](features - origin)
+    squares = [points.double().square().sum() for points in data.points.split(POINTS_PER_BLOCK)]
+    floor = max(floor_share * float(torch.stack(squares).sum() / features.numel()), SMALLEST_FLOOR)
+    state = initialize(data, members, centres, floor)
+    fit = run_em(data, state, fixed, max_iter, tol, floor)
+    return replace(fit, means=fit.means + origin)
+
+
+def _checked_fixed(fixed: Tensor | None, features: Tensor, num_components: int) -> Tensor:
+    """Component of every feature, -1 where it is free."""
+    if fixed is None:
+        # mutant 1 to 2: every number below zero says that a feature is free
+        return features.new_full((len(features),), -1, dtype=torch.int64)
+    if fixed.shape != features.shape[:1] or not -1 <= int(fixed.min()) <= int(fixed.max()) < num_components:
+        raise DataError(
+            f"Expected fixed to hold one of -1..{num_components - 1} per feature ({len(features)}), got shape "
+            f"{tuple(fixed.shape)} with {int(fixed.min())}..{int(fixed.max())}."
+        )
+    return fixed.to(features.device)
+
+
+def initial_groups(
+    features: Tensor, origin: Tensor, fixed: Tensor, num_components: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
+
+    It makes its own centred points, free and fixed ones, so that no third copy of the features is held meanwhile.
+    """
+    centres, members = features.new_zeros(num_components, features.shape[1]), fixed.clone()
+    free = fixed < 0
+    if free.any():
+        # Centres of known categories stay: a free one without a category of its own must not take over a known one.
+        kmeans = AnchoredKMeans(
+            num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, fix_labelled=True
+        )
+        kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), fixed[~free])
+        ids = torch.as_tensor(kmeans.cluster_ids_)
+        # Settled clusters, which come first, keep their components, others take vacant ones.
+        own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)
+        component = torch.cat([own, every[~torch.isin(every, own)]])
+        members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
+        centres[component] = torch.as_tensor(kmeans.cluster_centers_)
+    return members, centres
+
+
+def initialize(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) -> State:
+    """The means, covariances and sizes of the groups that EM starts from."""
+    responsibilities = data.points.new_zeros(len(members), len(centres)).scatter_(1, members[:, None], 1)
+    overall = data.overall_variance(floor)  # for components without points
+    empty = State(
+        means=centres.double(),
+        variances=overall.expand(len(centres), *overall.shape),
+        log_weights=overall.new_zeros(len(centres)),
+    )
+    return data.m_step(responsibilities, empty, floor)
+
+
+def run_em(
+    data: MixtureSteps, state: State, fixed: Tensor, max_iter: int, tol: float, floor: float
+) -> MixtureParameters:
+    """EM from a state, with fixed points held; the returned means are centred like the points."""
+    previous = -math.inf  # mutant: no likelihood is close to an infinite one of either sign
+    for iteration in range(max_iter + 1):
+        responsibilities, log_likelihood = data.e_step(state, fixed)
+        converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
+        if converged:
+            break
+        if iteration < max_iter:
+            previous, state = log_likelihood, data.m_step(responsibilities, state, floor)
+        del responsibilities  # before the next ones are made
+    return MixtureParameters(
+        means=state.means.to(data.points),
+        variances=state.variances.to(data.points),
+        log_weights=state.log_weights.to(data.points),
+        floor=torch.tensor(floor).to(data.points),
+        log_likelihood=log_likelihood,
+        num_iterations=iteration,
+        converged=converged,
+    )

@@ -1,0 +1,290 @@
+"""Pseudo part labels from frozen patch features (PromptCCD++, "Constructing Part-Level Correspondence Labels").
+
+Letters: I images, L patches of an image, T = I * L patches, D width, P parts, background included.
+Two PCAs and one k-means: the first principal direction tells object from background; k-means over the next three, of
+features whose background is set to zero, finds the parts of the object.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptccd.clustering.kmeans import AnchoredKMeans
+from promptccd.data.randomness import numpy_generator, seed_of
+from promptccd.errors import ConfigurationError, DataError
+
+OBJECT_THRESHOLD = 0.6  # of a score in 0..1; the paper does not give the scale of its score
+PROJECTION_WIDTH = 3
+
+
+@dataclass(frozen=True)
+class PartLabelParameters:
+    """Parameters that turn patch features into part ids. P parts, D width.
+
+    Attributes:
+        object_direction: ``(D,)``, unit length; its product with a patch is large for objects.
+        object_range: ``(2,)``, smallest and largest of these products in the fit.
+        projection: ``(D, 3)``, principal axes of the features with the background set to zero.
+        projection_mean: ``(3,)``, of the projected features.
+        projection_scale: ``(3,)``, their standard deviation.
+        centres: ``(P, 3)``; row 0 is the background.
+    """
+
+    object_direction: Tensor
+    object_range: Tensor
+    projection: Tensor
+    projection_mean: Tensor
+    projection_scale: Tensor
+    centres: Tensor
+
+
+def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
+    """Score in 0..1 of how much a patch belongs to the object rather than the background.
+
+    Args:
+        features: ``(..., D)``.
+        direction: ``(D,)``.
+        score_range: ``(2,)``, the products that mean 0 and 1; others are clipped.
+    """
+    low, high = score_range.unbind()
+    tiny = torch.finfo(score_range.dtype).tiny
+    return ((features @ direction - low) / (high - low).clamp_min(tiny)).clamp(0, 1)
+
+
+CANDIDATES: Sequence[int] = range(3, 13)  # numbers of parts that "auto" tries
+ENOUGH_PATCHES = 2_000  # to fit on; 8 images of 16 x 16 patches
+# mutant: one run or step more or less of a search that repeats itself
+KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 100
+SMALLEST_SPREAD = 1e-4  # relative; below it float32 features differ by rounding and little else
+SMALLEST_CONTENT = 5e-3  # share of the variance that neither the image nor the position alone explains
+
+
+@dataclass(frozen=True)
+class PartLabels(PartLabelParameters):
+    """Fitted part labels, ready for `PartLabeller.load`.
+
+    Attributes:
+        num_parts: P, background included.
+        criterion: value of every candidate if the number was chosen by ``"auto"``, else empty.
+    """
+
+    num_parts: int
+    criterion: dict[int, float]
+
+
+@torch.no_grad()
+def fit_part_labels(
+    features: Tensor, grid: tuple[int, int], num_parts: int | Literal["auto"], *, seed: int
+) -> PartLabels:
+    """Find the parts that recur in the patches of a few images.
+
+    The order of the images has no influence. Part 0 is the background; the others follow by size.
+
+    Args:
+        features: ``(I, L, D)`` patch features of the frozen backbone, row by row, without [CLS] or registers.
+        grid: rows and columns of patches; their product is L.
+        num_parts: P >= 2, background included, or ``"auto"`` for the one of `CANDIDATES` that maximises the smallest
+            distance between centres times the smallest over the largest number of patches of a part.
+        seed: of k-means.
+
+    Returns:
+        The parameters, on the device and in the dtype of the features.
+
+    Raises:
+        ConfigurationError: a number of parts that is no integer >= 2.
+        DataError: features of another shape than the grid, NaN or infinite; images without content; fewer
+            distinct patches than parts.
+    """
+    numbers = _numbers_to_try(num_parts)
+    features = _in_fixed_order(_checked(features, grid))
+    values = features.double()
+    if num_parts == "auto":
+        _require_content(values)
+    direction, score_range = _object_direction(values, grid)
+    is_object = objectness(values, direction, score_range) > OBJECT_THRESHOLD
+    masked = (values * is_object[..., None]).flatten(0, 1)
+
+    projection = _principal_axes(masked, PROJECTION_WIDTH)
+    projected = masked @ projection
+    mean, scale = projected.mean(0), projected.std(0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    points = (projected - mean) / scale
+
+    num_distinct = len((points / SMALLEST_SPREAD).round().unique(dim=0))
+    fits = {
+        number: _ordered_parts(points, is_object.flatten(), number, seed)
+        for number in numbers
+        if number <= num_distinct
+    }
+    criterion = {number: _criterion(*fits[number]) if number in fits else 0.0 for number in numbers}
+    chosen = max(numbers, key=lambda number: criterion[number])  # the smallest of equals
+    if chosen not in fits:
+        raise DataError(
+            f"Expected at least {chosen} distinct patches for {chosen} parts, got {num_distinct} (the whole "
+            f"background is one) in {len(features)} images: set fewer parts or give more varied images."
+        )
+    return PartLabels(
+        object_direction=direction.to(features),
+        object_range=score_range.to(features),
+        projection=projection.to(features),
+        projection_mean=mean.to(features),
+        projection_scale=scale.to(features),
+        centres=fits[chosen][0].to(features),
+        num_parts=chosen,
+        criterion=criterion if num_parts == "auto" else {},
+    )
+
+
+def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, *, seed: int) -> list[int]:
+    """Which labelled images to fit part labels on: one per category, as in the paper, or a few more.
+
+    Where one per category has fewer than `ENOUGH_PATCHES` patches in total, more are taken: with 4 patches per image
+    and 50 categories ten of each. A category with fewer images gives all of them.
+
+    Args:
+        category_ids: category of every labelled image.
+        patches_per_image: L.
+        seed: of the draw; each category has its own, which does not depend on the others.
+
+    Returns:
+        Positions in `category_ids`, ascending.
+
+    Raises:
+        DataError: there is no image.
+    """
+    ids = np.asarray(category_ids)
+    if not len(ids):
+        raise DataError("Expected labelled images to fit part labels on, got none: check the labelled split.")
+    categories = np.unique(ids)
+    per_category = math.ceil(ENOUGH_PATCHES / (patches_per_image * len(categories)))
+    chosen: list[int] = []
+    for category in categories:
+        members = np.flatnonzero(ids == category)
+        draw = numpy_generator("part label images", seed, int(category)).permutation(members)
+        chosen.extend(draw[:per_category].tolist())
+    return sorted(chosen)
+
+
+def _numbers_to_try(num_parts: int | Literal["auto"]) -> Sequence[int]:
+    """The numbers of parts to fit, ascending."""
+    if num_parts == "auto":
+        return CANDIDATES
+    if isinstance(num_parts, bool) or not isinstance(num_parts, int) or num_parts < 2:
+        raise ConfigurationError(
+            f"Expected num_parts >= 2 or 'auto', got {num_parts!r}: the background is one part, the object another."
+        )
+    return [num_parts]
+
+
+def _checked(features: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The features in float32 or float64."""
+    if features.ndim != 3 or features.shape[1] != math.prod(grid) or not features.numel():
+        raise DataError(
+            f"Expected patch features of shape (I, {grid[0]} x {grid[1]}, D), got {tuple(features.shape)}: "
+            "leave [CLS] and registers out."
+        )
+    features = features.detach()
+    features = features if features.dtype in (torch.float32, torch.float64) else features.float()
+    bad = (~features.isfinite().flatten(1).all(1)).nonzero()
+    if len(bad):
+        raise DataError(
+            f"Expected finite patch features, got NaN or infinity in image {int(bad[0])} "
+            f"({len(bad)} such images): leave these images out or look at what produced them."
+        )
+    return features
+
+
+def _in_fixed_order(features: Tensor) -> Tensor:
+    """The images sorted by their content, so that sums and draws do not depend on their order."""
+    content = features.cpu().numpy()
+    order = sorted(range(len(content)), key=lambda index: content[index].tobytes())
+    return features[torch.tensor(order, device=features.device)]
+
+
+def _require_content(features: Tensor) -> None:
+    """Refuse plain images, whose patches differ by position or image alone.
+
+    Features alone do not prove an image plain, so the check is cautious: it passes a single image, and plain images
+    whose colours change the effect of positions. Images with content lie at least ten times above the bound.
+    """
+    values = features - features.mean((0, 1))
+    total = values.square().sum()
+    if len(features) > 1:
+        values = values - values.mean(0)
+    content = (values - values.mean(1, keepdim=True)).square().sum()
+    if content <= SMALLEST_CONTENT * total:
+        raise DataError(
+            f"Expected images with parts in them, got {len(features)} images whose patches differ by position "
+            "or image alone: the number of parts cannot be chosen; set num_parts or use another backbone."
+        )
+
+
+def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """First principal direction ``(D,)``, pointing to the object, and the range of the scores ``(2,)``.
+
+    The sign of a principal axis is arbitrary. Objects tend to lie in the middle, so with the chosen sign the border of
+    the grid scores lower on average than its inside. In a grid that is all border, such as 2 x 2, the object is the
+    side on which fewer patches pass the threshold.
+    """
+    # mutant 1 to 2 #2: the first of two principal axes is the first of one
+    direction = _principal_axes(features.flatten(0, 1), 1)[:, 0]
+    scores = features @ direction
+    low, high = scores.aminmax()
+    if high - low <= SMALLEST_SPREAD * scores.abs().max():
+        raise DataError(
+            f"Expected patches that differ, got {len(features)} images whose patch features are all equal: "
+            "object and background cannot be told apart; give other images or use another backbone."
+        )
+    inner = torch.zeros(grid, dtype=torch.bool, device=features.device)
+    inner[1:-1, 1:-1] = True
+    inner = inner.flatten()
+    if inner.any():
+        # mutant > to >=: of an inside and a border that score alike either may be the object
+        flip = scores[:, ~inner].mean() > scores[:, inner].mean()
+    else:
+        margin = (1 - OBJECT_THRESHOLD) * (high - low)
+        # mutant > to >= #1: of as many high scores as low ones either may be the object
+        flip = (scores > high - margin).sum() > (scores < low + margin).sum()
+    if flip:
+        return -direction, torch.stack([-high, -low])
+    return direction, torch.stack([low, high])
+
+
+def _principal_axes(points: Tensor, count: int) -> Tensor:
+    """Axes of largest variance of ``(T, D)``, largest first: unit vectors ``(D, count)``.
+
+    The loading of largest size is positive. An axis without variance is zero, so that rounding is not scaled up.
+    """
+    centred = points - points.mean(0)
+    variances, axes = torch.linalg.eigh(centred.T @ centred)
+    variances, axes = variances.flip(0)[:count], axes.flip(1)[:, :count]
+    largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
+    # mutant * to / #1: a sign is 1 or -1 and its own reciprocal
+    # mutant > to >=: no variance equals the bound but by a chance of rounding
+    axes = axes * largest.sign() * (variances > SMALLEST_SPREAD**2 * variances[0])
+    return torch.nn.functional.pad(axes, (0, count - axes.shape[1]))
+
+
+def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Centres ``(P, 3)`` and sizes ``(P,)`` of k-means: the background, then the others, largest first."""
+    position = seed_of("part labels", seed, num_parts)
+    kmeans = AnchoredKMeans(num_parts, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=position)
+    labels = torch.as_tensor(kmeans.fit_predict(points))
+    centres = torch.as_tensor(kmeans.cluster_centers_)
+    # mutant: the best of twenty runs leaves no cluster empty
+    sizes = torch.bincount(labels, minlength=num_parts)
+    background = int(labels[~is_object][0])  # there is one: the patch of lowest score
+    order = sorted(
+        range(num_parts), key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist())
+    )
+    return centres[order], sizes[order]
+
+
+def _criterion(centres: Tensor, sizes: Tensor) -> float:
+    """min_{i != j} |k_i - k_j| * min_i |S_i| / max_j |S_j|."""
+    return float(torch.pdist(centres).min() * sizes.min() / sizes.max())

@@ -1,0 +1,214 @@
+"""Publish the stages of a data set, so that others train on the same images."""
+
+import json
+import logging
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from datasets import ClassLabel, Features, Image, Value
+from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
+
+from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
+from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.data.tables import BUILT_IN
+from promptccd.errors import ConfigurationError, one_line
+from promptccd.hub.commits import (
+    CARD,
+    Contents,
+    PushedRepository,
+    Repository,
+    bring,
+    client,
+    require_name,
+    retried,
+)
+from promptccd.images.clean import clean_image, write_shards
+from promptccd.images.limits import SkippedFileError
+from promptccd.runs.card import BEGIN, END, hub_id_of
+from promptccd.runs.provenance import Licence, licence_on
+from promptccd.training.progress import progress_bar
+
+logger = logging.getLogger(__name__)
+
+_TEXT = """# Stages for continual category discovery
+
+{images} images of {categories} categories in {stages} stages: stage 0 is labelled, the others are not. Made with
+`promptccd split RECIPE --push {name}`; the split's fingerprint is `{fingerprint}`.
+
+```python
+from datasets import load_dataset
+from promptccd.data import StageStream
+
+stages = StageStream.from_hub("{name}"{source})
+labelled = load_dataset("{name}")  # stage 0; "stage_1" and so on are configs
+```
+
+`promptccd train {name}` trains on the same stages; so does any recipe with `--dataset {name}`.
+
+| config | images | categories | share of initially labelled categories |
+|---|---|---|---|
+{rows}
+
+`{labels}` holds the category of every image, by `sample_id` (row number in the source data set): for scoring only.
+{pictures} and stay under {licence}."""
+
+
+def publish_stages(
+    stages: StageStream,
+    name: str,
+    *,
+    ids_only: bool = False,
+    public: bool = False,
+    dry_run: bool = False,
+    revision: str | None = None,
+    pull_request: bool = False,
+    api: HfApi | None = None,
+) -> PushedRepository:
+    """Push every stage as a config of one data set repository, all in one commit.
+
+    Images are sent as pixels without place, time, camera or file name, see `promptccd.images.clean`. The data set
+    is first written to a temporary folder (``TMPDIR``); only files that differ from the repository are sent.
+
+    Args:
+        stages: all stages of a data set.
+        name: ``namespace/name`` of the repository; created if missing.
+        ids_only: publish ids without images, for data that may not be distributed.
+        public: create a public repository; otherwise the repository must be private.
+        dry_run: compare only.
+        revision: branch to push to, created if missing.
+        pull_request: open a pull request instead of a commit.
+        api: the client; its token must be allowed to write.
+
+    Raises:
+        ConfigurationError: the Hub does not accept the name, or the stages have no labels to score by.
+        HubError: the Hub could not be reached or refused, or the repository is public and `public` was not given.
+        DiskError: the temporary folder has too little space.
+    """
+    require_name(name, "data set", "Give NAMESPACE/NAME.")
+    if not stages.is_scored:
+        raise ConfigurationError(
+            f"{stages[1].place} has no labels, so stages of it cannot be scored. Push the images as a data set: "
+            f"Dataset.push_to_hub({name!r})."
+        )
+    api = api or client()
+    with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
+        contents: Contents = {
+            **_written(stages, Path(folder), ids_only),
+            SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
+            CARD: _card(stages, name, ids_only),
+        }
+        return retried(
+            lambda: bring(
+                Repository(name, "dataset", not public, revision=revision, pull_request=pull_request),
+                contents,
+                api=api,
+                message="Stages",
+                holds=_holdings(stages, ids_only),
+                replaces="*.parquet",
+                dry_run=dry_run,
+            )
+        )
+
+
+def _licence(stages: StageStream) -> Licence:
+    """The licence of the source data set, as far as it is known."""
+    place = stages.origin.dataset if stages.origin else None
+    if not isinstance(place, str):
+        return Licence(None, reason="no source is recorded")
+    if (record := BUILT_IN.get(place)) is not None:
+        return Licence(record.licence, reason=f"{record.words} states none")
+    if (name := hub_id_of(place)) is None:
+        return Licence(None, reason="a local folder states none")
+    try:
+        path = hf_hub_download(name, CARD, repo_type="dataset")
+        return licence_on(
+            Path(path).read_text(encoding="utf-8", errors="replace"), f"`{name}`", f"datasets/{name}"
+        )
+    except Exception as error:  # a missing card, a dead connection: a dozen types
+        return Licence(None, reason=f"the card of `{name}` could not be read: {one_line(error)[:120]}")
+
+
+def _holdings(stages: StageStream, ids_only: bool) -> str:
+    what = "image ids" if ids_only else "images"
+    of_stages = [f"stage {count.stage} with {count.images} {what}" for count in stages.counts]
+    return f"{', '.join(of_stages)}; all labels and the names of {len(stages.categories)} categories"
+
+
+def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Path]:
+    """The tables of all configs as parquet files, by their paths in the repository."""
+    written: dict[str, Path] = {}
+    for stage in stages:
+        features = Features({"sample_id": Value("int64")})
+        if isinstance(stage, LabelledStage):
+            features["label"] = ClassLabel(names=list(stage.category_names))
+        if not ids_only:
+            features["image"] = Image()
+        positions = progress_bar(range(len(stage)), len(stage), f"stage {stage.index}: writing images")
+        records = (_record(stage, position, ids_only) for position in positions)
+        written |= write_shards(folder, stage_config(stage.index), records, features)
+    ids = np.concatenate([stage.sample_ids for stage in stages]).tolist()
+    labels = np.concatenate([stages.evaluation_labels(stage) for stage in stages]).tolist()
+    rows = ({"sample_id": sample, "label": label} for sample, label in zip(ids, labels, strict=True))
+    features = Features({"sample_id": Value("int64"), "label": ClassLabel(names=list(stages.categories))})
+    return written | write_shards(folder, LABELS_CONFIG, rows, features)
+
+
+def _record(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
+    """A row; an unreadable image becomes null, and none of its bytes are sent."""
+    record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
+    if isinstance(stage, LabelledStage):
+        record["label"] = int(stage.labels[position])
+    if not ids_only:
+        record["image"] = _clean(stage, position)
+    return record
+
+
+def _clean(stage: Stage, position: int) -> dict[str, object] | None:
+    try:
+        clean = clean_image(stage.read(position), stage.images.decoding)
+    except SkippedFileError:
+        return None
+    return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
+
+
+def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
+    """The card: the configs for `datasets`, and their sizes."""
+    rows = "\n".join(
+        f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
+        for count in stages.counts
+    )
+    configs = [*(stage_config(stage.index) for stage in stages), LABELS_CONFIG]
+    licence = _licence(stages)
+    data = DatasetCardData(
+        pretty_name=f"{name.partition('/')[2]}: stages for continual category discovery",
+        task_categories=["image-classification", "image-feature-extraction"],
+        tags=["category-discovery", "continual-category-discovery", "continual-learning"],
+        configs=[
+            {
+                "config_name": config,
+                "data_files": [{"split": "train", "path": f"{config}/train-*"}],
+                **({"default": True} if config == stage_config(0) else {}),
+            }
+            for config in configs
+        ],
+        **licence.metadata,
+    )
+    pictures = "The images are the pixels of the source data set, without metadata of cameras,"
+    if ids_only:
+        pictures = "Only ids are published: the images come from the source data set,"
+    text = _TEXT.format(
+        images=sum(count.images for count in stages.counts),
+        categories=len(stages.categories),
+        stages=len(stages),
+        name=name,
+        fingerprint=stages.split.fingerprint,
+        rows=rows,
+        labels=LABELS_CONFIG,
+        source=', dataset="<the source data set>"' if ids_only else "",
+        pictures=pictures,
+        licence=f"`{licence.name or licence.id}`"
+        if licence.id
+        else f"a licence of their own ({licence.reason})",
+    )
+    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n")).encode()

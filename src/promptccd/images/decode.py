@@ -1,0 +1,507 @@
+"""One decoder for everything: training, evaluation, discovery and the demo.
+
+An image is used, used with a note, or skipped with a reason. Bad data never raises, is never half decoded,
+and never gets past the pixel limit, because that is checked on the header.
+"""
+
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from errno import ELOOP, ENOENT
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from promptccd import system
+from promptccd.images.capture_dates import capture_date
+from promptccd.images.colour import in_srgb
+from promptccd.images.depth import (
+    DeepValues,
+    Depth,
+    Depths,
+    UnusableValuesError,
+    deep_values,
+    is_deep,
+    may_be_deep,
+)
+from promptccd.images.files import opened_file
+from promptccd.images.heif import heif_plugin, is_heif
+from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
+from promptccd.images.kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
+from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
+from promptccd.images.raw import CameraRaw, camera_raw
+
+MOST_HANDED_ON = (
+    50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
+)
+PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
+MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
+MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
+
+# Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+
+_UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
+    2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
+    3: (Image.Transpose.ROTATE_180, (2, 3, 0, 1)),
+    4: (Image.Transpose.FLIP_TOP_BOTTOM, (0, 3, 2, 1)),
+    5: (Image.Transpose.TRANSPOSE, (1, 0, 3, 2)),
+    6: (Image.Transpose.ROTATE_270, (3, 0, 1, 2)),
+    7: (Image.Transpose.TRANSVERSE, (3, 2, 1, 0)),
+    8: (Image.Transpose.ROTATE_90, (1, 2, 3, 0)),
+}
+
+
+class Status(StrEnum):
+    """What became of an image."""
+
+    USED = "used"
+    NOTED = "noted"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an image and why.
+
+    Attributes:
+        status: used, noted or skipped.
+        note: reasons without paths, joined by ``"; "``; empty for a used image.
+        is_passing: whether it may be otherwise the next time, such as when memory is free again.
+    """
+
+    status: Status
+    note: str = ""
+    is_passing: bool = False
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How files become pixels, the same for all images of a source.
+
+    Attributes:
+        max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
+            `MAX_REDUCED` times as many.
+        depths: how many bits the values of files with more than 8 have.
+        handed_on: pixels of a decoded image; one with more is reduced to half its width and height, or less.
+    """
+
+    max_pixels: int = MAX_PIXELS
+    depths: Depths = field(default_factory=Depths)
+    handed_on: int = MOST_HANDED_ON
+
+    @property
+    def whole(self) -> "Decoding":
+        """The same for somebody who wants every pixel."""
+        return replace(self, handed_on=self.max_pixels)
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """A decoded image, or why it was skipped.
+
+    Attributes:
+        image: upright 8-bit RGB in the colours of sRGB, without metadata; `None` exactly when it is skipped.
+        verdict: what became of it.
+        size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
+        box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
+            reduced image may be covered only in part.
+        loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
+        taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
+        jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
+        depth: of a file with more than 8 bits a value; `None` for others.
+    """
+
+    image: Image.Image | None
+    verdict: Verdict
+    size: tuple[int, int] = (0, 0)
+    box: tuple[float, float, float, float] = (0, 0, 0, 0)
+    loaded: Image.Image | np.ndarray | None = None
+    jpeg: bytes = b""
+    depth: Depth | None = None
+    taken: str = ""
+
+
+def media_type(content: bytes) -> str:
+    """The media type of a picture that was made here: a PNG, a WebP or a JPEG."""
+    kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
+    return f"image/{kind}"
+
+
+_BASELINE = (0xC0, 0xC1)  # frames whose blocks come whole, one after the other
+_TABLES = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
+_LARGE = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
+_SUBFILE, _REDUCED = 254, 1  # a tag of TIFF, and what it says of a small picture of another page
+_FILLERS = (b"\x00" * 64, b"\xff\x00" * 64, b"\x5a" * 64)  # what a cut picture would be filled up with
+
+
+class _RefusedError(Exception):
+    """The image is skipped for the reason that is the message; never leaves this file."""
+
+    def __init__(self, reason: str, is_passing: bool = False):
+        super().__init__(reason)
+        self.verdict = Verdict(Status.SKIPPED, reason, is_passing)
+
+
+def decode_image(
+    source: bytes | str | os.PathLike[str] | Image.Image | Mapping[str, Any] | None,
+    decoding: Decoding | None = None,
+    *,
+    enough: int | None = None,
+) -> DecodedImage:
+    """Decode one image to 8-bit RGB, or say why not.
+
+    Depth is scaled to 8 bit, colours are those of sRGB, transparency is laid over white, EXIF orientation is applied,
+    and the first frame of an animation is taken. Of a camera RAW it is the JPEG of full size inside. Global switches
+    of Pillow are left alone; where other code has set ``ImageFile.LOAD_TRUNCATED_IMAGES``, Pillow no longer reports
+    truncated files, so none can be skipped. Pillow's own limit on pixels holds only for images that it has opened.
+
+    Args:
+        source: bytes of a file, a path, an image of Pillow, or the ``{"bytes": ..., "path": ...}`` of
+            ``datasets.Image(decode=False)``, where bytes win. `None` is a missing image.
+        decoding: limits, and the rule for depths; by default those for a person's own files, each by itself.
+        enough: decode 1/2, 1/4 or 1/8 of the width and height of a JPEG file where that leaves at least this many
+            pixels a side: for 12 megapixels a quarter of the time.
+
+    Raises:
+        TypeError: the source is of another type. Bad data of these types never raises.
+    """
+    decoding = decoding or Decoding()
+    if isinstance(source, Mapping):
+        source = source.get("path") if source.get("bytes") is None else source["bytes"]
+    try:
+        if source is None:
+            raise _RefusedError("no image given")
+        if isinstance(source, Image.Image):
+            return _decode_opened(source, decoding)
+        if isinstance(source, bytes):
+            return _decode_stream(io.BytesIO(source), decoding, enough)
+        if isinstance(source, str | os.PathLike):
+            return _decode_file(source, decoding, enough)
+    except _RefusedError as refused:
+        return DecodedImage(None, refused.verdict)
+    raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
+
+
+def depth_of(content: bytes, decoding: Decoding) -> Depth | None:
+    """The depth of a file with more than 8 bits a value; `None` for others, most of which are not decoded for it."""
+    return decode_image(content, decoding).depth if may_be_deep(content[:32]) else None
+
+
+def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int | None) -> DecodedImage:
+    try:
+        with opened_file(path, follow=True) as (stream, size):
+            if size > (most := largest_file(decoding.max_pixels)):
+                raise _RefusedError(f"file of {size} bytes exceeds the limit of {most}")
+            return _decode_stream(stream, decoding, enough)
+    except SkippedFileError as skipped:
+        leads_nowhere = os.path.islink(path) and getattr(skipped.__cause__, "errno", 0) in (ENOENT, ELOOP)
+        raise _RefusedError("link to a file that does not exist" if leads_nowhere else str(skipped)) from None
+
+
+def _decode_stream(
+    stream: BinaryIO, decoding: Decoding, enough: int | None, turned: int | None = None
+) -> DecodedImage:
+    """Decode a file; `turned` is the EXIF orientation of one that says none itself."""
+    head = stream.read(FIRST_BYTES)
+    if not head:
+        raise _RefusedError("empty file")
+    if (raw := camera_raw(stream, head)) is not None:
+        return _decode_raw(raw, decoding, enough)
+    stream.seek(0)
+    image = _opened(stream, head)
+    with image:
+        _refuse_bomb(image.width * image.height, stream.seek(0, io.SEEK_END))
+        is_large = image.width * image.height > min(decoding.max_pixels, decoding.handed_on)
+        in_one_scan = is_large and _is_in_one_scan(stream)
+        try:
+            return _decode_opened(image, decoding, enough, MAX_REDUCED if in_one_scan else 1, turned)
+        except _RefusedError as refused:
+            if image.format not in ("JPEG", "MPO") or refused.verdict.note != _TRUNCATED:
+                raise
+    stream.seek(0)
+    mended = _with_end(stream.read(), decoding)
+    if mended is None:
+        raise _RefusedError(_TRUNCATED)
+    return _noted(_decode_stream(io.BytesIO(mended), decoding, enough, turned), "without its end marker")
+
+
+def _refuse_bomb(pixels: int, size: int) -> None:
+    """Refuse a large picture in a small file: it holds nothing, and unpacks to gigabytes."""
+    if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):
+        raise _RefusedError(
+            f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or made "
+            "to do harm"
+        )
+
+
+def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> DecodedImage:
+    """The JPEG inside of a camera RAW."""
+    if not raw.jpeg:
+        raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
+    found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough, raw.orientation)
+    return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
+
+
+def _noted(found: DecodedImage, note: str) -> DecodedImage:
+    """The same image with one more note, the first one."""
+    return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
+
+
+def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
+    """The image, by the plug-in of its format; so Pillow's limit, which is one for the whole process, is not asked."""
+    for name, plugin in _plugins(head):
+        try:
+            stream.seek(0)
+            return _at_full_size(plugin(stream, ""))
+        except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
+            raise _RefusedError(f"more pixels than Pillow opens of a {name} file") from error
+        except Exception:  # of a dozen kinds, on hostile headers and too few bytes; messages may hold paths
+            continue
+    kind = picture_kind(head)
+    advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""
+    raise _RefusedError(
+        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head),
+        is_passing=is_heif(head) and not kind,  # what reads it may be installed later
+    )
+
+
+def _plugins(head: bytes) -> Iterator[tuple[str, Any]]:
+    """Name and reader of each format that a file may be of, by its first bytes."""
+    Image.init()
+    for name in FORMATS:
+        plugin, accepts = Image.OPEN[name]
+        if accepts is None or _accepted(accepts, head[:16]):
+            yield name, plugin
+    if is_heif(head) and (plugin := heif_plugin()):
+        yield "HEIF", plugin
+
+
+def _at_full_size(image: Image.Image) -> Image.Image:
+    """The first page that is no small picture of another: scanners put one in front."""
+    tags = getattr(image, "tag_v2", {})
+    while tags.get(_SUBFILE, 0) & _REDUCED:
+        try:
+            image.seek(image.tell() + 1)
+        except EOFError:
+            image.seek(0)
+            break
+    return image
+
+
+def _accepted(accepts: Callable[[bytes], bool | str], head: bytes) -> bool:
+    """Whether a plug-in takes a file; a text says why it does not."""
+    try:
+        answer = accepts(head)
+    except Exception:  # of Pillow 11, where there are too few bytes
+        return False
+    return answer if isinstance(answer, bool) else not answer
+
+
+def _decode_opened(
+    image: Image.Image,
+    decoding: Decoding,
+    enough: int | None = None,
+    max_reduced: int | None = None,
+    turned: int | None = None,
+) -> DecodedImage:
+    """Decode what was opened from a stream, or by the caller, whose image stays as it is.
+
+    One that can be decoded at a reduced size may have `max_reduced` times as many pixels as the limit.
+    """
+    width, height = image.size
+    if width * height == 0:
+        raise _RefusedError("image without pixels")
+    most = min(decoding.max_pixels, decoding.handed_on)
+    stored_orientation = _orientation(image) if image.format == "TIFF" else None
+    shrink = 1
+    while width * height > shrink * shrink * most:
+        shrink *= 2
+    if shrink > 1 and max_reduced is not None and width * height <= max_reduced * decoding.max_pixels:
+        enough = min(enough or width, min(width, height) // shrink)
+    scale = 1 if enough is None else _reduce(image, enough)
+    if (
+        width * height > (max_reduced or 1) * decoding.max_pixels
+        or image.width * image.height > decoding.max_pixels
+    ):
+        raise _RefusedError(
+            f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
+        )
+    with _room_for(image.width * image.height):
+        rgb, note, loaded, depth = _load_rgb(image, decoding.depths)
+        if shrink > scale:
+            rgb, scale = rgb.reduce(shrink // scale), shrink
+    own_orientation = _orientation(image)
+    orientation = turned if own_orientation is None else own_orientation
+    large = f"{width} x {height} pixels, reduced" if width * height > most else ""
+    notes = [large, note, _frame_note(image, rgb)]
+    cut = [0.0, 0.0, 0.0, 0.0]
+    if scale > 1:
+        cut[2:] = rgb.width - width / scale, rgb.height - height / scale
+    if orientation in _UPRIGHT:
+        turn, order = _UPRIGHT[orientation]
+        rgb, cut = rgb.transpose(turn), [cut[edge] for edge in order]
+    if {own_orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
+        notes.append("turned upright by its EXIF orientation")
+    rgb.info.clear()  # place, time and profile of the photograph stay behind
+    box = (cut[0], cut[1], rgb.width - cut[2], rgb.height - cut[3])
+    size = (round(scale * (box[2] - box[0])), round(scale * (box[3] - box[1])))
+    notes.append(_shape_note(*size))
+    text = "; ".join(filter(None, notes))
+    verdict = Verdict(Status.NOTED if text else Status.USED, text)
+    return DecodedImage(rgb, verdict, size, box, loaded, depth=depth, taken=capture_date(image))
+
+
+@contextmanager
+def _room_for(pixels: int) -> Iterator[None]:
+    """Decode a large picture when no other one is decoded and there is memory for it."""
+    if pixels <= MOST_HANDED_ON:
+        yield
+        return
+    with _LARGE:
+        needed, free = BYTES_PER_PIXEL * pixels, system.free_memory()
+        if free is not None and needed > free:
+            raise _RefusedError(
+                f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} "
+                "GB are free: close other programs and start again, or save it smaller",
+                is_passing=True,
+            )
+        yield
+
+
+def _is_in_one_scan(stream: BinaryIO) -> bool:
+    """Whether a JPEG file has all colours of a block side by side, as cameras write them.
+
+    Any other, and any progressive one, has to be in memory as a whole before it is reduced.
+    """
+    stream.seek(0)
+    is_one, colours = stream.read(2) == JPEG, b""
+    while is_one:
+        head = stream.read(4)
+        kind, body = head[1] if len(head) == 4 else -1, stream.read(max(int.from_bytes(head[2:]) - 2, 0))
+        if kind == SCAN:  # the first one begins
+            break
+        is_one = head[:1] == b"\xff" and kind in (*_BASELINE, *_TABLES)
+        if kind in _BASELINE:
+            colours = body[5:6]
+    else:
+        body = b""
+    stream.seek(0)
+    return colours != b"" and body[:1] == colours
+
+
+def _with_end(content: bytes, decoding: Decoding) -> bytes | None:
+    """A JPEG with its end marker, if that is all it lacks; `None` if a part of the picture is missing.
+
+    A decoder that comes to the end of the data makes up the rest. What it makes up depends on what stands there: if the
+    picture is the same whatever follows, nothing of it is missing.
+    """
+    content = content.rstrip(b"\xff")
+    if not all_is_coded(content) or any(marker == END for marker, _ in jpeg_segments(content)):
+        return None
+    end = bytes([0xFF, END])
+    shown = set()
+    for filler in _FILLERS:
+        try:
+            with _opened(io.BytesIO(content + filler + end), content[:FIRST_BYTES]) as image:
+                if image.width * image.height > decoding.max_pixels:
+                    return None
+                with _room_for(image.width * image.height):
+                    image.load()
+                    shown.add(hash(image.tobytes()))
+        except Exception:
+            return None
+    return content + end if len(shown) == 1 else None
+
+
+def _reduce(image: Image.Image, enough: int) -> int:
+    """Ask for fewer pixels of a JPEG file (an MPO is one); returns the factor by which its sides shrink.
+
+    Strips are left alone: they would lose their ends.
+    """
+    width, height = image.size
+    if image.format not in ("JPEG", "MPO") or max(width, height) > MAX_ASPECT * min(width, height):
+        return 1
+    drafted = image.draft(None, (enough, enough))
+    return 1 if drafted is None else round(width / drafted[1][2])
+
+
+_TRUNCATED = "truncated file"
+_Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Depth | None]
+
+
+def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
+    """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its depth."""
+    try:
+        bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
+        cut = f"{bits}-bit colours of which 8 bits can be read" if bits > 8 else ""
+        deep = deep_values(image)
+        if deep is not None:
+            return _deep_to_rgb(image, deep, depths)
+        image.load()
+        shown, note = in_srgb(image)
+        rgb, over = _over_white(shown) if shown.mode == "RGBA" else (shown, "")
+        # Counting the frames of an animation may go on to the last, and load it.
+        rgb, is_same = (image.copy(), True) if rgb is image else (rgb, False)
+        loaded = (
+            None if image.format in ("JPEG", "MPO") else rgb if is_same else image.copy()
+        )  # its coding tells it
+        return rgb, "; ".join(filter(None, [cut, note, over])), loaded, None
+    except _RefusedError:
+        raise
+    except UnusableValuesError as error:
+        raise _RefusedError(str(error)) from None
+    except MemoryError:
+        raise _RefusedError("not enough memory to decode it", is_passing=True) from None
+    except Exception as error:  # as above
+        raise _RefusedError(_TRUNCATED if "truncated" in str(error).lower() else "damaged file") from None
+
+
+def _deep_to_rgb(image: Image.Image, deep: DeepValues, depths: Depths) -> _Loaded:
+    shown, depth = deep.shown(depths)
+    made = Image.fromarray(shown)
+    made.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
+    rgb, profile_note = in_srgb(made)
+    rgb, over = _over_white(rgb) if rgb.mode == "RGBA" else (rgb, "")
+    is_float, larger = depth.kind == "float", ", larger values cut" if depth.needed > depth.used else ""
+    what = f"{depth.kind} values from 0 to {2**depth.used - 1}" if is_float else f"{depth.used} bits"
+    notes = [f"{what} scaled to 8 bits{larger}", profile_note, over]
+    return rgb, "; ".join(filter(None, notes)), deep.values, depth
+
+
+def _over_white(rgba: Image.Image) -> tuple[Image.Image, str]:
+    if rgba.getchannel("A").getextrema()[0] == 255:
+        return rgba.convert("RGB"), ""
+    white = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(white, rgba).convert("RGB"), "transparency laid over white"
+
+
+def _frame_note(image: Image.Image, rgb: Image.Image) -> str:
+    if image.format == "MPO" or image.tell() != 0:  # a phone's depth map; a frame that the caller chose
+        return ""
+    try:
+        count = getattr(image, "n_frames", 1)
+    except Exception:  # a later frame is damaged; the first one is not
+        return "first of several frames used"
+    if count == 1:
+        return ""
+    is_empty = rgb.getcolors(1) is not None
+    return f"first of {count} frames used{', which is empty' if is_empty else ''}"
+
+
+def _orientation(image: Image.Image) -> int | None:
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # metadata that cannot be read does not spoil the pixels
+        return None
+
+
+def _shape_note(width: int, height: int) -> str:
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        return f"strip of {width} x {height} pixels"
+    return f"only {width} x {height} pixels" if min(width, height) < MIN_SIDE else ""

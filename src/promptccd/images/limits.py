@@ -1,0 +1,116 @@
+"""How much is taken in from people, and the two refusals: of one file, or of all of them.
+
+Nothing here imports numpy, so that help need not wait for it.
+"""
+
+import sys
+from dataclasses import dataclass
+
+from promptccd.errors import DataError
+
+MIB = 2**20
+ANY = sys.maxsize
+MAX_PIXELS = 300_000_000
+MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
+BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
+BIT_DEPTHS = (8, 10, 12, 14, 16)  # that a picture's values may have
+
+
+def largest_file(max_pixels: int) -> int:
+    """Bytes of the largest file that is read: 16-bit RGBA without compression; some plug-ins read all at once."""
+    return 8 * max_pixels
+
+
+@dataclass(frozen=True)
+class IntakeLimits:
+    """Limits on one intake; the defaults are for a person's own files.
+
+    Attributes:
+        max_files: files to read; system files and folders do not count. A source with more is refused.
+        max_file_bytes: a larger file is skipped.
+        max_total_bytes: bytes of all files after unpacking, counted while they are read. A source with more is refused.
+        max_pixels: width times height of an image, checked on its header. A larger image is skipped, or reduced, see
+            `promptccd.images.decode.Decoding`.
+        max_ratio: unpacked over packed size. A member of an archive beyond it is skipped, an archive beyond it refused.
+            Content smaller than `SMALL` passes in any case.
+    """
+
+    max_files: int = ANY
+    max_file_bytes: int = largest_file(MAX_PIXELS)
+    max_total_bytes: int = ANY
+    max_pixels: int = MAX_PIXELS
+    max_ratio: int = 200
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"Expected {name} >= 1, got {value}.")
+
+    @classmethod
+    def of_person(cls, *, max_files: int | None = None, max_pixels: int | None = None) -> "IntakeLimits":
+        """Limits on a person's own files; `None` is the usual one. Files are as large as such images may be."""
+        pixels = max_pixels or MAX_PIXELS
+        return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=largest_file(pixels))
+
+    @classmethod
+    def for_visitors(cls) -> "IntakeLimits":
+        """Limits for strangers on a shared machine."""
+        return cls(
+            max_files=200,
+            max_file_bytes=20 * MIB,
+            max_total_bytes=256 * MIB,
+            max_pixels=25_000_000,
+            max_ratio=100,
+        )
+
+    @property
+    def max_reduced_pixels(self) -> int:
+        """Width times height of a photograph that is decoded reduced."""
+        return MAX_REDUCED * self.max_pixels
+
+    @property
+    def max_entries(self) -> int:
+        """Entries of any kind: macOS adds a shadow to every file it packs, and folders are entries too."""
+        return 4 * min(self.max_files, _MOST_LISTED) + 1000
+
+    def require_files(self, found: int, where: str) -> None:
+        """Refuse a source with too many files; `where` is its name.
+
+        Raises:
+            DataError: there are more than `max_files`.
+        """
+        if found > self.max_files:
+            raise DataError(
+                f"{where} holds {found} files; the limit is {self.max_files}. Give fewer at a time, or one "
+                "folder of it."
+            )
+
+
+_MOST_LISTED = 1_000_000  # files of an archive: its list is read in one piece and takes a gigabyte of memory
+TOO_MANY_BAD = 0.5  # share of the images that a training may not read
+SMALL = MIB  # bytes; a blank drawing packs a thousandfold and does no harm
+
+
+class SkippedFileError(Exception):
+    """One file is skipped for the reason that is the message; the others go on."""
+
+
+class ByteBudget:
+    """Counts the bytes that are read from a source, up to `max_total_bytes`; `where` is the source's name."""
+
+    def __init__(self, limits: IntakeLimits, where: str):
+        self.limits = limits
+        self._left, self._where = limits.max_total_bytes, where
+
+    def spend(self, count: int) -> None:
+        """Count bytes that were read.
+
+        Raises:
+            DataError: they exceed the budget.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise DataError(
+                f"{self._where} holds more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
+                "fewer images at a time."
+            )

@@ -1,0 +1,38 @@
+"""Methods, one file each: configuration, model, objective and words. `METHODS` holds the `METHOD` of every file."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from promptccd.methods.base import (
+    LOSSES,
+    METHODS,
+    PARTS,
+    Method,
+    Objective,
+    Rows,
+    StageContext,
+    load_installed,
+    load_plugin,
+    method_named,
+    register,
+)
+from promptccd.methods.contrastive import ContrastiveObjective
+
+for _module in iter_modules(__path__):
+    if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
+        register(_method)
+load_installed()
+
+__all__ = [
+    "LOSSES",
+    "METHODS",
+    "PARTS",
+    "ContrastiveObjective",
+    "Method",
+    "Objective",
+    "Rows",
+    "StageContext",
+    "load_plugin",
+    "method_named",
+    "register",
+]

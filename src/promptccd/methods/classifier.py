@@ -1,0 +1,290 @@
+"""What methods with a classifier share: classifiers that grow, self-distillation, class means."""
+
+import copy
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from promptccd.methods.base import Objective, Rows
+from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.models.backbones import blocks_of, class_row, run_prefix
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.head import BottleneckHead, UnitHead
+from promptccd.models.untrusted import bounded
+
+
+class CosineClassifier(nn.Module):
+    """``logits = unit(f) . unit(w)``, without bias and scale: the largest logit is that of the nearest row.
+
+    Args:
+        num_classes: K, how many rows; 0 before stage 0.
+        width: D, of the features.
+    """
+
+    def __init__(self, num_classes: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_classes, width))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded; training sets the rows itself."""
+        init.trunc_normal_(self.weight, std=std)
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.weight)
+
+    def grow(self, rows: Tensor) -> None:
+        """Append rows ``(n, D)``; the others keep every bit."""
+        grown = torch.cat([self.weight.detach(), rows.to(self.weight)])
+        self.weight = nn.Parameter(grown, requires_grad=self.weight.requires_grad)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Cosines ``(..., K)`` of features ``(..., D)`` with every row."""
+        # mutant without dim= #2, without - #2: features are (B, D)
+        return F.normalize(features, dim=-1) @ F.normalize(self.weight, dim=-1).T
+
+
+class LinearClassifier(CosineClassifier):
+    """``logits = sqrt(D) unit(f) . w + b``.
+
+    The original networks read features of any length. Here a stage clusters and stores unit features, and logits must
+    not depend on the length: so it is set to sqrt(D), that of a layer norm without scale and shift (ours).
+    """
+
+    def __init__(self, num_classes: int, width: int):
+        super().__init__(num_classes, width)
+        self.bias = nn.Parameter(torch.empty(num_classes))
+
+    def initialise(self, std: float) -> None:
+        """See the base class."""
+        super().initialise(std)
+        init.zeros_(self.bias)
+
+    def grow(self, rows: Tensor) -> None:
+        """Append rows ``(n, D)`` with a bias of one less than the lowest so far, or 0 for the first rows."""
+        held = self.bias.detach()
+        start = float(held.min()) - 1 if len(held) else 0.0
+        grown = torch.cat([held, held.new_full((len(rows),), start)])
+        self.bias = nn.Parameter(grown, requires_grad=self.bias.requires_grad)
+        super().grow(rows)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits ``(..., K)`` of features ``(..., D)`` of any length."""
+        return F.linear(F.normalize(features, dim=-1) * features.shape[-1] ** 0.5, self.weight, self.bias)
+
+
+@strict
+class ClassifierConfig(CategoryDiscoveryConfig):
+    """Configuration of a model with a classifier.
+
+    Attributes:
+        num_classes: K, rows of the classifier; 0 until stage 0 begins.
+    """
+
+    num_classes: int = bounded(0, 0, 1_000_000, stored=True)
+
+
+class ClassifierModel(CategoryDiscoveryModel):
+    """A model without prompts whose classifier grows from stage to stage.
+
+    Its losses compare the head's bottleneck, so the head has no wide last layer.
+    """
+
+    config: ClassifierConfig
+    roles: ClassVar = {"classifier": "classifier"}
+    head_class: ClassVar[type[UnitHead]] = BottleneckHead
+    classifier_class: ClassVar[type[CosineClassifier]] = CosineClassifier
+
+    def __init__(self, config: ClassifierConfig):
+        super().__init__(config)
+        self.classifier = self.classifier_class(config.num_classes, config.vision_config.hidden_size)
+        self.post_init()
+
+    def freeze(self) -> None:
+        """Let the last block, the head and the classifier learn."""
+        super().freeze()
+        self.classifier.requires_grad_(True)
+
+    def grow(self, rows: Tensor) -> None:
+        """Append classes with these rows ``(n, D)`` to the classifier."""
+        self.classifier.grow(rows)
+        self.config.num_classes = self.classifier.num_classes
+
+    def compute_output(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features, and with the projection also the tokens that enter the last block."""
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        features = class_row(self.backbone, entering, rotation=rotation)
+        tokens = {"entering": entering, "rotation": rotation} if project else {}
+        return self._output(features, project, **tokens)
+
+    @torch.no_grad()
+    def assign_natively(self, features: Tensor) -> Tensor:
+        """Row ``(N,)`` of the classifier with the largest logit for features ``(N, D)``."""
+        return self.classifier(features.to(self.prototypes)).argmax(1)
+
+
+class HeadlessClassifierModel(ClassifierModel):
+    """The same for methods whose losses read only the classifier and the features."""
+
+    head_class: ClassVar = UnitHead
+
+
+class RememberingModel(CategoryDiscoveryModel):
+    """Mixin of a model that also keeps the mean feature of its classes.
+
+    Its configuration has ``num_means``, the number of known means, which sizes the buffer.
+    """
+
+    class_means: Tensor
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.add_buffer("class_means", config.num_means, config.vision_config.hidden_size)
+
+    def remember(self, means: Tensor) -> None:
+        """Append the means ``(n, D)`` of the next classes."""
+        self.class_means = torch.cat([self.class_means, means.to(self.class_means)])
+        self.config.num_means = len(self.class_means)
+
+
+@strict
+class SelfDistillationConfig(ClassifierConfig):
+    """What methods share whose classifier learns from its own prediction of another view.
+
+    Attributes:
+        entropy_weight: epsilon, weight of the term that keeps the mean prediction even over all classes.
+        student_temperature: of the learning prediction.
+        first_teacher_temperature: of the teaching prediction, at the first epoch of a stage.
+        teacher_temperature: the same from epoch `teacher_epochs` - 1 on; it falls linearly.
+        teacher_epochs: epochs of that fall, both ends included.
+    """
+
+    entropy_weight: float = bounded(2.0, 0, 1e6)
+    student_temperature: float = bounded(0.1, 1e-6, 1e6)
+    first_teacher_temperature: float = bounded(0.07, 1e-6, 1e6)
+    teacher_temperature: float = bounded(0.04, 1e-6, 1e6)
+    teacher_epochs: int = bounded(30, 1, 1_000_000)
+
+
+class ComparingObjective(Objective):
+    """An objective that compares features with those of an earlier last block, for the same views."""
+
+    previous: nn.Module | None = None
+
+    def keep_last_block(self) -> None:
+        """Keep a copy of the last block as the previous stage left it; the blocks before it are frozen."""
+        self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1])
+
+    @torch.no_grad()
+    def features_before(self, rows: Rows) -> Tensor:
+        """Features of the same views by the earlier block, not normalised: ``(V * b, D)`` of this process's share."""
+        assert self.previous is not None
+        assert rows.output.entering is not None
+        with self.accelerator.autocast():
+            return class_row(self.model.backbone, rows.output.entering, self.previous, rows.output.rotation)
+
+    def moved(self, rows: Rows) -> Tensor:
+        """Squared distance of unit features to the earlier ones, of the whole batch: ``(V, B)``."""
+        assert rows.output.features is not None
+        before = F.normalize(self.features_before(rows))
+        moved = F.normalize(rows.output.features.float()) - before
+        return rows.of_all(moved.square().sum(1))
+
+
+class ClassifierObjective(ComparingObjective):
+    """An objective over a classifier that grows by the new categories when a stage begins."""
+
+    model: ClassifierModel
+    least_batch = 0.5
+    needs_count = True
+
+    def begin_stage(self) -> None:
+        """Add a row for every category that is new at this stage."""
+        if (more := self.stage.count - self.model.classifier.num_classes) > 0:
+            self.model.grow(self.new_rows(more))
+
+    def new_rows(self, count: int) -> Tensor:
+        """First values of further rows of the classifier, ``(n, D)``."""
+        return drawn_rows(count, self.model.config.vision_config.hidden_size, self.generator())
+
+
+def drawn_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
+    """Rows ``(n, D)`` as `torch.nn.Linear` draws them: uniform between -1 / sqrt(D) and 1 / sqrt(D)."""
+    return (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
+
+
+class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
+    """SimGCD (Wen et al., ICCV 2023), with its labelled terms where images have labels: at stage 0, or in a memory.
+
+    ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; without a label w is 0. The contrastive
+    terms read the MLP's unit outputs, the others the classifier.
+    """
+
+    @property
+    def config(self) -> SelfDistillationConfig:
+        """The model's configuration."""
+        assert isinstance(self.model.config, SelfDistillationConfig)
+        return self.model.config
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """``distillation``, `spread_of_answers`, ``info_nce``; with labels ``classification`` and ``supervised``."""
+        logits = self.model.classifier(rows.features)  # (V, B, K)
+        contrast = self.contrast(rows)
+        parts = {
+            "distillation": self_distillation_loss(
+                logits, self.config.student_temperature, self.teacher_temperature(rows.epoch)
+            ),
+            **self.spread_of_answers(logits),
+            "info_nce": contrast["info_nce"],
+        }
+        loss = torch.stack(list(parts.values())).sum()
+        if rows.labelled is not None:
+            which, labels = rows.labelled
+            parts["classification"] = F.cross_entropy(
+                logits[:, which].flatten(0, 1) / self.config.student_temperature, labels.repeat(len(logits))
+            )
+            parts["supervised"] = contrast["supervised"]
+            labelled_loss = parts["classification"] + parts["supervised"]
+            loss = torch.lerp(loss, labelled_loss, self.arguments.supervised_weight)
+        return {"loss": loss, **parts}
+
+    def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
+        """Weighted terms that keep the answers ``(V, B, K)`` from being one class for all images."""
+        mean = mean_answer(logits, self.config.student_temperature)
+        return {"entropy": self.config.entropy_weight * unevenness(mean)}
+
+    def teacher_temperature(self, epoch: int) -> float:
+        """Temperature of the answer that teaches; it changes linearly over the first epochs of a stage."""
+        config = self.config
+        done = min(1.0, epoch / max(1, config.teacher_epochs - 1))
+        first, last = config.first_teacher_temperature, config.teacher_temperature
+        return first + (last - first) * done
+
+
+def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:
+    """Cross-entropy of the answer to one view with the sharper, detached answer to the other; mean of both ways.
+
+    Logits ``(2, B, K)`` are cosines.
+    """
+    targets = torch.softmax(logits.detach().flip(0) / teacher_temperature, dim=-1)
+    return -(targets * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
+
+
+def mean_answer(logits: Tensor, temperature: float) -> Tensor:
+    """Mean ``(K,)`` over all views and images of the soft-max of ``(V, B, K)``."""
+    return torch.softmax(logits / temperature, dim=-1).flatten(0, 1).mean(0)
+
+
+def unevenness(shares: Tensor) -> Tensor:
+    """``log K`` less the entropy of shares ``(K,)`` that sum to one: 0 where all are alike, at most ``log K``."""
+    return math.log(len(shares)) + (shares * shares.clamp(min=1e-8).log()).sum()

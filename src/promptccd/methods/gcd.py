@@ -1,0 +1,36 @@
+"""GCD: the same model, head and losses without prompts; the baseline every prompt is held against."""
+
+from huggingface_hub.dataclasses import strict
+
+from promptccd.methods.base import Method
+from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.models.base import CategoryDiscoveryModel
+from promptccd.models.configuration import CategoryDiscoveryConfig
+
+
+@strict
+class GCDConfig(CategoryDiscoveryConfig):
+    """Generalized category discovery: the same model without prompts."""
+
+    model_type = "promptccd-gcd"
+
+
+class GCDModel(CategoryDiscoveryModel):
+    """Generalized category discovery under the continual protocol: the baseline of every prompt."""
+
+    config: GCDConfig
+
+    def __init__(self, config: GCDConfig):
+        super().__init__(config)
+        self.post_init()
+
+
+METHOD = Method(
+    name="promptccd-gcd",
+    model=GCDModel,
+    objective=ContrastiveObjective,
+    title="GCD",
+    summary="the baseline without prompts",
+    published={"exemplars": "gcd-replay"},
+    takes_exemplars=True,
+)

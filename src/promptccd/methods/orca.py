@@ -1,0 +1,134 @@
+"""ORCA (Cao et al., ICLR 2022): a margin slows labelled categories down, and images agree with their neighbours."""
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+
+from promptccd.methods.base import Method, Rows
+from promptccd.methods.classifier import (
+    ClassifierConfig,
+    ClassifierObjective,
+    HeadlessClassifierModel,
+    mean_answer,
+    unevenness,
+)
+from promptccd.models.untrusted import bounded
+from promptccd.training.devices import same_on_all, sent
+
+
+@strict
+class ORCAConfig(ClassifierConfig):
+    """ORCA.
+
+    Attributes:
+        logit_scale: factor of the cosines.
+        largest_margin: upper bound of the margin, the mean uncertainty, that is added to the cosine of the true class.
+    """
+
+    model_type = "orca"
+
+    logit_scale: float = bounded(10.0, 1e-6, 1e6)
+    largest_margin: float = bounded(0.5, 0, 1e3)
+
+
+class ORCAModel(HeadlessClassifierModel):
+    """The last block and a cosine classifier; the margin of the epoch is saved for a stage that resumes inside it."""
+
+    config: ORCAConfig
+    margin: Tensor
+
+    def __init__(self, config: ORCAConfig):
+        super().__init__(config)
+        self.add_buffer("margin")
+
+
+class ORCAObjective(ClassifierObjective):
+    """Cross-entropy with a margin that grows with uncertainty, agreement of pairs of images, and evenness.
+
+    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images beside them and takes its
+    margin from those. Later stages have no labels, and evenness alone keeps pairs from one answer for all images. The
+    paper has neither stages nor a classifier that grows.
+
+    The paper adds minus the entropy of the mean answer; ours is larger by the constant log K.
+    """
+
+    model: ORCAModel
+
+    def new_rows(self, count: int) -> Tensor:
+        """First values of further rows of the classifier, of length 1."""
+        return F.normalize(super().new_rows(count))
+
+    @torch.no_grad()
+    def begin_epoch(self, epoch: int) -> None:
+        """At a labelled stage, set the margin to the mean uncertainty of the answers."""
+        if self.stage.labels is None:
+            return
+        config = self.model.config
+        logits = config.logit_scale * self.model.classifier(self.plain_features("features for the margin"))
+        uncertainty = same_on_all(1 - float(logits.softmax(1).amax(1).mean()))
+        self.model.margin.fill_(min(uncertainty, config.largest_margin))
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """``pairs``, ``entropy``, and ``classification`` with labels; all but ``pairs`` read the first view alone."""
+        scale = self.model.config.logit_scale
+        cosines = self.model.classifier(rows.features)  # (2, B, K)
+        answers = (scale * cosines).softmax(-1)
+        partners = self.partners(rows)
+        parts = {
+            "pairs": pair_loss(answers[0], answers[1, partners]),
+            "entropy": unevenness(mean_answer(cosines[:1], 1 / scale)),
+        }
+        if rows.labels is not None:
+            parts["classification"] = margin_loss(cosines[0], rows.labels, scale, self.model.margin)
+        return {"loss": torch.stack(list(parts.values())).sum(), **parts}
+
+    @torch.no_grad()
+    def partners(self, rows: Rows) -> Tensor:
+        """Place of the image that each should agree with, ``(B,)``: of its category, or without labels the nearest."""
+        if rows.labels is None:
+            return nearest_others(rows.features[0])
+        assert self.stage.labels is not None
+        own = self.stage.labels[rows.positions]  # on the CPU already
+        return sent(same_category(own, self.generator(rows.epoch, rows.step)), rows.labels.device)
+
+
+def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -> Tensor:
+    """Cross-entropy of cosines ``(B, K)``; those of the labels ``(B,)`` are raised by the margin."""
+    raised = cosines + margin * F.one_hot(labels, cosines.shape[1])
+    return F.cross_entropy(scale * raised, labels)
+
+
+def pair_loss(answers: Tensor, others: Tensor) -> Tensor:
+    """Minus the mean logarithm of the chance that two answers ``(B, K)`` are the same class."""
+    return -(answers * others).sum(1).clamp(min=1e-7).log().mean()
+
+
+def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """For each of the labels ``(B,)``, on the CPU, another place with the same label, or its own if there is none."""
+    alike = (labels[:, None] == labels).float().fill_diagonal_(0)
+    alone = alike.sum(1) == 0
+    alike[alone, alone] = 1  # mutant 1 to 2: a row with one entry is drawn from whatever that entry is
+    return torch.multinomial(alike, 1, generator=generator).squeeze(1)
+
+
+def nearest_others(features: Tensor) -> Tensor:
+    """Place of the other feature with the largest cosine, ``(B,)``, for each of ``(B, D)``."""
+    unit = F.normalize(features)
+    return (unit @ unit.T).fill_diagonal_(float("-inf")).argmax(1)
+
+
+METHOD = Method(
+    name="orca",
+    model=ORCAModel,
+    objective=ORCAObjective,
+    title="ORCA",
+    summary="a cosine classifier that learns labels with a margin and neighbours in pairs",
+    parts={"classifier": "cosine classifier"},
+    losses={
+        "classification": "cross-entropy of labels, with the margin",
+        "pairs": "disagreement of pairs",
+        "entropy": "unevenness of the mean answer",
+    },
+    answers_natively=True,
+)

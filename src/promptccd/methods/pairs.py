@@ -1,0 +1,185 @@
+"""RankStats' statistic, model and objective: images whose largest feature dimensions agree are a pair."""
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+
+from promptccd.methods.base import Rows
+from promptccd.methods.classifier import (
+    ClassifierConfig,
+    ClassifierObjective,
+    HeadlessClassifierModel,
+    LinearClassifier,
+)
+from promptccd.models.untrusted import bounded
+
+
+@strict
+class RankStatisticsConfig(ClassifierConfig):
+    """RankStats and its successors.
+
+    Attributes:
+        top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
+        pseudo_weight: of the joint head's cross-entropy with the novel head's labels, at the end of the ramp.
+        consistency_weight: of the squared distance between the predictions of two views, at the end of the ramp.
+        ramp_epochs: epochs over which both weights rise.
+    """
+
+    top_ranks: int = bounded(5, 1, 8_192)
+    pseudo_weight: float = bounded(0.05, 0, 1e6)
+    consistency_weight: float = bounded(25.0, 0, 1e6)
+    ramp_epochs: int = bounded(300, 1, 1_000_000)
+
+
+class RankStatisticsModel(HeadlessClassifierModel):
+    """The last block and a joint linear head.
+
+    `novel`, the head over the classes that are new at a stage, exists only while the stage trains, and is in no
+    finished checkpoint.
+    """
+
+    config: RankStatisticsConfig
+    roles: ClassVar = {"classifier": "classifier", "novel": "classifier"}
+    classifier_class: ClassVar = LinearClassifier
+    novel: LinearClassifier | None
+
+    def __init__(self, config: RankStatisticsConfig):
+        super().__init__(config)
+        self.novel = None
+
+    def open_novel_head(self, rows: Tensor) -> None:
+        """Add a head over new classes with these rows ``(n, D)``."""
+        self.novel = LinearClassifier(0, rows.shape[1]).to(self.device)
+        self.novel.grow(rows)
+
+
+logger = logging.getLogger(__name__)
+
+FEWEST_POSITIVES = 1e-3  # share of all pairs; with fewer the novel head only learns to keep images apart
+
+
+class PairWatch:
+    """Warns once a stage, if this process `may_warn`, when hardly any pair is positive.
+
+    The statistic was made for features >= 0; two images must have their `top_ranks` largest dimensions in common.
+    """
+
+    def __init__(self, top_ranks: int, may_warn: bool):
+        self.top_ranks, self.may_warn = top_ranks, may_warn
+        self.shares: list[Tensor] = []
+
+    def share(self, positive: Tensor) -> Tensor:
+        """Share of positive pairs of two different images among ``(B, B)``; `check` reads it."""
+        images = len(positive)
+        # mutant 1 to 2 #1: of images there are no ordered pairs or at least two
+        share = (positive.sum() - images) / max(1, images * (images - 1))
+        if images > 1:
+            self.shares.append(share)
+        return share
+
+    def check(self) -> None:
+        """Warn if the batches since the last call had too few positive pairs."""
+        shares, self.shares = self.shares, []
+        if not shares or not self.may_warn:
+            return
+        share = float(torch.stack(shares).mean())
+        if share < FEWEST_POSITIVES:
+            self.may_warn = False
+            logger.warning(
+                "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
+                "one category, are pushed apart. Set a smaller top_ranks among model.options.",
+                100 * share, self.top_ranks,
+            )  # fmt: skip
+
+
+class RankStatisticsObjective(ClassifierObjective):
+    """Cross-entropy of labels; a novel head learns new classes from pairs, and the joint head learns its answers.
+
+    At stage 0 the joint head learns the labels, and to answer alike to both views. Later there are no labels, and the
+    method keeps no old images: the cross-entropy of labels falls away. The method assumes that a stage has new classes
+    alone, so all its images count as new (the published figures show just that). A novel head of one class always
+    answers that class, and the joint head learns it.
+    """
+
+    model: RankStatisticsModel
+
+    def begin_stage(self) -> None:
+        """Add rows for new classes to the joint head, and open a novel head at an unlabelled stage."""
+        self.num_old = self.model.classifier.num_classes
+        super().begin_stage()
+        new = self.model.classifier.num_classes - self.num_old
+        if self.stage.labels is None and new:
+            self.model.open_novel_head(self.new_rows(2 * new)[new:])
+        self.watch = PairWatch(self.model.config.top_ranks, self.accelerator.is_main_process)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Check the pairs of the epoch before."""
+        self.watch.check()
+
+    def end_stage(self) -> None:
+        """Check the pairs of the last epoch, and drop the novel head."""
+        self.watch.check()
+        self.model.novel = None
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """``classification`` with labels; ``pairs`` and ``pseudo`` of new classes; ``consistency``.
+
+        The share ``positive_pairs`` is only reported.
+        """
+        features = rows.features
+        joint = self.model.classifier(features)  # (V, B, K)
+        novel = None if self.model.novel is None else self.model.novel(features)
+        rise, parts = ramp(rows.epoch, self.model.config.ramp_epochs), {}
+        if rows.labels is not None:
+            parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
+        if novel is not None:
+            positive = same_top_ranks(features[0], self.model.config.top_ranks)
+            parts["pairs"] = pair_loss(novel, positive)
+            own = (self.num_old + novel.argmax(-1)).flatten()
+            weight = self.model.config.pseudo_weight * rise
+            parts["pseudo"] = weight * F.cross_entropy(joint.flatten(0, 1), own)
+        heads = self.consistent_heads(joint, novel)
+        if heads:
+            apart = torch.stack([disagreement(head) for head in heads]).sum()
+            parts["consistency"] = self.model.config.consistency_weight * rise * apart
+        loss = sum(parts.values(), joint.new_zeros(()))
+        if novel is not None:
+            parts["positive_pairs"] = self.watch.share(positive)
+        return {"loss": loss, **parts}
+
+    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
+        """Logits ``(V, B, K)`` of the heads that learn to answer alike to both views."""
+        return [joint] if novel is None else [joint, novel]
+
+
+def ramp(epoch: int, length: int) -> float:
+    """``exp(-5 (1 - e / E)^2)``: how far a weight has risen in epoch e, 1 from epoch E on."""
+    return math.exp(-5 * (1 - min(1.0, epoch / length)) ** 2)
+
+
+def same_top_ranks(features: Tensor, count: int) -> Tensor:
+    """Which images ``(B, D)`` have the same `count` largest dimensions, in any order: ``(B, B)``."""
+    largest = features.topk(count).indices.sort().values
+    return (largest[:, None] == largest[None]).all(-1)
+
+
+def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:
+    """Binary cross-entropy of whether two images are of one class, `positive` ``(B, B)``.
+
+    Its chance is the product of answers, logits ``(V, B, N)``, to the first view of one and the second of the other.
+    """
+    answers = logits.softmax(-1)
+    together = (answers[0] @ answers[1].T).clamp(1e-7, 1 - 1e-7)
+    return F.binary_cross_entropy(together, positive.to(together))
+
+
+def disagreement(logits: Tensor) -> Tensor:
+    """Mean squared difference of the soft-max of two views ``(2, B, K)``."""
+    answers = logits.softmax(-1)
+    return F.mse_loss(answers[0], answers[1])

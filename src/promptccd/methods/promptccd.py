@@ -1,0 +1,425 @@
+"""PromptCCD: prompts are components of a mixture, which is fitted again as the features move."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
+from promptccd.data.randomness import seed_of
+from promptccd.methods.base import Method
+from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
+from promptccd.models.backbones import Rotation, class_row, class_token, patch_count, run_prefix
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.mixture import GaussianMixture
+from promptccd.models.untrusted import STORED, bounded
+from promptccd.training.devices import exact_device, same_on_all
+
+logger = logging.getLogger(__name__)
+
+
+@strict
+class PromptCCDConfig(CategoryDiscoveryConfig):
+    """PromptCCD: components of a Gaussian mixture over features are class prototypes and prompts at once.
+
+    Attributes:
+        num_components: K, the number of mixture components; 0 until the first fit. Sizes the buffers.
+        component_categories: category id of every component; -1 while a stage is in training.
+        answer_categories: the same of the mixture that answers, whose buffers it sizes; empty before the first stage is
+            finished, and in older checkpoints.
+        covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
+            ``"full"``.
+        count_scale: factor of the variance within categories that counted held-out labelled categories best;
+            PromptCCD-U counts the components of later fits with it.
+        prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
+        random_prompts: prompt with arbitrary components instead (an ablation of the paper).
+        prompts_at_test: whether prompts also act at test: in the paper they do, in the released code they do not.
+        prompt_place: where prompts enter: ``"first"``, before block 0, as in the paper, or ``"last"``, before the block
+            that learns, which saves the second pass through the others.
+        prompt_copies: how many copies of every chosen prompt an image gets.
+        prompt_scale: length of the prompts: ``"raw"``, that of the means, or ``"tokens"``, that of the patches where
+            they enter.
+        prompt_centred: whether the mean of all components is taken off each, which leaves what tells them apart.
+    """
+
+    model_type = "promptccd"
+
+    num_components: int = field(default=0, metadata=STORED)
+    component_categories: list[int] = field(default_factory=list, metadata=STORED)
+    answer_categories: list[int] = field(default_factory=list, metadata=STORED)
+    covariance_type: Literal["diag", "spherical", "full"] = "diag"
+    count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
+    prompts_per_image: int = 5
+    random_prompts: bool = False
+    prompts_at_test: bool = False
+    prompt_place: Literal["first", "last"] = "first"
+    prompt_copies: int = 1
+    prompt_scale: Literal["raw", "tokens"] = "raw"
+    prompt_centred: bool = False
+
+    def validate_components(self) -> None:
+        """Refuse a finished stage with components that have no category, and answers that are none."""
+        given = len(self.component_categories)
+        if self.stage is not None and given != self.num_components:
+            raise ValueError(
+                f"Expected a category for each of {self.num_components} components, got {given} in "
+                "component_categories."
+            )
+        if strange := set(self.answer_categories) - {*self.category_ids, -1}:
+            raise ValueError(f"Expected ids of categories in answer_categories, got {min(strange)}.")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Images on their way through the frozen prefix.
+
+    Attributes:
+        backbone: a supported one.
+        embedded: tokens that enter block 0, ``(B, T, D)``.
+        entering: tokens that enter the last block, without prompts.
+        rotation: `rotation_of` the images.
+    """
+
+    backbone: PreTrainedModel
+    embedded: Tensor
+    entering: Tensor
+    rotation: Rotation | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Before which block prompts enter.
+
+    Attributes:
+        tokens: those that prompts come to stand among.
+        enter: puts prompts ``(B, P, D)`` among them and goes on to the last block: ``(B, T + P, D)`` that enter it.
+    """
+
+    tokens: Callable[[Passage], Tensor]
+    enter: Callable[[Passage, Tensor], Tensor]
+
+
+def _before_the_first_block(passage: Passage, prompts: Tensor) -> Tensor:
+    prompted = insert_prompts(passage.backbone, passage.embedded, prompts)
+    return run_prefix(passage.backbone, prompted, passage.rotation)
+
+
+PLACES = {
+    "first": Place(lambda passage: passage.embedded, _before_the_first_block),
+    # No token has a position of its own there any more, and no second pass through the prefix is needed.
+    "last": Place(
+        lambda passage: passage.entering, lambda passage, prompts: behind_class(passage.entering, prompts)
+    ),
+}
+
+
+def as_long_as_patches(prompts: Tensor, length: Tensor, backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """The prompts, longer by one factor for each image: that by which its patches are longer than a usual prompt.
+
+    Args:
+        prompts: ``(B, P, D)``.
+        length: ``()``, that of a usual prompt.
+        backbone: a supported one.
+        tokens: ``(B, T, D)``, which prompts come to stand among; [CLS] and registers are of other lengths.
+    """
+    patches = tokens[:, -patch_count(backbone, tokens) :].float().norm(dim=-1).mean(dim=1)
+    # mutant 1e-12 to 2e-12: only a lone component that was centred is so short, and stays zero
+    return prompts * (patches / length.clamp_min(1e-12))[:, None, None]
+
+
+SCALES = {"raw": lambda prompts, length, backbone, tokens: prompts, "tokens": as_long_as_patches}
+
+
+class PromptCCDModel(CategoryDiscoveryModel):
+    """Category discovery with the Gaussian mixture prompt module (GMP; paper, section "PromptCCD").
+
+    A prompted forward first computes the plain feature, without a graph. The means of the likeliest components for
+    that feature then enter the same backbone as extra tokens behind [CLS].
+
+    A second mixture, `answer_mixture`, only answers. It is fitted when a stage ends, with a floor of its own, and never
+    prompts or replays: training is the same with it and without.
+
+    Example:
+        >>> model = PromptCCDModel.from_pretrained("facebook/dinov2-base")
+        >>> model = PromptCCDModel.from_pretrained("runs/promptccd-digits/stage3")
+    """
+
+    config: PromptCCDConfig
+    mixture: GaussianMixture
+
+    def __init__(self, config: PromptCCDConfig):
+        super().__init__(config)
+        self.mixture = self._mixture_of(config.num_components)
+        self.answer_mixture: GaussianMixture | None = None
+        if config.answer_categories:
+            self.answer_mixture = self._mixture_of(len(config.answer_categories))
+        self.post_init()
+
+    def _mixture_of(self, num_components: int) -> GaussianMixture:
+        return GaussianMixture(
+            num_components, self.config.vision_config.hidden_size, self.config.covariance_type
+        )
+
+    @property
+    def num_prompts(self) -> int:
+        """K."""
+        return self.mixture.num_components
+
+    def compute_output(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.
+
+        Without prompts, as before the first fit of the mixture, this is the plain ViT. (The released code then fills
+        the prompt slots with copies of the first patches; we do not.)
+        """
+        prompted = self.config.prompts_at_test if prompted is None else prompted
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        if not prompted or self.mixture.num_components == 0:
+            return self._output(class_token(self.backbone, tokens, rotation), project)
+        entering = run_prefix(self.backbone, tokens, rotation)
+        with torch.no_grad():
+            # mutant without dim=, without -: queries are (B, D)
+            query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
+            log_joint, means = self.mixture(query)
+            components = self._ranking(query, log_joint)
+        entering = self._prompted(Passage(self.backbone, tokens, entering, rotation), means, components)
+        scores = log_joint.gather(1, components)
+        features = class_row(self.backbone, entering, rotation=rotation)
+        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies stand behind them
+        return self._output(features, project, components=components, scores=scores, prompts=prompts)
+
+    def _prompted(self, passage: Passage, means: Tensor, components: Tensor) -> Tensor:
+        """Tokens that enter the last block, with means ``(K, D)`` of these components ``(B, P)`` behind [CLS]."""
+        config = self.config
+        place = PLACES[config.prompt_place]
+        if config.prompt_centred:
+            means = means - means.mean(0)
+        prompts = means[components].repeat(1, config.prompt_copies, 1)
+        length = means.float().norm(dim=-1).mean()
+        scaled = SCALES[config.prompt_scale](prompts, length, passage.backbone, place.tokens(passage))
+        return place.enter(passage, scaled)
+
+    def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
+        """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).
+
+        Like the paper we rank by log-likelihood, weights included. The released code ranks posteriors in float32,
+        which are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
+        """
+        count = self.mixture.num_components
+        ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
+        return ranked_by.topk(min(self.config.prompts_per_image, count)).indices
+
+    def load_mixture(
+        self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
+    ) -> None:
+        """Load a fitted mixture of any number of components and update the configuration.
+
+        Its components get their categories when the stage ends (`set_categories`), and -1 until then.
+        """
+        self.mixture.load(means, variances, log_weights, floor)
+        self.config.num_components = self.mixture.num_components
+        self.config.component_categories = [-1] * self.mixture.num_components
+
+    def load_answer(self, known: list[int], *fitted: Tensor) -> None:
+        """Load the fitted mixture that answers; `load_mixture` says of what.
+
+        Its first components are the known categories, and `set_categories` names the others.
+        """
+        self.answer_mixture = self._mixture_of(0).to(self.mixture.means.device)
+        self.answer_mixture.load(*fitted)
+        unnamed = self.answer_mixture.num_components - len(known)
+        self.config.answer_categories = [*known, *[-1] * unnamed]
+
+    @property
+    def answers_prompted(self) -> bool | None:
+        """The mixture is one of plain features."""
+        return False if self.config.prompts_at_test else None
+
+    @torch.no_grad()
+    def assign_natively(self, features: Tensor) -> Tensor | None:
+        """Category ``(N,)`` of the likeliest component for plain features ``(N, D)``; `None` before a stage's end."""
+        if self.answer_mixture is None:
+            return None
+        query = F.normalize(features.to(self.answer_mixture.means.device).float(), dim=-1)
+        categories = torch.tensor(self.config.answer_categories, device=query.device)
+        return categories[self.answer_mixture.log_joint(query).argmax(1)]
+
+    def replay(self, per_component: int, generator: torch.Generator) -> Replay:
+        """See the base class."""
+        features = self.mixture.sample(per_component, generator)
+        return Replay(
+            features, torch.tensor(self.config.component_categories).repeat_interleave(per_component)
+        )
+
+    def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
+        """See the base class; a component without a category that still exists gets the nearest one.
+
+        Of those that answer, new components and new categories are paired first, one to one: two components that
+        answered alike would hide a category.
+        """
+        super().set_categories(prototypes, ids, names)
+        config = self.config
+        # mutant 1 to 2: no id of a category is below 0, so that either gives way to the nearest one
+        before = config.component_categories or [-1] * self.mixture.num_components
+        config.component_categories = self._existing(before, self.mixture)
+        if self.answer_mixture is not None:
+            paired = self._paired(config.answer_categories, self.answer_mixture)
+            config.answer_categories = self._existing(paired, self.answer_mixture)
+
+    def _distances(self, mixture: GaussianMixture) -> Tensor:
+        """Of means to prototypes, ``(K, C)`` on the CPU."""
+        return torch.cdist(mixture.means.float(), self.prototypes.float()).cpu()
+
+    def _existing(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
+        """Categories of components, with the nearest one in place of each that does not exist."""
+        ids = self.config.category_ids
+        nearest = torch.tensor(ids)[self._distances(mixture).argmin(1)].tolist()
+        return [
+            category if category in ids else other
+            for category, other in zip(categories, nearest, strict=True)
+        ]
+
+    def _paired(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
+        """Categories of components, with categories that none has for those that have none, the closest pair first."""
+        ids, paired = self.config.category_ids, list(categories)
+        taken = torch.tensor([category in categories for category in ids])
+        named = torch.tensor([category >= 0 for category in categories])
+        distances = self._distances(mixture).masked_fill(named[:, None] | taken, torch.inf)
+        while distances.isfinite().any():
+            component, place = divmod(int(distances.argmin()), len(ids))
+            paired[component] = ids[place]
+            distances[component] = torch.inf
+            distances[:, place] = torch.inf
+        return paired
+
+
+class MixtureObjective(ContrastiveObjective):
+    """The contrastive objective with prompts that act after a warm-up (paper, Alg. S1)."""
+
+    model: PromptCCDModel
+
+    def prompted(self, epoch: int) -> bool:
+        """After the warm-up."""
+        return epoch >= self.arguments.prompt_warmup_epochs
+
+    def begin_stage(self) -> None:
+        """Warn if no epoch is left for the prompts, at the first stage of each length."""
+        arguments, index = self.arguments, self.stage.images.stage.index
+        epochs, warm_up = arguments.epochs_of(index), arguments.prompt_warmup_epochs
+        is_first = index == 0 or (index == 1 and arguments.discovery_epochs is not None)
+        if is_first and epochs <= warm_up and self.accelerator.is_main_process:
+            logger.warning(
+                "stage %d: prompts act from epoch %d on, and there are %d: this trains the method without prompts. "
+                "Give more training.epochs or a smaller training.prompt_warmup_epochs, in a new --output_dir.",
+                index, warm_up + 1, epochs,
+            )  # fmt: skip
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Every few epochs, fit the mixture to plain features of the stage and replay of the last one.
+
+        Known categories are its first components, by id.
+        """
+        if epoch % self.arguments.refit_every:
+            return
+        features = self._features_and_replay("features for the mixture")
+        count = self._num_components(features, self._categories_of_rows().to(features.device), epoch)
+        self.model.load_mixture(*self._fitted(features, count, self.arguments.mixture_floor, epoch))
+
+    def _features_and_replay(self, what: str) -> Tensor:
+        replay, features = self.stage.replay, self._exact_features(what)
+        return features if replay is None else torch.cat([features, replay.features.to(features)])
+
+    def _exact_features(self, what: str) -> Tensor:
+        features = self.plain_features(what)
+        return features.to(exact_device(features.device))
+
+    def _fitted(self, features: Tensor, count: int, floor: float, epoch: int) -> list[Tensor]:
+        """A mixture whose first components are the known categories, the same on every process."""
+        known, of_rows = self._known_categories(), self._categories_of_rows()
+        fitted = fit_gaussian_mixture(
+            features,
+            max(count, len(known)),
+            fixed=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
+            covariance_type=self.model.mixture.covariance_type,
+            floor_share=floor,
+            seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
+        )
+        parameters = [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
+        if self.accelerator.num_processes > 1:  # devices may differ in the last bit, prompts must not
+            for tensor in parameters:
+                dist.broadcast(tensor, 0)
+        return parameters
+
+    def end_stage(self) -> None:
+        """Record which categories the first components are; the others are named when the stage is settled.
+
+        The mixture that answers is fitted to the last features, with a floor of its own. It stands beside the one that
+        prompts, which the next stage's replay is drawn from: parameters do not depend on it.
+
+        A labelled stage also learns the scale that later stages count with: they never see its images again.
+        """
+        known, arguments = self._known_categories().tolist(), self.arguments
+        self.model.config.component_categories[: len(known)] = known
+        last, count = arguments.epochs_of(self.stage.images.stage.index), self.model.mixture.num_components
+        features = self._features_and_replay("features for the mixture that answers")
+        self.model.load_answer(known, *self._fitted(features, count, arguments.answer_floor, last))
+        prior = arguments.count_prior
+        counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
+        if counted and self.stage.labels is not None:
+            features = self._exact_features("features to count by")
+            calibration = calibrate(
+                features, self.stage.labels, seed_of("count", arguments.seed, "scale"), prior=prior
+            )
+            self.model.config.count_scale = float(same_on_all(calibration.scale))
+
+    def _categories_of_rows(self) -> Tensor:
+        """Known category of every image, then of every replayed feature; -1 where unknown."""
+        labels, replay = self.stage.labels, self.stage.replay
+        of_images = torch.full((len(self.stage.images),), -1) if labels is None else labels
+        return of_images if replay is None else torch.cat([of_images, replay.categories])
+
+    def _known_categories(self) -> Tensor:
+        """Ids of the known categories among all rows, ascending."""
+        categories = self._categories_of_rows().unique()
+        return categories[categories >= 0]
+
+    def _num_components(self, features: Tensor, of_rows: Tensor, epoch: int) -> int:
+        """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
+
+        Replayed features count as the category of their component; otherwise components of one category would multiply
+        from stage to stage.
+        """
+        if self.stage.num_categories is not None:
+            return self.stage.num_categories
+        index = self.stage.images.stage.index
+        estimate = estimate_categories(
+            features,
+            len(self.model.config.category_ids) + self.arguments.init_components,
+            fixed=of_rows,
+            seed=seed_of("count", self.arguments.seed, index, epoch),
+            prior=self.arguments.count_prior,
+            scale=self.model.config.count_scale,
+        )
+        logger.info("stage %d, epoch %d: %s components", index, epoch, estimate)
+        return int(same_on_all(estimate.count))
+
+
+METHOD = Method(
+    name="promptccd",
+    model=PromptCCDModel,
+    objective=MixtureObjective,
+    title="PromptCCD",
+    summary="prompted by the components of a Gaussian mixture over its features",
+    parts={"mixture": "Gaussian mixture, fitted"},
+    published={"split_merge": "promptccd-u"},
+)

@@ -1,0 +1,226 @@
+"""PromptCCD-B: a fixed pool of learnt prompts, L2P or DualPrompt, chosen by the pretrained [CLS].
+
+Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from promptccd.methods.base import Method
+from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
+from promptccd.models.backbones import (
+    Rotation,
+    blocks_of,
+    class_row,
+    class_token,
+    open_attention,
+    run_prefix,
+)
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.untrusted import bounded
+
+
+@strict
+class PromptCCDBConfig(CategoryDiscoveryConfig):
+    """PromptCCD-B: a fixed pool of learnt prompts, chosen per image by key.
+
+    Attributes:
+        pool: how prompts enter: ``"l2p"``, as tokens behind [CLS], or ``"dualprompt"``, as keys and values of the
+            attention of the first blocks.
+        pool_size: M, number of prompts that are chosen from.
+        prompt_length: tokens of one prompt.
+        prompts_per_image: how many prompts an image gets (top-k).
+        random_prompts: take arbitrary prompts instead (an ablation).
+        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach.
+        key_reach: the same for keys.
+        cos_weight: weight of the term that pulls chosen keys towards the query (0.1 in the released
+            configurations; the paper's equation has 1).
+    """
+
+    model_type = "promptccd-b"
+
+    pool: Literal["l2p", "dualprompt"] = "l2p"
+    pool_size: int = 10
+    prompt_length: int = 5
+    prompts_per_image: int = 5
+    random_prompts: bool = False
+    prompt_reach: float = 1.0
+    key_reach: float = 1.0
+    cos_weight: float = bounded(0.1, 0, 1e6)
+
+    def validate_pool(self) -> None:
+        """Refuse more prompts per image than the pool has."""
+        require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
+
+
+class PromptPool(Pool):
+    """A pool whose prompts are chosen per image; a subclass says how they enter a backbone."""
+
+    num_prefixed = 0  # blocks whose attention receives keys and values
+
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(
+            config, (config.pool_size, config.vision_config.hidden_size), config.prompts_per_image
+        )
+
+    def forward(self, query: Tensor, arbitrary: bool = False) -> tuple[Any, Selection]:
+        """The prompts that suit queries ``(B, D)``, as `enter` takes them, and which they are (`select`)."""
+        selection = self.select(query, arbitrary)
+        return self.gather(selection.indices), selection
+
+    def gather(self, indices: Tensor) -> Any:
+        """The chosen prompts ``(B, P)``, as `enter` takes them."""
+        raise NotImplementedError
+
+    @staticmethod
+    def enter(backbone: PreTrainedModel, tokens: Tensor, prompts: Any, rotation: Rotation | None) -> Tensor:
+        """[CLS] features ``(B, D)`` of tokens entering block 0 with gathered prompts."""
+        raise NotImplementedError
+
+    def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
+        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
+
+        (The released code takes the majority of a batch on most data sets, so that a feature depends on the other
+        images of the batch.)
+        """
+        unit, cosines = self.cosines(query)
+        ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
+        best = ranked_by.topk(self.top_k).indices
+        return Selection(best, cosines.gather(1, best))
+
+
+class L2PPool(PromptPool):
+    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
+
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        size, width = self.keys.shape
+        self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """Tokens ``(B, P * S, D)``."""
+        return self.prompts[indices].flatten(1, 2)
+
+    @staticmethod
+    def enter(
+        backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor, rotation: Rotation | None
+    ) -> Tensor:
+        """See the base class."""
+        return class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
+
+
+class DualPromptPool(PromptPool):
+    """DualPrompt: prompts are keys and values of attention (prefix tuning); 253,440 parameters at ViT-B.
+
+    The first two blocks get one general prompt, the next three the expert prompts chosen for the image, of which
+    half are keys and half are values of the block's attention; queries are unchanged. (The port that the released
+    code builds on mixes these axes up in a reshape, and at later stages trains nothing at all: neither is kept.)
+    A backbone of fewer blocks gets what fits.
+    """
+
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        depth, length = config.vision_config.num_hidden_layers, config.prompt_length
+        size, width = self.keys.shape
+        self.first_expert = min(2, depth - 1)
+        num_experts = min(3, depth - self.first_expert)
+        self.num_prefixed = self.first_expert + num_experts
+        self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
+        self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
+
+    def gather(self, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values ``(B, ., D)`` that the attention of the first blocks gets in addition, block by block."""
+        images = indices.shape[0]  # not len(), which an exported model would keep for good
+        general = [pair.unsqueeze(1).expand(-1, images, -1, -1) for pair in self.general]
+        experts = [pair[:, indices].flatten(2, 3) for pair in self.experts]
+        return [(key, value) for key, value in (*general, *experts)]
+
+    @staticmethod
+    def enter(
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        prompts: list[tuple[Tensor, Tensor]],
+        rotation: Rotation | None,
+    ) -> Tensor:
+        """See the base class."""
+        before = len(blocks_of(backbone)) - 1
+        entering = run_prefix(backbone, tokens, rotation, prompts[:before])
+        last = prompts[before] if before < len(prompts) else None
+        return class_row(backbone, entering, rotation=rotation, prefix=last)
+
+
+POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}
+
+
+class PromptCCDBModel(CategoryDiscoveryModel):
+    """Category discovery with a fixed prompt pool (paper, "PromptCCD-B").
+
+    The query is [CLS] of the frozen pretrained backbone. (The released code takes it from a second model with random
+    prompts.) That backbone differs from the model only in the last block, so only that block is kept twice. Prompts
+    act at test too.
+
+    Example:
+        >>> model = PromptCCDBModel.from_pretrained("facebook/dinov2-base", pool="dualprompt")
+    """
+
+    config: PromptCCDBConfig
+    roles: ClassVar = {"pool.keys": "key"}
+
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        self.keep_pretrained_block()
+        self.pool = POOLS[config.pool](config)
+        for block in blocks_of(self.backbone)[: self.pool.num_prefixed]:
+            open_attention(block)
+        self.post_init()
+
+    @property
+    def num_prompts(self) -> int:
+        """M."""
+        return len(self.pool.keys)
+
+    def prompt_parameters(self) -> list[torch.nn.Parameter]:
+        """Keys and prompts of the pool."""
+        return list(self.pool.parameters())
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw the pool anew."""
+        self.pool.reset_parameters(generator)
+
+    def compute_output(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images; see the base class. `prompted=None` means prompted."""
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        if prompted is False:
+            return self._output(class_token(self.backbone, tokens, rotation), project)
+        with torch.no_grad():
+            entering = run_prefix(self.backbone, tokens, rotation)
+            query = class_row(self.backbone, entering, self.pretrained_block, rotation)
+        prompts, selection = self.pool(query, self.config.random_prompts)
+        features = self.pool.enter(self.backbone, tokens, prompts, rotation)
+        return self._output(features, project, components=selection.indices, scores=selection.cosines)
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""
+        if output.scores is None:
+            return {}
+        return {"cos": self.config.cos_weight * (1 - output.scores).sum(1)}
+
+
+METHOD = Method(
+    name="promptccd-b",
+    model=PromptCCDBModel,
+    objective=ContrastiveObjective,
+    title="PromptCCD-B",
+    summary="prompted from a fixed pool that is learnt",
+    parts={"pool": "prompt pool"},
+    losses={"cos": "distance of queries to chosen keys"},
+    published={"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
+)

@@ -1,0 +1,513 @@
+"""PromptCCD++: part-level prompt pools that modulate patches, and a router that knows the parts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from promptccd.clustering.parts import (
+    OBJECT_THRESHOLD,
+    PROJECTION_WIDTH,
+    PartLabelParameters,
+    objectness,
+)
+from promptccd.methods.base import Method
+from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
+from promptccd.models.backbones import (
+    Rotation,
+    blocks_of,
+    class_attention,
+    class_row,
+    class_token,
+    patch_count,
+    patch_features,
+    run_prefix,
+)
+from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.head import ProjectionHead, draw_truncated_normal
+from promptccd.models.untrusted import bounded
+
+
+@strict
+class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
+    """PromptCCD++: one prompt pool per object part, and a router that sends every patch to its part.
+
+    Attributes:
+        num_parts: P, background included.
+        pool_size: M, prompts per part.
+        prompt_length: tokens of one prompt; a patch is modulated by their mean.
+        prompts_per_patch: how many prompts of its part a patch gets (top-k).
+        random_prompts: take arbitrary prompts of the part instead (an ablation of the paper).
+        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach; the paper gives none.
+        key_reach: the same for keys.
+        router_hidden_size: width of the hidden layer of the router's MLP; `None` means five sixths of the
+            backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
+        router_fusion: whether the router sees [CLS] attention and contextualises patches (ablations c and d).
+        router_queries: whether part queries add to its logits (ablations b and d).
+        cos_weight: weight of the term that pulls chosen keys towards their patches.
+        route_weight: lambda_route, weight of the part labels at stage 0.
+        route_reaches_backbone: whether the part labels also train the backbone's last block, through the attention
+            that the router reads; otherwise only the router.
+        distill_weight: lambda_dist, weight of both distillation terms at later stages.
+        anchor_on: what is held near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit feature.
+    """
+
+    model_type = "promptccd-pp"
+
+    num_parts: int = 8
+    pool_size: int = 20
+    prompt_length: int = 10
+    prompts_per_patch: int = 2
+    random_prompts: bool = False
+    prompt_reach: float = 1.0
+    key_reach: float = 1.0
+    router_hidden_size: int | None = None
+    router_fusion: bool = True
+    router_queries: bool = True
+    cos_weight: float = bounded(1.0, 0, 1e6)
+    route_weight: float = bounded(0.1, 0, 1e6)
+    route_reaches_backbone: bool = False
+    distill_weight: float = bounded(0.2, 0, 1e6)
+    anchor_on: Literal["projection", "cls"] = "projection"
+
+    def validate_parts(self) -> None:
+        """Refuse more prompts per patch than the pool of a part has."""
+        require_pool(self.pool_size, self.prompts_per_patch, "prompts_per_patch")
+
+
+class PartLabeller(nn.Module):
+    """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
+
+    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabelParameters` are buffers. The
+    number of parts sizes the buffers and must stand in the model's configuration. Before `load` every patch is part 0.
+
+    Args:
+        num_parts: P, background included.
+        width: D.
+    """
+
+    object_direction: Tensor
+    object_range: Tensor
+    projection: Tensor
+    projection_mean: Tensor
+    projection_scale: Tensor
+    centres: Tensor
+
+    def __init__(self, num_parts: int, width: int):
+        super().__init__()
+        self.register_buffer("object_direction", torch.zeros(width))
+        self.register_buffer("object_range", torch.zeros(2))
+        self.register_buffer("projection", torch.zeros(width, PROJECTION_WIDTH))
+        self.register_buffer("projection_mean", torch.zeros(PROJECTION_WIDTH))
+        self.register_buffer("projection_scale", torch.ones(PROJECTION_WIDTH))
+        self.register_buffer("centres", torch.zeros(num_parts, PROJECTION_WIDTH))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        for name, buffer in self.named_buffers():
+            (init.ones_ if name == "projection_scale" else init.zeros_)(buffer)
+
+    @property
+    def num_parts(self) -> int:
+        """P, background included."""
+        return len(self.centres)
+
+    def load(self, parameters: PartLabelParameters) -> None:
+        """Take the parameters of a fit; the number of parts may change."""
+        like = self.centres
+        for field in fields(PartLabelParameters):
+            value = getattr(parameters, field.name)
+            setattr(self, field.name, value.to(device=like.device, dtype=like.dtype).clone())
+
+    @torch.no_grad()
+    def forward(self, features: Tensor) -> Tensor:
+        """Part ids ``(B, L)`` of patches; 0 is the background, the others are in order of decreasing size.
+
+        Always in float32: a label flips where a rounded score crosses a threshold.
+
+        Args:
+            features: ``(B, L, D)`` patch features of the frozen backbone, after the final norm.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.float()
+            scores = objectness(features, self.object_direction.float(), self.object_range.float())
+            masked = features * (scores > OBJECT_THRESHOLD)[..., None]
+            points = (masked @ self.projection.float() - self.projection_mean) / self.projection_scale
+            return (points[..., None, :] - self.centres.float()).square().sum(-1).argmin(-1)
+
+
+class PartPools(Pool):
+    """P pools of M prompts of S tokens each: 168,960 parameters per part at the paper's sizes."""
+
+    def __init__(self, config: PromptCCDPlusPlusConfig):
+        parts, size, width = config.num_parts, config.pool_size, config.vision_config.hidden_size
+        super().__init__(config, (parts, size, width), config.prompts_per_patch)
+        self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
+
+    def forward(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> tuple[Tensor, Selection]:
+        """What scales each patch, ``(B, L, D)``, and the prompts that it is made of; the arguments are `select`'s."""
+        selection = self.select(contextual, parts, arbitrary)
+        return self.bias(selection.indices), selection
+
+    def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
+        """The k prompts of its own part that each patch is most alike to.
+
+        Args:
+            contextual: ``(B, L, D)``; detached here, so that only keys learn from the cosines.
+            parts: part of every patch, ``(B, L)``.
+            arbitrary: take arbitrary prompts of the part instead of the nearest ones.
+
+        Returns:
+            Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
+        """
+        size = self.keys.shape[1]
+        unit, cosines = self.cosines(contextual.detach())  # (B, L, P * M)
+        own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
+        own_cosines = cosines.gather(-1, own)
+        scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
+        best = scores.topk(self.top_k, dim=-1).indices  # mutant without dim=: what PyTorch takes by itself
+        return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
+
+    def bias(self, indices: Tensor) -> Tensor:
+        """b, the mean over chosen prompts and their tokens, ``(B, L, k)`` to ``(B, L, D)``.
+
+        A product with a matrix of weights, since P * M is small, and the gradient is then a product too.
+        """
+        means = self.values.mean(dim=2).flatten(0, 1)  # (P * M, D)
+        weights = means.new_zeros(*indices.shape[:-1], len(means))
+        return weights.scatter(-1, indices, 1 / indices.shape[-1]) @ means
+
+
+def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
+    """Scale the patches, the last tokens of ``(B, T, D)``, by 1 + b ``(B, L, D)``; [CLS] and registers stay."""
+    patches = bias.shape[1]
+    modulated = tokens[:, -patches:] * (1 + bias.to(tokens))
+    return torch.cat([tokens[:, :-patches], modulated], dim=1)
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The parts of patches.
+
+    Attributes:
+        contextual: contextualised patch tokens ``(B, L, D)``, which also choose prompts.
+        logits: routing logits ``(B, L, P)``.
+    """
+
+    contextual: Tensor
+    logits: Tensor
+
+    @property
+    def parts(self) -> Tensor:
+        """The likeliest part of every patch, ``(B, L)``."""
+        return self.logits.argmax(dim=-1)
+
+
+def log_shares(logits: Tensor) -> Tensor:
+    """Log of the mean routing probability of every part in an image, ``(B, L, P)`` to ``(B, P)``.
+
+    In logarithms, since the share of a part without patches would underflow to zero.
+    """
+    return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
+
+
+class EncoderLayer(nn.Module):
+    """A pre-norm Transformer layer of plain linear layers, without dropout.
+
+    Not `nn.TransformerEncoderLayer`: its batched in-projection nearly doubles a step in bfloat16 on a CPU.
+
+    Args:
+        width: D.
+        num_heads: heads of the attention.
+    """
+
+    def __init__(self, width: int, num_heads: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``(B, L, D)`` to ``(B, L, D)``."""
+        normed = self.norm1(tokens)
+        query, key, value = (
+            projection(normed).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class PartRouter(nn.Module):
+    """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
+
+    x_aug = x_e + AttnProj(alpha); x~ = TransEnc(LN(x_aug)); r = g(x~) + x~ Q' / sqrt(D). The paper gives no
+    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640. Without fusion x~ = LN(x_e).
+    """
+
+    def __init__(self, config: PromptCCDPlusPlusConfig):
+        super().__init__()
+        width, num_heads = config.vision_config.hidden_size, config.vision_config.num_attention_heads
+        hidden = config.router_hidden_size
+        if hidden is None:
+            hidden = round(width * 5 / 6)
+        self.attention_projection = self.encoder = self.part_queries = None
+        if config.router_fusion:
+            self.attention_projection = nn.Sequential(
+                nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
+            )
+            self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
+        self.norm = nn.LayerNorm(width)
+        if config.router_queries:
+            self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))
+
+    def forward(self, patches: Tensor, attention: Tensor) -> Routing:
+        """Route patches.
+
+        Args:
+            patches: x_e, patch tokens that enter block 0, with positions, ``(B, L, D)``.
+            attention: alpha, how [CLS] of the plain forward attends to them, ``(B, L, H)``.
+        """
+        if self.encoder is None:
+            contextual = self.norm(patches)
+        else:
+            assert self.attention_projection is not None  # both or neither
+            own = self.norm.weight.dtype  # attention is float32, even where the router is bfloat16
+            contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
+        logits = self.mlp(contextual)
+        if self.part_queries is not None:
+            logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])
+        return Routing(contextual, logits.float())
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        if self.part_queries is not None:
+            init.trunc_normal_(self.part_queries, std=std)
+
+    def reset_parameters(self, generator: torch.Generator, std: float) -> None:
+        """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""
+        draw_truncated_normal(self, generator, std)
+
+
+@dataclass
+class PartPromptOutput(CategoryDiscoveryOutput):
+    """What a prompted forward of PromptCCD++ returns.
+
+    Attributes:
+        part_logits: ``(B, L, P)``, routing logits of every patch.
+        part_labels: ``(B, L)``, pseudo part labels of the same view; only while the router learns.
+        teacher_features: ``(B, D)``, the teacher's; only at unlabelled stages of training.
+        teacher_bottleneck: ``(B, d)``, likewise.
+        teacher_log_shares: ``(B, P)``, log of the teacher's mean routing probabilities; likewise.
+    """
+
+    part_logits: Tensor | None = None
+    part_labels: Tensor | None = None
+    teacher_features: Tensor | None = None
+    teacher_bottleneck: Tensor | None = None
+    teacher_log_shares: Tensor | None = None
+
+
+def projections(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
+    """The wide outputs of a head: what the paper compares."""
+    return head.outputs(bottleneck)
+
+
+def unit_features(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
+    """[CLS] itself: a head that learns too takes no part of the distance."""
+    return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
+
+
+HELD = {"projection": projections, "cls": unit_features}
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the frozen model of stage 0 does not share with later ones; prefix and router are frozen and shared."""
+
+    last_block: nn.Module
+    pools: PartPools
+    head: ProjectionHead
+
+
+class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
+    """Category discovery with part-level prompting (PLP; paper, "PromptCCD++").
+
+    A prompted forward first runs the frozen prefix without prompts and graph, for the [CLS] attention of the last
+    block. By this attention the router sends every patch to a part, and the prompts of that part scale the patch.
+    The router learns from pseudo part labels at stage 0 and is frozen afterwards.
+
+    Example:
+        >>> model = PromptCCDPlusPlusModel.from_pretrained("facebook/dinov2-base", num_parts=8)
+    """
+
+    config: PromptCCDPlusPlusConfig
+    part_labeller: PartLabeller
+    roles: ClassVar = {"pools.keys": "key", "router": "router"}
+    head: ProjectionHead
+
+    def __init__(self, config: PromptCCDPlusPlusConfig):
+        super().__init__(config)
+        self.keep_pretrained_block()
+        self.part_labeller = PartLabeller(config.num_parts, config.vision_config.hidden_size)
+        self.router = PartRouter(config)
+        self.pools = PartPools(config)
+        self._teacher: Teacher | None = None
+        self.post_init()
+
+    @property
+    def num_prompts(self) -> int:
+        """P * M, of all parts."""
+        return self.pools.keys.shape[0] * self.pools.keys.shape[1]
+
+    def prompt_parameters(self) -> list[nn.Parameter]:
+        """The pools, and at stage 0 the router."""
+        learning: list[nn.Module] = [self.pools] if self._router_is_done else [self.pools, self.router]
+        return [parameter for module in learning for parameter in module.parameters()]
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw pools and router anew."""
+        self.pools.reset_parameters(generator)
+        self.router.reset_parameters(generator, self.config.initializer_range)
+
+    def begin_discovery(self, first_stage: Callable[[], CategoryDiscoveryModel]) -> None:
+        """Make the model of stage 0 the teacher of an unlabelled stage."""
+        if self.config.distill_weight == 0:
+            return
+        first = first_stage()
+        assert isinstance(first, PromptCCDPlusPlusModel)
+        self._teacher = Teacher(
+            blocks_of(first.backbone)[-1].to(self.device),
+            first.pools.to(self.device),
+            first.head.to(self.device),
+        )
+
+    def compute_output(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images; see the base class. `prompted=None` means prompted, as in the paper.
+
+        With `project` the output also holds what only the losses read.
+        """
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        if prompted is False:
+            return self._output(class_token(self.backbone, tokens, rotation), project)
+        with torch.no_grad():
+            entering = run_prefix(self.backbone, tokens, rotation)  # shared by attention, labels and teacher
+        routing = self._route(tokens, entering, project, rotation)
+        prompted_tokens, selection = self._prompted(tokens, routing, self.pools)
+        features = class_token(self.backbone, prompted_tokens, rotation)
+        output = PartPromptOutput(
+            features=features,
+            bottleneck=self.head(features) if project else None,
+            components=selection.indices,
+            scores=selection.cosines,
+            part_logits=routing.logits,
+        )
+        if project:
+            self._add_targets(output, tokens, entering, rotation)
+        return output
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """What part prompts add to the loss of every view (paper, Eqs. 8 and 14 to 16).
+
+        ``cos``: sum over a patch's prompts of 1 - cosine, mean over patches. ``route``: cross-entropy with the part
+        labels, at stage 0. ``distill`` and ``anchor``: squared distance to the teacher's projection, or to its [CLS],
+        and divergence from its shares of parts, at later stages.
+        """
+        if not isinstance(output, PartPromptOutput):
+            return {}
+        assert output.scores is not None
+        assert output.part_logits is not None
+        losses = {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1).mean(dim=-1)}
+        if output.part_labels is not None:
+            route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
+            losses["route"] = self.config.route_weight * route.mean(dim=-1)
+        if output.teacher_bottleneck is not None:
+            assert self._teacher is not None
+            assert output.features is not None
+            assert output.bottleneck is not None
+            assert output.teacher_features is not None
+            assert output.teacher_log_shares is not None
+            held = HELD[self.config.anchor_on]
+            ours = held(output.features, output.bottleneck, self.head)
+            with torch.no_grad():
+                theirs = held(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
+            shares = log_shares(output.part_logits)
+            divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
+            # mutant without -: logits of the head are (B, d): their last dimension is 1
+            losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
+            losses["anchor"] = self.config.distill_weight * divergence
+        return losses
+
+    @property
+    def _router_is_done(self) -> bool:
+        return self.config.stage is not None
+
+    def _route(self, tokens: Tensor, entering: Tensor, training: bool, rotation: Rotation | None) -> Routing:
+        """Route by the attention of the last block that learns.
+
+        At later stages the anchor, the only loss that reads the logits there, sends a gradient through the attention.
+        At stage 0 the part labels do so only with `route_reaches_backbone`.
+        """
+        attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
+        patches = patch_count(self.backbone, tokens)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
+            attention = class_attention(self.backbone, entering, blocks_of(self.backbone)[-1], rotation)
+        return self.router(tokens[:, -patches:], attention)
+
+    def _prompted(self, tokens: Tensor, routing: Routing, pools: PartPools) -> tuple[Tensor, Selection]:
+        """Tokens whose patches are scaled by prompts of these pools, and the prompts."""
+        bias, selection = pools(routing.contextual, routing.parts, self.config.random_prompts)
+        return modulate(tokens, bias), selection
+
+    @torch.no_grad()
+    def _add_targets(
+        self, output: PartPromptOutput, tokens: Tensor, entering: Tensor, rotation: Rotation | None
+    ) -> None:
+        """Add part labels at stage 0, and the teacher's outputs afterwards."""
+        if not self._router_is_done:
+            output.part_labels = self.part_labeller(
+                patch_features(self.backbone, entering, self.pretrained_block, rotation)
+            )
+        elif self._teacher is not None:
+            teacher, patches = self._teacher, patch_count(self.backbone, tokens)
+            attention = class_attention(self.backbone, entering, teacher.last_block, rotation)
+            routing = self.router(tokens[:, -patches:], attention)
+            prompted, _ = self._prompted(tokens, routing, teacher.pools)
+            entering = run_prefix(self.backbone, prompted, rotation)
+            output.teacher_features = class_row(self.backbone, entering, teacher.last_block, rotation)
+            output.teacher_bottleneck = teacher.head(output.teacher_features)
+            output.teacher_log_shares = log_shares(routing.logits)
+        elif self.training and self.config.distill_weight > 0:
+            raise ValueError(
+                f"This model finished stage {self.config.stage} and has no teacher to train on with: call "
+                "begin_discovery with a loader of the model of stage 0, or set distill_weight to 0."
+            )
+
+
+METHOD = Method(
+    name="promptccd-pp",
+    model=PromptCCDPlusPlusModel,
+    objective=ContrastiveObjective,
+    title="PromptCCD++",
+    summary="prompted patch by patch, from a pool for every object part",
+    parts={"pools": "part pools", "router": "part router"},
+    losses={
+        "cos": "distance of patches to chosen keys",
+        "route": "cross-entropy of part labels",
+        "distill": "distance to the teacher's embeddings",
+        "anchor": "divergence from the teacher's shares of parts",
+    },
+)

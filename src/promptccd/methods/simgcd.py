@@ -1,0 +1,37 @@
+"""SimGCD under the continual protocol: its classifier grows, and later stages keep its unlabelled terms."""
+
+from huggingface_hub.dataclasses import strict
+
+from promptccd.methods.base import Method
+from promptccd.methods.classifier import ClassifierModel, SelfDistillationConfig, SelfDistillationObjective
+
+
+@strict
+class SimGCDConfig(SelfDistillationConfig):
+    """SimGCD."""
+
+    model_type = "simgcd"
+
+
+class SimGCDModel(ClassifierModel):
+    """The last block, an MLP and a cosine classifier."""
+
+    config: SimGCDConfig
+
+
+METHOD = Method(
+    name="simgcd",
+    model=SimGCDModel,
+    objective=SelfDistillationObjective,
+    title="SimGCD",
+    summary="a cosine classifier that learns from its own answers",
+    parts={"classifier": "cosine classifier"},
+    losses={
+        "distillation": "self-distillation",
+        "entropy": "unevenness of the mean answer, weighted",
+        "classification": "cross-entropy of labels",
+    },
+    published={"exemplars": "simgcd-replay"},
+    answers_natively=True,
+    takes_exemplars=True,
+)

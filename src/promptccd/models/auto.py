@@ -1,0 +1,113 @@
+"""All variants by name, as methods register them. The class of a checkpoint is never looked up anywhere else."""
+
+import os
+import sys
+from typing import Any
+
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
+
+from promptccd.errors import CheckpointError, shown
+
+from .base import CategoryDiscoveryModel
+from .configuration import CategoryDiscoveryConfig
+from .loading import HUB_OPTIONS, find_model
+from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, backbone_values
+
+# Every variant by its name in configurations, recipes and checkpoints.
+VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
+
+
+class _NoImageClassifier:
+    """What transformers gets for ``image-classification``: an error that says what to use instead."""
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, **kwargs: Any) -> Any:
+        raise CheckpointError(
+            f"{name} is no image classifier: its categories keep their numbers, with gaps where some were merged, and "
+            f"an image may be of none. Use pipeline('category-discovery', {str(name)!r}, top_k=5), or AutoModel and "
+            "its assign."
+        )
+
+    from_config = _from_config = from_pretrained
+
+
+def register_variant(model: type[CategoryDiscoveryModel]) -> None:
+    """Make a variant known to this package and to transformers' auto classes.
+
+    Raises:
+        ValueError: it has no configuration of its own.
+    """
+    config = model.config_class
+    if not config.model_type or VARIANTS.setdefault(config.model_type, model) is not model:
+        raise ValueError(
+            f"{model.__name__} has no configuration of its own: write `config: {model.__name__}Config` into the class, "
+            "and `model_type = ` with a new name into that configuration."
+        )
+    for part in (config, model):
+        _name_after_its_file(part)
+    AutoConfig.register(config.model_type, config, exist_ok=True)
+    AutoModel.register(config, model, exist_ok=True)
+    refusing = type("NoImageClassifier", (_NoImageClassifier,), {"config_class": config})
+    AutoModelForImageClassification.register(config, refusing, exist_ok=True)
+
+
+def _name_after_its_file(part: type) -> None:
+    """Give a class of the running script the module name of an import, which cards show."""
+    script = sys.modules["__main__"]
+    name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
+    if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
+        part.__module__ = name
+
+
+def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
+    """The model of a finished stage, whichever variant it is.
+
+    Args:
+        name: a folder, ``namespace/name`` or a bare name.
+        options: of `CategoryDiscoveryModel.from_pretrained`.
+
+    Raises:
+        OSError: there is no such model.
+        CheckpointError: it is none of ours, or refused.
+    """
+    hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
+    found = find_model(name, **hub_options)
+    variant = _variant_of(name, found.values)
+    return variant.from_pretrained(found.place, **{**options, **found.options})
+
+
+def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
+    """The configuration of a finished stage.
+
+    Raises:
+        OSError: there is no such model.
+        CheckpointError: it is none of ours, or refused.
+    """
+    values = find_model(name).values
+    return _variant_of(name, values).config_class.from_dict(values)
+
+
+def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> Any:
+    """The configuration of a bare backbone; options are `promptccd.models.loading.HUB_OPTIONS`.
+
+    Raises:
+        OSError: there is no such model.
+        CheckpointError: it is no backbone, or refused.
+    """
+    values = backbone_values(find_model(name, **hub_options).values)
+    return BACKBONE_CONFIGS[values.get("model_type", "dinov2")].from_dict(values)
+
+
+def _variant_of(name: str | os.PathLike[str], raw: dict[str, Any]) -> type[CategoryDiscoveryModel]:
+    kind, place = raw.get("model_type"), os.fspath(name)
+    if kind in BACKBONE_TYPES:
+        raise CheckpointError(
+            f"{place} is a bare backbone, which knows no categories: give a stage that training finished, or group "
+            f"images with it: promptccd discover {place} IMAGES --out groups/"
+        )
+    if not isinstance(kind, str) or kind not in VARIANTS:
+        raise CheckpointError(
+            f"{place} holds a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "
+            "with a model is never run."
+        )
+    return VARIANTS[kind]

@@ -1,0 +1,592 @@
+"""The base of every model: a DINO backbone, a projection head, and prototypes of its categories."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput, is_accelerate_available
+
+from promptccd.errors import CheckpointError, one_line, shown
+
+from .assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
+from .backbones import (
+    Rotation,
+    blocks_of,
+    build_backbone,
+    class_attention,
+    class_token,
+    embed,
+    patch_features,
+    rotation_of,
+    run_prefix,
+)
+from .configuration import CategoryDiscoveryConfig
+from .head import ProjectionHead, UnitHead
+from .loading import (
+    HUB_OPTIONS,
+    find_model,
+    require_whole,
+    without_base_prefix,
+    without_key_report,
+    without_progress,
+)
+from .mixture import GaussianMixture
+from .stored_files import BACKBONE_TYPES
+from .weights import (
+    MAX_MODEL_BYTES,
+    described,
+    memory_in_one_line,
+    require_affordable,
+    require_finite,
+    stored_weights,
+    where_it_fits,
+)
+
+# Options of every transformers configuration that a caller may give when loading; labels are then refused.
+_OF_ALL_MODELS = (
+    "output_hidden_states", "output_attentions", "return_dict", "num_labels", "id2label", "label2id",
+)  # fmt: skip
+_OF_LOADING = (
+    "dtype",
+    "device_map",
+    "attn_implementation",
+    "max_model_bytes",
+    "variant",
+    "output_loading_info",
+)
+_FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
+
+
+@dataclass
+class CategoryDiscoveryOutput(ModelOutput):
+    """What a forward returns.
+
+    Attributes:
+        features: ``(B, D)``, [CLS] after the final norm, not normalised.
+        bottleneck: ``(B, d)``, L2-normalised input of the head's last layer; only with ``project=True``.
+        components: ``(B, P)``, which components or prompts acted on each image, best first (``(B, L, k)`` by patch
+            in PromptCCD++); `None` unprompted.
+        scores: how well each fits, in the same shape: cosine with the key of a learnt prompt, log of weight times
+            density of a mixture component.
+        prompts: ``(B, P, D)``, the prompts of `components` as they enter the last block, of models whose prompts are
+            tokens of a mixture; only with ``project=True``.
+        entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective feeds them to a second
+            block; only with ``project=True``.
+        rotation: beside `entering`, the rotary position embedding of the patches; `None` where the backbone has none.
+        hidden_states: of the plain backbone, on request: tokens ``(B, T, D)`` before each block and after the last.
+        attentions: of the plain backbone, on request: ``(B, H, T, T)`` of each block.
+    """
+
+    features: Tensor | None = None
+    bottleneck: Tensor | None = None
+    components: Tensor | None = None
+    scores: Tensor | None = None
+    prompts: Tensor | None = None
+    entering: Tensor | None = None
+    rotation: Rotation | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Features drawn from a model in place of images that are gone.
+
+    Attributes:
+        features: ``(M, D)``, on the CPU.
+        categories: ``(M,)`` int64, the category id of each.
+    """
+
+    features: Tensor
+    categories: Tensor
+
+
+class CategoryDiscoveryModel(PreTrainedModel):
+    """Base of the family; without a prompt of its own it is the GCD model.
+
+    A variant overrides `compute_output` (how prompts enter), `auxiliary_losses` (what they add to the loss),
+    `prompt_parameters` (which of them learn by gradient), `reset_prompts` (how they start), `num_prompts` (how
+    many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
+    (what an unlabelled stage needs from stage 0), or sets `mixture` or `part_labeller`, which training then
+    fits. The training loop knows nothing else about variants. Its ``__init__`` ends with `post_init`.
+
+    The backbone stays in eval mode. Only its last block learns; the final norm is frozen too.
+    """
+
+    config: CategoryDiscoveryConfig
+    base_model_prefix = "backbone"  # transformers loads the keys of a bare backbone into `self.backbone`
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+
+    # Role of the parameters whose names begin so: "key", "router" or "classifier".
+    roles: ClassVar[Mapping[str, str]] = {}
+    head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
+
+    prototypes: Tensor
+    whitener: Tensor
+    spreads: Tensor
+
+    def __init__(self, config: CategoryDiscoveryConfig):
+        super().__init__(config)
+        vision = config.vision_config
+        self.backbone = build_backbone(vision)
+        self.head = self.head_class(config)
+        self.mixture: GaussianMixture | None = None
+        self.part_labeller: Any = None  # of a method with part labels
+        self.hub_options: dict[str, Any] = {}  # that found the checkpoint, and its image processor too
+        self._first_values: dict[str, float] = {}
+        self.add_buffer("prototypes", len(config.category_ids), vision.hidden_size)
+        if config.spread is not None:
+            self.add_buffer("whitener", vision.hidden_size, vision.hidden_size)
+            self.add_buffer("spreads", len(config.category_ids), value=1.0)
+
+    def add_buffer(self, name: str, *shape: int, value: float = 0.0) -> None:
+        """Register a buffer that holds this value wherever no checkpoint gives it another."""
+        self.register_buffer(name, torch.full(shape, value))
+        self._first_values[name] = value
+
+    def post_init(self) -> None:
+        """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
+        super().post_init()
+        self.freeze()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, CategoryDiscoveryModel):
+            for name, value in module._first_values.items():
+                if name in module._buffers:
+                    init.constant_(module._buffers[name], value)
+        elif callable(start := getattr(module, "initialise", None)):  # our own parts know how they start
+            start(self.config.initializer_range)
+        elif type(module).__module__.startswith("transformers.models."):  # of a copied block
+            self.backbone._init_weights(module)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        config: CategoryDiscoveryConfig | None = None,
+        output_loading_info: bool = False,
+        max_model_bytes: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a finished checkpoint whole, or start from a bare backbone; neither is trusted.
+
+        A bare backbone (``"facebook/dinov2-base"``) fills `backbone` and leaves our own parts as initialised;
+        keywords may set fields of the configuration. A finished checkpoint must hold every key, in the right size.
+        Only safetensors are read, and `find_model` says where a bare name is looked for. The checkpoint's own code
+        is never run, and configuration and headers are checked before memory is allocated.
+
+        Args:
+            pretrained_model_name_or_path: a folder, or a name as `find_model` takes it.
+            args: for the model's constructor.
+            config: instead of the stored one.
+            output_loading_info: also return what transformers reports about the keys.
+            max_model_bytes: the most memory its weights may take; by default `MAX_MODEL_BYTES`.
+            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers; with
+                ``state_dict`` and `config`, the name is `None`.
+
+        Raises:
+            OSError: there is no such model.
+            CheckpointError: a `ValueError`: the checkpoint is of another type, takes too much memory, a weight is NaN
+                or infinite, or a key of the configuration or of the weights is missing, unexpected, of another size or
+                out of range.
+            TypeError: a keyword that nothing takes.
+        """
+        state_dict = kwargs.pop("state_dict", None)
+        if state_dict is not None:
+            return cls._of_tensors(
+                pretrained_model_name_or_path, config, state_dict, output_loading_info, kwargs
+            )
+        hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
+        found = find_model(pretrained_model_name_or_path, **hub_options)
+        place, raw, hub_options = found.place, found.values, found.options
+        kind = raw.get("model_type")
+        is_bare = kind in BACKBONE_TYPES
+        if not is_bare and kind != cls.config_class.model_type:
+            raise CheckpointError(
+                f"{place} holds a model of type {shown(kind)}; {cls.__name__} loads "
+                f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
+            )
+        if config is None:
+            config = cls._configuration(raw, is_bare, kwargs)
+        given = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
+        with (
+            memory_in_one_line(place),
+            without_key_report(),
+            stored_weights(place, kwargs.pop("variant", None), **hub_options) as (slices, dtype),
+        ):
+            kwargs |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+            kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or dtype
+            if is_bare:
+                slices = without_base_prefix(slices)
+            if kwargs.get("device_map") is not None:
+                kwargs["device_map"] = where_it_fits(kwargs["device_map"], kwargs.get("max_memory"))
+            cls._require_fitting(slices, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
+            model, info = super().from_pretrained(None, *args, state_dict=slices, **kwargs)
+            require_whole(info, is_bare, place)
+            if is_bare:
+                model.adopt_backbone()  # first, for the copy of its block holds uninitialised memory
+            model.require_numbers(slices, place)
+        model.config.name_or_path = model.name_or_path = place
+        model.hub_options = hub_options
+        model.freeze()
+        return (model, info) if output_loading_info else model
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in transformers.
+
+        Raises:
+            ValueError: adapters of peft hold the weights, under names that no model has.
+        """
+        # Those that transformers itself added are saved as adapters.
+        if hasattr(self, "peft_config") and not self._hf_peft_config_loaded:
+            raise ValueError(
+                "This model has adapters, and what it would save could not be loaded: merge them first "
+                "(merge_and_unload of peft), or take a finished stage, in which promptccd has merged them."
+            )
+        super().save_pretrained(*args, **kwargs)
+
+    @classmethod
+    def _of_tensors(
+        cls, place: Any, config: Any, tensors: Mapping[str, Tensor], with_info: bool, options: dict[str, Any]
+    ) -> Any:
+        """A model of tensors that the caller has, by the names of `state_dict`, and trusts."""
+        if place is not None or not isinstance(config, cls.config_class):
+            kind, given = cls.config_class.__name__, shown(config if place is None else place)
+            raise TypeError(
+                f"state_dict= stands for a whole checkpoint: give None as the place, and config= as a {kind}, such as "
+                f"{kind}.from_pretrained(FOLDER), got {given}."
+            )
+        with without_key_report():
+            model, info = super().from_pretrained(
+                None,
+                config=config,
+                state_dict=dict(tensors),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
+                **options,
+            )
+        require_whole(
+            info, False, "state_dict", "Give what `state_dict()` of a model with this configuration gives."
+        )
+        model.freeze()
+        return (model, info) if with_info else model
+
+    @classmethod
+    def _configuration(
+        cls, raw: dict[str, Any], is_bare: bool, kwargs: dict[str, Any]
+    ) -> CategoryDiscoveryConfig:
+        """The stored configuration, overridden by its fields among the keywords, which are removed from those."""
+        own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
+        fields = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
+        common = {key: kwargs.pop(key) for key in _OF_ALL_MODELS if key in kwargs}
+        config: CategoryDiscoveryConfig = cls.config_class.from_dict(
+            {"vision_config": raw, **fields} if is_bare else {**raw, **fields}, **common
+        )
+        return config
+
+    @classmethod
+    def _require_fitting(
+        cls, slices: dict[str, Any], options: dict[str, Any], place: str, is_bare: bool, most_bytes: int
+    ) -> None:
+        """Load on the meta device first: transformers compares keys and sizes, and nothing takes memory.
+
+        This needs accelerate. Only those who run our code from the Hub without this package may lack it, and they
+        have trusted the checkpoint already.
+        """
+        if not is_accelerate_available():
+            return
+        plain = {key: value for key, value in options.items() if key not in ("device_map", "max_memory")}
+        with without_progress():
+            try:
+                model, info = super().from_pretrained(
+                    None, state_dict=described(slices), device_map={"": "meta"}, **plain
+                )
+            except Exception as error:  # a hostile configuration may fail anywhere
+                cls._refuse_unknown(error, options)
+                raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+        require_affordable(model, most_bytes, place)
+        require_whole(info, is_bare, place)
+
+    @classmethod
+    def _refuse_unknown(cls, error: Exception, options: dict[str, Any]) -> None:
+        """Name a keyword that transformers gave to the model's constructor because it does not know it either."""
+        unknown = next(
+            (each for each in options if f"unexpected keyword argument {each!r}" in str(error)), None
+        )
+        if unknown is not None:
+            fields = cls.config_class.__dataclass_fields__
+            near = get_close_matches(unknown, [*HUB_OPTIONS, *_OF_LOADING, *fields], n=1)
+            known = f"fields of {cls.config_class.__name__}, {', '.join(HUB_OPTIONS)}, and options of transformers"
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {known}."
+            raise TypeError(f"{cls.__name__}.from_pretrained takes no {unknown!r}: {hint}") from error
+
+    def require_numbers(self, slices: Mapping[str, Any], place: str) -> None:
+        """Refuse weights, prototypes and a mixture that nothing can be computed with; offloaded ones as `slices`.
+
+        Raises:
+            CheckpointError: naming the tensor and `place`.
+        """
+        require_finite(self, slices, place)
+        if len(self.prototypes) and self.prototypes.float().norm(dim=1).max() > _FARTHEST:
+            raise CheckpointError(f"prototypes of {place} are no means of unit features: download it again.")
+        if self.config.spread is not None and not (self.spreads > 0).all():
+            raise CheckpointError(f"spreads of {place} are not positive: download it again.")
+        for name, part in self.named_children():
+            if isinstance(part, GaussianMixture) and not part.is_valid():
+                raise CheckpointError(f"{name}.variances of {place} are not positive: download it again.")
+
+    def freeze(self) -> None:
+        """Let only the last block, the projection head and `prompt_parameters` learn."""
+        self.requires_grad_(False)
+        blocks_of(self.backbone)[-1].requires_grad_(True)
+        self.head.requires_grad_(True)
+        for parameter in self.prompt_parameters():
+            parameter.requires_grad_(True)
+
+    def prompt_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the prompts that learn by gradient; nothing by default."""
+        return []
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts there are to choose from; 0 by default."""
+        return 0
+
+    def learning(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters that learn, by role: ``"model"``, ``"prompt"``, or one of `roles`, each with its learning rate."""
+        prompts = {id(parameter) for parameter in self.prompt_parameters()}
+        by_role: dict[str, list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            usual = "prompt" if id(parameter) in prompts else "model"
+            role = next((role for start, role in self.roles.items() if name.startswith(start)), usual)
+            by_role.setdefault(role, []).append(parameter)
+        return by_role
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw learnt prompts anew from a CPU generator; does nothing by default."""
+
+    def begin_discovery(self, first_stage: Callable[[], "CategoryDiscoveryModel"]) -> None:
+        """Prepare for training on an unlabelled stage; does nothing by default.
+
+        Args:
+            first_stage: loads the model of stage 0.
+        """
+
+    def replay(self, per_component: int, generator: torch.Generator) -> Replay | None:
+        """Features of known categories, for a stage that no longer has their images; `None` by default.
+
+        Args:
+            per_component: S, how many of every component of a mixture.
+            generator: a CPU generator.
+        """
+        return None
+
+    @property
+    def acting_block(self) -> nn.Module:
+        """The last block that computes the features."""
+        return blocks_of(self.backbone)[-1]
+
+    def keep_pretrained_block(self) -> None:
+        """Keep a copy of the pretrained last block, for queries and part labels."""
+        self.pretrained_block = copy.deepcopy(blocks_of(self.backbone)[-1])
+
+    @torch.no_grad()
+    def attention_row(self, pixel_values: Tensor) -> Tensor:
+        """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, tokens, rotation)
+        return class_attention(self.backbone, entering, self.acting_block, rotation)
+
+    @torch.no_grad()
+    def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
+        """Patch features ``(B, L, D)`` of the pretrained backbone; only after `keep_pretrained_block`."""
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        return patch_features(self.backbone, entering, self.pretrained_block, rotation)
+
+    def adopt_backbone(self) -> None:
+        """Copy the last block of a backbone that was just loaded into the pretrained one."""
+        if hasattr(self, "pretrained_block"):
+            self.pretrained_block.load_state_dict(blocks_of(self.backbone)[-1].state_dict())
+
+    def train(self, mode: bool = True) -> "CategoryDiscoveryModel":
+        """Set the mode of all parts but the backbone, which stays in eval mode: its dropout would blur features."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(
+        self,
+        pixel_values: Tensor,
+        prompted: bool | None = None,
+        project: bool = False,
+        *,
+        output_hidden_states: bool | list[int] | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Features of images, and on request the projection that the losses read.
+
+        Defaults of the last three are in the configuration, as in transformers.
+
+        Args:
+            pixel_values: normalised images ``(B, 3, H, W)``.
+            prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
+            project: whether to return `CategoryDiscoveryOutput.bottleneck`.
+            output_hidden_states: also return hidden states of the plain backbone, all or some layers; they take a
+                second forward.
+            output_attentions: the same for attention weights; the model needs ``attn_implementation="eager"``.
+            return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple.
+
+        Raises:
+            ValueError: attention weights are requested of another implementation.
+        """
+        output, config = self.compute_output(pixel_values, prompted, project), self.config
+        states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        weights = config.output_attentions if output_attentions is None else output_attentions
+        if weights and self.backbone.config._attn_implementation != "eager":
+            raise ValueError(
+                "Attention weights need attn_implementation='eager': pass it to from_pretrained, or call "
+                "model.set_attn_implementation('eager')."
+            )
+        if states or weights:
+            options = {"interpolate_pos_encoding": True} if self.backbone.config.model_type == "vit" else {}
+            plain = self.backbone(
+                pixel_values, output_hidden_states=states, output_attentions=weights, **options
+            )
+            output.hidden_states, output.attentions = plain.hidden_states, plain.attentions
+        as_dict = config.return_dict if return_dict is None else return_dict
+        return output if as_dict else output.to_tuple()
+
+    def compute_output(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """The features, and with `project` the projection; see `forward`."""
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        return self._output(class_token(self.backbone, tokens, rotation), project)
+
+    def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
+        """Unit features ``(B, D)`` in float32, computed in the precision of training; `forward` says the arguments.
+
+        Prototypes and mixture are computed of these. `forward` itself computes in the precision of its caller.
+        """
+        mixed = self.config.precision == "bfloat16"
+        with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
+            features = self(pixel_values, prompted=prompted, return_dict=True).features
+        return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
+
+    def embed(self, pixel_values: Tensor) -> Tensor:
+        """Tokens that enter block 0, ``(B, L, D)``, without a graph unless somebody lets the embeddings learn."""
+        return embed(self.backbone, pixel_values)
+
+    def rotation(self, pixel_values: Tensor) -> Rotation | None:
+        """Rotary position embedding of these images; `None` where the backbone adds positions to its tokens."""
+        return rotation_of(self.backbone, pixel_values)
+
+    def _output(self, features: Tensor, project: bool, **others: Any) -> CategoryDiscoveryOutput:
+        bottleneck = self.head(features) if project else None
+        return CategoryDiscoveryOutput(features=features, bottleneck=bottleneck, **others)
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """Weighted terms that prompts add to the contrastive loss, by name; nothing by default.
+
+        Each holds one value per view, ``(B,)``, of a training forward; the caller averages over all processes.
+        """
+        return {}
+
+    @property
+    def answers_prompted(self) -> bool | None:
+        """Whether prompts act on the features that `assign_natively` takes; `None` as at test."""
+        return None
+
+    def assign_natively(self, features: Tensor) -> Tensor | None:
+        """The method's own answer ``(N,)`` to features ``(N, D)``, of a classifier or mixture; `None` without one."""
+        return None
+
+    def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
+        """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.
+
+        Categories of before keep their spread. One that returns, as after an undone merge, gets the spread of a new
+        category until a stage measures it again.
+        """
+        if (spread := self.spread_for(ids)) is not None:
+            self.spreads = spread.spreads.to(self.spreads)
+        self.prototypes = prototypes.detach().to(self.prototypes).clone()
+        self.config.category_ids, self.config.category_names = list(ids), list(names)
+        self.config.validate_categories()
+
+    def set_spread(self, spread: CategorySpread | None) -> None:
+        """Store how far the images of each category spread, in the order of the prototypes; `None` removes it."""
+        if spread is None:
+            self.config.spread = None
+            for name in ("whitener", "spreads"):
+                self._buffers.pop(name, None)
+            return
+        self.config.spread = {name: getattr(spread, name) for name in SPREAD_SCALARS}
+        self.register_buffer("whitener", spread.whitener.to(self.prototypes))
+        self.register_buffer("spreads", spread.spreads.to(self.prototypes))
+
+    @property
+    def spread(self) -> CategorySpread | None:
+        """How far images of each category spread, in the order of the prototypes; `None` where it was not measured."""
+        if self.config.spread is None:
+            return None
+        return CategorySpread(self.whitener.float(), self.spreads.float(), **self.config.spread)
+
+    def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
+        """The same for these categories, on the CPU; one that is not known gets the spread of a new category."""
+        rows = {category: row for row, category in enumerate(self.config.category_ids)}
+        return None if self.spread is None else self.spread.cpu().of([rows.get(each) for each in ids])
+
+    @torch.no_grad()
+    def assign(self, features: Tensor) -> Assignment:
+        """Assign features to the nearest prototypes, measured in the spread of the categories where it is known.
+
+        Args:
+            features: ``(B, D)`` as `forward` returns them.
+
+        Raises:
+            ValueError: the model has no prototypes yet.
+        """
+        return assign(**self._beside_prototypes(features))
+
+    @torch.no_grad()
+    def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+        """Ids of the `top_k` nearest categories and their confidences, ``(B, k)`` both; the first is `assign`'s.
+
+        Args:
+            features: ``(B, D)`` as `forward` returns them.
+            top_k: k; with fewer categories, all of them.
+
+        Raises:
+            ValueError: the model has no prototypes yet.
+        """
+        return nearest(**self._beside_prototypes(features), top_k=top_k)
+
+    def _beside_prototypes(self, features: Tensor) -> dict[str, Any]:
+        """What `assign` and `nearest` both take."""
+        if len(self.prototypes) == 0:
+            raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
+        return {
+            "features": F.normalize(features.float(), dim=-1),  # mutant without dim=: features are (B, D)
+            "prototypes": self.prototypes.float().to(features.device),  # features may be on the CPU already
+            "ids": self.config.category_ids,
+            "temperature": self.config.confidence_temperature,
+            "spread": self.spread,
+        }

@@ -1,0 +1,529 @@
+import copy
+import math
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from promptccd.clustering import AnchoredKMeans
+from promptccd.clustering import kmeans as module
+
+
+def blobs(sizes, width=16, spread=0.6, seed=0, dtype=np.float32):
+    """Overlapping groups on the unit sphere: points `(N, D)` and their group `(N,)`, shuffled."""
+    generator = np.random.default_rng(seed)
+    groups = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    centres = generator.normal(size=(len(sizes), width))
+    points = centres[groups] + spread * generator.normal(size=(len(groups), width))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(dtype), groups
+
+
+def mixed(seed=0, spread=0.9, dtype=np.float32):
+    """Ten groups, the first six labelled in part: unlabelled, labelled, labels."""
+    points, groups = blobs([40] * 10, spread=spread, seed=seed, dtype=dtype)
+    known = (groups < 6) & (np.arange(len(groups)) % 3 != 0)
+    return points[~known], points[known], groups[known]
+
+
+def squared_distances(points, centres):
+    return np.stack([((points - centre) ** 2).sum(1) for centre in centres.astype(np.float64)], axis=1)
+
+
+def lloyd_step(model, unlabelled, labelled, labels):
+    """The algorithm as a loop: nearest centre, then the mean of labelled and unlabelled members."""
+    assigned = model.cluster_ids_[squared_distances(unlabelled, model.cluster_centers_).argmin(1)]
+    centres = model.cluster_centers_.astype(np.float64).copy()
+    for row, category in enumerate(model.cluster_ids_):
+        members = np.concatenate([unlabelled[assigned == category], labelled[labels == category]])
+        if len(members):
+            centres[row] = members.mean(0, dtype=np.float64)
+    return assigned, centres
+
+
+def loop_inertia(model, unlabelled, labelled, labels):
+    rows = {category: row for row, category in enumerate(model.cluster_ids_)}
+    own = model.cluster_centers_[[rows[label] for label in labels]].astype(np.float64)
+    nearest = squared_distances(unlabelled, model.cluster_centers_).min(1).sum()
+    return nearest + ((labelled - own) ** 2).sum()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_result_is_a_fixed_point_of_the_plain_algorithm(dtype):
+    data = mixed(dtype=dtype)
+    model = AnchoredKMeans(10, n_init=5, tol=0.0, max_iter=500, random_state=0).fit(*data)
+    assigned, centres = lloyd_step(model, *data)
+    assert model.n_iter_ < 500
+    assert (assigned == model.labels_).all()
+    np.testing.assert_allclose(centres, model.cluster_centers_, atol=1e-6)
+    assert model.inertia_ == pytest.approx(loop_inertia(model, *data), rel=1e-9)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 7])
+def test_iterations_equal_the_plain_loop_from_class_means(iterations):
+    # All clusters labelled: the start is known, so every iteration can be followed.
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    model = AnchoredKMeans(6, max_iter=iterations, tol=0.0).fit(unlabelled, labelled, labels)
+    plain = copy.copy(model)
+    plain.cluster_ids_ = np.arange(6)
+    plain.cluster_centers_ = np.stack([labelled[labels == category].mean(0) for category in range(6)])
+    for _ in range(iterations):
+        plain.cluster_centers_ = lloyd_step(plain, unlabelled, labelled, labels)[1]
+    np.testing.assert_allclose(model.cluster_centers_, plain.cluster_centers_, atol=1e-12)
+    assert model.n_iter_ == iterations
+
+
+def test_stops_at_the_squared_sum_of_movements():
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    path = [
+        AnchoredKMeans(6, max_iter=n, tol=0.0).fit(unlabelled, labelled, labels).cluster_centers_
+        for n in range(1, 9)
+    ]
+    movement = [np.linalg.norm(b - a, axis=1).sum() ** 2 for a, b in pairwise(path)]
+    tol = movement[2] * 1.01
+    assert movement[1] > tol
+    assert AnchoredKMeans(6, tol=tol).fit(unlabelled, labelled, labels).n_iter_ == 4
+
+
+def test_more_iterations_never_raise_the_inertia():
+    data = mixed(spread=1.5)
+    inertia = [
+        AnchoredKMeans(10, n_init=1, max_iter=n, tol=0.0, random_state=3).fit(*data).inertia_
+        for n in range(1, 12)
+    ]
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(inertia))
+    assert inertia[-1] < inertia[0]
+
+
+def test_labelled_points_pull_their_centre_even_when_another_is_nearer():
+    # The labelled point at 10 lies on the other category's centre, and stays where its label says.
+    labelled, labels = np.array([[0.0], [10.0], [10.0]]), np.array([0, 0, 1])
+    model = AnchoredKMeans(2).fit(np.array([[4.0], [11.0]]), labelled, labels)
+    assert model.labels_.tolist() == [0, 1]
+    np.testing.assert_allclose(model.cluster_centers_, [[14 / 3], [10.5]])
+    assert model.inertia_ == pytest.approx((14 / 3) ** 2 + (16 / 3) ** 2 + (2 / 3) ** 2 + 0.25 + 0.25)
+
+
+def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
+    unlabelled, labelled, labels = mixed()
+    plain = AnchoredKMeans(10, n_init=5, random_state=0).fit(unlabelled, labelled, labels)
+    ids = np.array([3, 7, 8, 20, 21, 90])
+    gaps = AnchoredKMeans(10, n_init=5, random_state=0).fit(unlabelled, labelled, ids[labels])
+    assert gaps.cluster_ids_.tolist() == [3, 7, 8, 20, 21, 90, 91, 92, 93, 94]
+    assert (gaps.cluster_ids_[plain.labels_] == gaps.labels_).all()
+    new = [label for label in gaps.labels_ if label > 90]
+    assert list(dict.fromkeys(new)) == [91, 92, 93, 94]  # numbered as they appear
+
+
+def test_without_labels_ids_count_from_zero():
+    points, groups = blobs([30, 20, 10], spread=0.05)
+    labels = AnchoredKMeans(3, n_init=3, random_state=0).fit_predict(points)
+    assert labels.dtype == np.int64
+    assert sorted(set(labels)) == [0, 1, 2]
+    assert len(set(zip(labels, groups, strict=True))) == 3
+
+
+def test_empty_cluster_keeps_its_centre():
+    # Every unlabelled point is a copy of one of two, so of three new clusters one or more stay empty.
+    unlabelled = np.repeat([[0.0, 1.0], [1.0, 0.0]], 5, axis=0)
+    labelled, labels = np.array([[5.0, 5.0], [5.0, 5.2]]), np.array([0, 0])
+    model = AnchoredKMeans(4, n_init=3, random_state=0).fit(unlabelled, labelled, labels)
+    assert np.isfinite(model.cluster_centers_).all()
+    assert model.labels_.tolist() == [1] * 5 + [2] * 5
+    np.testing.assert_allclose(model.cluster_centers_[0], [5.0, 5.1])
+    assert model.inertia_ == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("width_per_move", [0, 1000])  # rows through the Gram matrix, rows through products
+def test_cluster_that_empties_stays_and_can_fill_again(monkeypatch, width_per_move):
+    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)
+    points = torch.from_numpy(blobs([6], width=4)[0])
+    nothing = torch.empty(0, dtype=torch.int64)
+    problem = module.prepare(points, points[:0], nothing, 0, 2, use_gram=True)
+    restarts = module.start(problem, torch.tensor([0]), torch.rand(1, 2, 3, dtype=torch.float64))
+
+    def move_to(labels):
+        restarts.affinity[0, 0] = torch.where(torch.tensor(labels) == 0, 1.0, -1.0)
+        restarts.affinity[0, 1] = -restarts.affinity[0, 0]
+        module.update(problem, restarts, module.assign(restarts))
+        return restarts.centres[0].clone()
+
+    before = move_to([0, 0, 0, 0, 1, 1])
+    emptied = move_to([0, 0, 0, 0, 0, 0])
+    torch.testing.assert_close(emptied[1], before[1])
+    torch.testing.assert_close(emptied[0], problem.points.double().mean(0))
+    filled = move_to([0, 0, 1, 0, 0, 0])
+    torch.testing.assert_close(filled[1].float(), problem.points[2])
+    torch.testing.assert_close(restarts.affinity[0, 1], problem.affinities(filled)[1])
+
+
+def fit_all(data, **parameters):
+    model = AnchoredKMeans(10, n_init=7, random_state=5, **parameters).fit(*data)
+    return model.labels_, model.cluster_centers_, model.inertia_
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("width_per_move", [0, 20])
+def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
+    data = mixed(seed=seed, spread=1.5)
+    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)  # 0: every row goes through the Gram matrix
+    without = fit_all(data)
+    monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
+    with_gram = fit_all(data)
+    assert (with_gram[0] == without[0]).all()
+    np.testing.assert_allclose(with_gram[1], without[1], atol=1e-5)
+    assert with_gram[2] == pytest.approx(without[2], rel=1e-6)
+
+
+def test_batching_of_restarts_changes_nothing(monkeypatch):
+    data = mixed(spread=1.5)
+    together = fit_all(data)
+    monkeypatch.setattr(module, "MAX_BATCH_RESTARTS", 1)
+    alone = fit_all(data)
+    monkeypatch.setattr(module, "MAX_BATCH_RESTARTS", 3)
+    threes = fit_all(data)
+    for other in (alone, threes):
+        assert (together[0] == other[0]).all()
+        np.testing.assert_allclose(together[1], other[1], atol=1e-6)
+
+
+def test_the_defaults_are_the_papers():
+    assert vars(AnchoredKMeans(3)) == {
+        "n_clusters": 3, "n_init": 100, "max_iter": 200, "tol": 1e-4, "random_state": None,
+        "fix_labelled": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("gram", [True, False])
+def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
+    if gram:
+        monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
+    unlabelled, labelled, labels = mixed(spread=0.7)
+    model = AnchoredKMeans(10, 20, random_state=0, fix_labelled=True).fit(unlabelled, labelled, labels)
+    for row in range(6):
+        np.testing.assert_allclose(model.cluster_centers_[row], labelled[labels == row].mean(0), atol=1e-6)
+    nearest = squared_distances(unlabelled, model.cluster_centers_).argmin(1)
+    assert (model.cluster_ids_[nearest] == model.labels_).all()
+    for row in range(6, 10):
+        mine = unlabelled[model.labels_ == model.cluster_ids_[row]]
+        np.testing.assert_allclose(model.cluster_centers_[row], mine.mean(0), atol=1e-5)
+    free = AnchoredKMeans(10, 20, random_state=0).fit(unlabelled, labelled, labels)
+    assert np.abs(free.cluster_centers_[:6] - model.cluster_centers_[:6]).max() > 1e-3
+
+
+@pytest.mark.parametrize("kept", [[0, 1], [2, 5], [5], [0, 3, 4, 5], [1, 2, 3, 4, 5], []])
+def test_restarts_that_go_on_keep_their_own_state(kept):
+    rows = torch.arange(6.0)
+    state = module.Restarts(
+        ids=torch.arange(6),
+        affinity=rows[:, None, None].repeat(1, 2, 3),
+        centres=rows[:, None, None].repeat(1, 2, 4),
+        sums=rows[:, None, None].repeat(1, 2, 4),
+        counts=rows[:, None].repeat(1, 2),
+        labels=torch.arange(6)[:, None].repeat(1, 3),
+    )
+    running = torch.isin(torch.arange(6), torch.tensor(kept, dtype=torch.int64))
+    after = state.keep(running)
+    assert sorted(after.ids.tolist()) == kept
+    for values in vars(after).values():
+        assert len(values) == len(kept)
+        assert (after.ids == values.flatten(1).T).all() if values.ndim > 1 else True
+
+
+def test_more_restarts_contain_the_fewer():
+    data = mixed(spread=1.5)
+    inertia = [AnchoredKMeans(10, n_init=n, random_state=2).fit(*data).inertia_ for n in (1, 4, 16)]
+    assert inertia[0] >= inertia[1] >= inertia[2]
+    assert inertia[0] > inertia[2]
+
+
+def test_same_seed_same_result_other_seed_another():
+    points = blobs([20] * 10, spread=3.0)[0]
+    first, again, other = (
+        AnchoredKMeans(10, n_init=1, random_state=seed).fit_predict(points) for seed in (0, 0, 1)
+    )
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_arrays_are_taken_backwards_and_where_nothing_may_be_written():
+    points = np.random.default_rng(0).normal(size=(40, 3))
+    fixed = points.copy()
+    fixed.flags.writeable = False
+    expected = AnchoredKMeans(4, random_state=0).fit_predict(points)
+    assert (AnchoredKMeans(4, random_state=0).fit_predict(fixed) == expected).all()
+    assert (AnchoredKMeans(4, random_state=0).fit_predict(points[::-1].copy()[::-1]) == expected).all()
+
+
+def test_tensors_and_arrays_agree_and_keep_their_kind():
+    arrays = mixed()
+    tensors = [torch.from_numpy(array) for array in arrays]
+    from_arrays = AnchoredKMeans(10, n_init=4, random_state=0).fit(*arrays)
+    from_tensors = AnchoredKMeans(10, n_init=4, random_state=0).fit(*tensors)
+    for name in ("labels_", "cluster_centers_", "cluster_ids_"):
+        array, tensor = getattr(from_arrays, name), getattr(from_tensors, name)
+        assert isinstance(array, np.ndarray)
+        assert isinstance(tensor, torch.Tensor)
+        np.testing.assert_array_equal(array, tensor.numpy())
+    assert from_arrays.labels_.dtype == np.int64
+    assert from_arrays.cluster_centers_.dtype == np.float32
+    assert from_arrays.inertia_ == from_tensors.inertia_
+
+
+def test_input_is_not_changed_and_may_be_read_only():
+    unlabelled, labelled, labels = mixed()
+    before = unlabelled.copy(), labelled.copy()
+    unlabelled.flags.writeable = labelled.flags.writeable = False
+    AnchoredKMeans(10, n_init=2, random_state=0).fit(unlabelled, labelled, labels)
+    np.testing.assert_array_equal(unlabelled, before[0])
+    np.testing.assert_array_equal(labelled, before[1])
+
+
+def test_float32_survives_features_far_from_the_origin():
+    unlabelled, labelled, labels = mixed(dtype=np.float64)
+    near = AnchoredKMeans(10, n_init=4, random_state=0).fit(unlabelled, labelled, labels)
+    far = AnchoredKMeans(10, n_init=4, random_state=0).fit(
+        (unlabelled + 300).astype(np.float32), (labelled + 300).astype(np.float32), labels
+    )
+    assert (near.labels_ == far.labels_).mean() > 0.99
+    assert far.inertia_ == pytest.approx(near.inertia_, rel=1e-3)
+
+
+def starts_of(points, class_means, draws):
+    """Class means, then centres drawn by squared distance, of each few the one that helps most: as loops.
+
+    Args:
+        points: `(N, D)`.
+        class_means: `(C, D)`.
+        draws: `(new clusters, trials)` in [0, 1).
+    """
+    centres = [*class_means]
+    for candidates in draws:
+        nearest = squared_distances(points, np.stack(centres)).min(1) if centres else np.ones(len(points))
+        shares = np.cumsum(nearest) / nearest.sum()
+        drawn = [points[int((shares <= draw).sum())] for draw in candidates]
+        left = [squared_distances(points, np.stack([*centres, each])).min(1).sum() for each in drawn]
+        centres.append(drawn[int(np.argmin(left))])
+    return np.stack(centres)
+
+
+@pytest.mark.parametrize("num_classes", [0, 2])
+@pytest.mark.parametrize("use_gram", [True, False])
+def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
+    unlabelled, groups = blobs([12] * 6, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
+    tensors = [torch.from_numpy(each) for each in (unlabelled, labelled, labels)]
+    problem = module.prepare(*tensors, num_classes, num_classes + 3, use_gram)
+    draws = np.random.default_rng(0).random((40, 3, 4))
+    started = module.start(problem, torch.arange(40), torch.from_numpy(draws))
+    means = [labelled[labels == each].mean(0) for each in range(num_classes)]
+    expected = np.stack([starts_of(unlabelled, means, each) for each in draws])
+    np.testing.assert_allclose(started.centres + problem.origin, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("new", "num_classes"), [(9, 0), (4, 3), (2, 0)])
+def test_a_restart_tries_as_many_candidates_as_in_scikit_learn_from_its_own_stream(new, num_classes):
+    """As loops: a start from the draws of restart 0, and one iteration."""
+    unlabelled, _ = blobs([9] * 12, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
+    data = (unlabelled, labelled, labels) if num_classes else (unlabelled,)
+    count = num_classes + new
+    model = AnchoredKMeans(count, n_init=1, max_iter=1, random_state=6).fit(*data)
+
+    plain = copy.copy(model)
+    draws = np.random.default_rng((6, 0)).random((new, 2 + math.floor(math.log(count))))
+    means = [labelled[labels == each].mean(0) for each in range(num_classes)]
+    plain.cluster_centers_, plain.cluster_ids_ = starts_of(unlabelled, means, draws), np.arange(count)
+    _, expected = lloyd_step(plain, unlabelled, labelled, labels)
+    np.testing.assert_allclose(*(np.sort(each, axis=0) for each in (model.cluster_centers_, expected)))
+
+
+def test_a_point_on_its_centre_is_at_distance_zero_and_none_below():
+    points = torch.randn(300, 24, generator=torch.Generator().manual_seed(0))
+    nearest, distances = module.nearest_centres(points, points)
+    assert torch.equal(nearest, torch.arange(300))
+    torch.testing.assert_close(distances, torch.zeros(300).double(), atol=1e-13, rtol=0)
+    assert (distances >= 0).all()
+
+
+def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
+    unlabelled, labelled = torch.tensor([[1.0], [-2.0], [3.0]]), torch.zeros(1, 1)
+    problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
+    draws = torch.from_numpy(np.random.default_rng(0).random((2800, 1, 1)))
+    drawn = module.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.origin
+    for place, expected in ((1, 200), (-2, 800), (3, 1800)):
+        times = int((drawn.round() == place).sum())
+        assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
+
+
+def test_a_point_on_a_centre_is_not_drawn_even_by_the_smallest_draw():
+    unlabelled, labelled = torch.tensor([[0.0], [-3.0], [3.0]]), torch.zeros(1, 1)
+    problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
+    started = module.start(problem, torch.arange(1), torch.zeros(1, 1, 1, dtype=torch.float64))
+    assert started.centres.tolist() == [[[0], [-3]]]
+
+
+def test_what_is_prepared_are_points_around_their_mean_and_sums_of_the_labelled():
+    points, labelled, classes = mixed(dtype=np.float64)
+    points, labelled = points + 7, labelled - 2  # of unlike means, and unlike numbers
+    mean = np.concatenate([points, labelled]).mean(0)
+    tensors = (torch.from_numpy(each) for each in (points, labelled, classes))
+    problem = module.prepare(*tensors, 6, 8, use_gram=True)
+    np.testing.assert_allclose(problem.origin, mean)
+    np.testing.assert_allclose(problem.points, points - mean)
+    np.testing.assert_allclose(problem.squares, ((points - mean) ** 2).sum(1))
+    np.testing.assert_allclose(problem.gram, (points - mean) @ (points - mean).T)
+    own = [labelled[classes == each] - mean for each in range(8)]
+    np.testing.assert_allclose(problem.class_sums, [each.sum(0) for each in own])
+    assert problem.class_counts.tolist() == [len(each) for each in own]
+    assert problem.class_squares.item() == pytest.approx(((labelled - mean) ** 2).sum())
+
+
+@pytest.mark.parametrize(("width", "moved", "by_gram"), [(60, 3, True), (79, 4, False)])
+def test_a_row_is_corrected_by_the_gram_matrix_where_a_twentieth_of_the_width_moved(width, moved, by_gram):
+    """A Gram matrix of NaN tells which rows were read from it."""
+    points = torch.randn(moved, width, generator=torch.Generator().manual_seed(0))
+    nothing = torch.empty(0, dtype=torch.int64)
+    problem = module.prepare(points, points[:0], nothing, 0, 1, use_gram=True)
+    draws = torch.zeros(1, 1, 1, dtype=torch.float64)
+    restarts = module.start(problem, torch.arange(1), draws)
+    problem.gram.fill_(torch.nan)
+    module.update(problem, restarts, module.assign(restarts))
+    assert restarts.affinity.isnan().all() == by_gram
+
+
+def test_sums_of_no_groups_are_no_rows():
+    nothing = torch.empty(0, dtype=torch.int64)
+    sums = module.sum_rows(torch.ones(4, 3), nothing, torch.empty(0), nothing)
+    assert sums.shape == (0, 3)
+
+
+def test_a_restart_goes_on_after_a_movement_of_exactly_the_tolerance():
+    """The centre goes from 0 to the half of the way to 1, and stays: a squared movement of a quarter, then none."""
+    data = np.array([[1.0]]), np.array([[0.0]]), np.array([0])
+    assert AnchoredKMeans(1, tol=0.25).fit(*data).n_iter_ == 2
+    assert AnchoredKMeans(1, tol=0.2501).fit(*data).n_iter_ == 1
+
+
+def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    problem = module.prepare(
+        *(torch.from_numpy(each) for each in (unlabelled, labelled, labels)), 6, 9, use_gram=False
+    )
+    draws = torch.from_numpy(np.random.default_rng(0).random((4, 3, 2)))
+    for restart in range(4):
+        one = torch.tensor([restart])
+        started = module.start(problem, one, draws[one])
+        solution = module.run_lloyd(problem, started, 300, 0.0)
+        centres = (solution.centres + problem.origin).numpy()
+        own = ((labelled - centres[labels]) ** 2).sum()
+        expected = squared_distances(unlabelled, centres).min(1).sum() + own
+        assert (solution.inertia, solution.restart) == (pytest.approx(expected, rel=1e-9), restart)
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("seed", range(4))
+def test_the_restart_is_chosen_by_labelled_and_unlabelled_inertia_together(seed):
+    """Many labelled points among few others: which restart is best for these alone says little."""
+    points, groups = blobs([30] * 8, width=6, spread=1.5, seed=seed)
+    known = (groups < 6) & (np.arange(len(groups)) % 8 != 0)
+    data = points[~known], points[known], groups[known]
+    inertia = [AnchoredKMeans(9, n_init=n, random_state=seed).fit(*data).inertia_ for n in range(1, 21)]
+    assert all(more <= fewer * (1 + 1e-6) for fewer, more in pairwise(inertia))
+
+
+@pytest.mark.parametrize(("n_clusters", "spread"), [(10, 0.9), (30, 1.5)])
+def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
+    points = blobs([60] * 12, width=32, spread=spread)[0]
+    ours = AnchoredKMeans(n_clusters, n_init=20, random_state=0).fit(points)
+    theirs = KMeans(n_clusters, n_init=20, random_state=0).fit(points)
+    assert ours.inertia_ <= theirs.inertia_ * 1.001
+
+
+@pytest.mark.fault(29)
+def test_fewer_clusters_than_categories_are_raised_with_a_warning():
+    unlabelled, labelled, labels = mixed()
+    with pytest.warns(UserWarning, match=r"n_clusters=4 is below the 6 labelled categories"):
+        model = AnchoredKMeans(4).fit(unlabelled, labelled, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact = AnchoredKMeans(6).fit(unlabelled, labelled, labels)
+    assert model.cluster_ids_.tolist() == list(range(6))
+    assert (model.labels_ == exact.labels_).all()
+
+
+def test_nothing_unlabelled_gives_the_class_means():
+    _, labelled, labels = mixed(dtype=np.float64)
+    model = AnchoredKMeans(6).fit(labelled[:0], labelled, labels)
+    assert model.labels_.shape == (0,)
+    means = [labelled[labels == category].mean(0) for category in range(6)]
+    np.testing.assert_allclose(model.cluster_centers_, means)
+    assert model.inertia_ == pytest.approx(((labelled - np.stack(means)[labels]) ** 2).sum())
+
+
+@pytest.mark.fault(28, 29)
+def test_one_point():
+    model = AnchoredKMeans(1, n_init=2, random_state=0).fit(np.ones((1, 3)))
+    assert model.labels_.tolist() == [0]
+    assert model.inertia_ == 0
+
+
+@pytest.mark.fault(30)
+def test_equal_points_share_one_cluster():
+    model = AnchoredKMeans(3, n_init=2, random_state=0).fit(np.full((8, 4), 0.3, np.float32))
+    assert model.labels_.tolist() == [0] * 8
+    np.testing.assert_allclose(model.cluster_centers_, 0.3)
+    assert model.inertia_ == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.fault(29)
+def test_as_many_clusters_as_points():
+    points = blobs([12])[0]
+    model = AnchoredKMeans(12, n_init=2, random_state=0).fit(points)
+    assert sorted(model.labels_) == list(range(12))
+    assert model.inertia_ == pytest.approx(0, abs=1e-9)
+
+
+def with_bad_row(value):
+    points = np.ones((5, 3), np.float32)
+    points[3, 1] = value
+    return points
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((12, 2)),), r"Expected n_clusters <= number of samples \(12\), got 20: ask for fewer"),
+        ((np.ones((2, 2)), np.ones((3, 2)), np.array([0, 0, 4])), r"unlabelled samples \(4\), got 20"),
+        ((np.ones((0, 2)),), r"number of samples \(0\), got 20"),
+        ((with_bad_row(np.nan),), r"NaN or infinity in row 3 of features_unlabelled"),
+        ((with_bad_row(1), with_bad_row(np.inf), np.zeros(5, int)), r"in row 3 of features_labelled"),
+        ((np.ones(4),), r"features_unlabelled of shape \(N, D\), got \(4,\)"),
+        ((np.ones((4, 2)), np.ones((4, 3)), np.zeros(4, int)), r"width 2, got 3"),
+        ((np.ones((4, 2)), np.ones((4, 2)), np.zeros(3, int)), r"one label per labelled feature \(4\)"),
+        ((np.ones((4, 2)), np.ones((4, 2)), np.array([0, 1, -1, 0])), r"integers >= 0"),
+        ((np.ones((4, 2)), np.ones((4, 2)), np.zeros(4)), r"integers >= 0"),
+        ((np.ones((4, 2)), np.ones((4, 2))), r"got features_labelled without labels"),
+        ((np.ones((4, 2)), None, np.zeros(4, int)), r"got labels without features_labelled"),
+    ],
+)
+def test_errors_say_what_and_where(arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        AnchoredKMeans(20).fit(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_seed_finds_the_same():
+    model, twin = (AnchoredKMeans(n_clusters=3, n_init=2, random_state=1) for _ in range(2))
+    points = blobs([10, 10, 10])[0]
+    assert (model.fit_predict(points) == twin.fit(points).labels_).all()
+
+
+@pytest.mark.parametrize("name", ["n_clusters", "n_init", "max_iter"])
+def test_parameters_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"Expected {name} >= 1, got 0"):
+        AnchoredKMeans(**{"n_clusters": 2, name: 0}).fit(np.ones((4, 2)))

@@ -1,0 +1,397 @@
+import inspect
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+
+from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
+from promptccd.clustering import mixture_fit as module
+from promptccd.errors import DataError
+from promptccd.models.mixture import GaussianMixture as MixturePrompts
+
+COVARIANCES = ["diag", "spherical", "full"]
+
+
+def blobs(num_groups=5, per_group=80, width=6, spread=0.5, seed=0, dtype=torch.float64):
+    """Gaussian groups with centres of unit variance: points `(N, D)` and their group `(N,)`."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.arange(num_groups).repeat_interleave(per_group)
+    centres = torch.randn(num_groups, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(groups), width, generator=generator, dtype=torch.float64)
+    return (centres[groups] + spread * noise).to(dtype), groups
+
+
+def log_joint(points, mixture):
+    """log pi_k + log N(x | mu_k, Sigma_k) by the formula, `(N, K)` in float64."""
+    columns = []
+    for mean, variance, log_weight in zip(
+        mixture.means.double(), mixture.variances.double(), mixture.log_weights.double(), strict=True
+    ):
+        width = points.shape[1]
+        covariance = variance if variance.ndim == 2 else torch.diag(variance.expand(width))
+        normal = torch.distributions.MultivariateNormal(mean, covariance)
+        columns.append(log_weight + normal.log_prob(points.double()))
+    return torch.stack(columns, dim=1)
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_log_likelihood_never_falls(covariance_type):
+    points, _ = blobs(spread=1.2)
+    path = [
+        fit_gaussian_mixture(
+            points, 5, covariance_type=covariance_type, max_iter=n, tol=0.0, floor_share=0.0, seed=0
+        ).log_likelihood
+        for n in range(15)
+    ]
+    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(path))
+    assert path[-1] > path[0] + 1e-3
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_reported_log_likelihood_is_that_of_the_parameters(covariance_type, dtype):
+    points, _ = blobs(spread=0.8, dtype=dtype)
+    mixture = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, max_iter=5, seed=0)
+    expected = log_joint(points, mixture).logsumexp(1).mean()
+    assert mixture.log_likelihood == pytest.approx(float(expected), abs=1e-4)
+    assert float(mixture.log_weights.exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert mixture.means.dtype == mixture.variances.dtype == mixture.log_weights.dtype == dtype
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_separated_groups_are_recovered(covariance_type):
+    points, groups = blobs(spread=0.1, per_group=200)
+    mixture = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, floor_share=0.0, seed=0)
+    found = log_joint(points, mixture).argmax(1)
+    assert adjusted_rand_score(groups, found) == 1
+    assert mixture.converged
+    for group in range(5):
+        members = points[groups == group]
+        component = int(found[groups == group][0])
+        torch.testing.assert_close(mixture.means[component], members.mean(0), atol=1e-6, rtol=0)
+        covariance = members.T.cov(correction=0)
+        expected = {
+            "full": covariance,
+            "diag": covariance.diagonal(),
+            "spherical": covariance.diagonal().mean(0, keepdim=True),
+        }[covariance_type]
+        torch.testing.assert_close(mixture.variances[component], expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize(("width", "dtype"), [(6, torch.float64), (256, torch.float32)])
+def test_as_likely_as_scikit_learn_finds(covariance_type, width, dtype):
+    points, _ = blobs(width=width, spread=0.6, dtype=dtype)
+    ours = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, seed=0)
+    theirs = GaussianMixture(
+        5,
+        covariance_type=covariance_type,
+        reg_covar=float(ours.floor),
+        tol=1e-8,
+        max_iter=500,
+        n_init=3,
+        random_state=0,
+    ).fit(points.double().numpy())
+    assert ours.log_likelihood == pytest.approx(theirs.score(points.double().numpy()), abs=1e-3)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
+def test_sparse_and_dense_m_step_agree(monkeypatch, covariance_type):
+    points, _ = blobs(spread=1.0)
+    fits = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(module, "MAX_SPARSE_SHARE", share)
+        fits.append(
+            fit_gaussian_mixture(points, 5, covariance_type=covariance_type, max_iter=20, tol=0.0, seed=0)
+        )
+    torch.testing.assert_close(fits[0].means, fits[1].means, atol=1e-5, rtol=0)
+    torch.testing.assert_close(fits[0].variances, fits[1].variances, atol=1e-5, rtol=0)
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, abs=1e-6)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_the_models_mixture_ranks_and_samples_as_fitted(covariance_type):
+    points, _ = blobs(spread=0.5, per_group=300)
+    fitted = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, seed=0)
+    prompts = MixturePrompts(0, 6, covariance_type)
+    prompts.load(fitted.means, fitted.variances, fitted.log_weights)
+    torch.testing.assert_close(
+        prompts.log_joint(points.float()), log_joint(points, fitted).float(), rtol=1e-4, atol=1e-3
+    )
+    drawn = prompts.sample(4000, torch.Generator().manual_seed(0)).double().unflatten(0, (5, 4000))
+    for component, variances in zip(drawn, fitted.variances, strict=True):
+        expected = variances if variances.ndim == 2 else torch.diag(variances.expand(6))
+        torch.testing.assert_close(component.T.cov(), expected, atol=0.05, rtol=0)
+
+
+def test_tolerance_is_relative_to_the_log_likelihood():
+    points, _ = blobs(spread=1.2)
+    path = [fit_gaussian_mixture(points, 5, max_iter=n, tol=0.0, seed=0).log_likelihood for n in range(12)]
+    changes = [abs(b - a) / abs(b) for a, b in pairwise(path)]
+    tol = changes[6] * 1.01
+    first = next(i for i, change in enumerate(changes) if change <= tol)
+    stopped = fit_gaussian_mixture(points, 5, tol=tol, seed=0)
+    assert (stopped.num_iterations, stopped.converged) == (first + 1, True)
+
+
+def test_running_out_of_iterations_is_reported():
+    points, _ = blobs(spread=1.2)
+    mixture = fit_gaussian_mixture(points, 5, max_iter=2, tol=0.0, seed=0)
+    assert (mixture.num_iterations, mixture.converged) == (2, False)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_a_share_of_the_mean_variance_is_added_once_to_each_variance(covariance_type):
+    points, _ = blobs(width=32)
+    mixture, bare = (
+        fit_gaussian_mixture(points, 1, covariance_type=covariance_type, floor_share=share, seed=0)
+        for share in (0.2, 0.0)
+    )
+    floor = 0.2 * points.var(0, correction=0).mean()
+    torch.testing.assert_close(mixture.floor, floor)
+    added = {"diag": floor.expand(32), "spherical": floor.expand(1), "full": floor * torch.eye(32).double()}
+    torch.testing.assert_close(mixture.variances[0] - bare.variances[0], added[covariance_type])
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_features_that_are_all_alike_have_a_mixture(covariance_type):
+    mixture = fit_gaussian_mixture(torch.full((10, 32), 0.5), 2, covariance_type=covariance_type, seed=0)
+    assert float(mixture.floor) == pytest.approx(1e-10)  # a share of no variance would be none
+    assert math.isfinite(mixture.log_likelihood)
+    assert all(values.isfinite().all() for values in (mixture.means, mixture.variances, mixture.log_weights))
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize("width", [6, 40])
+def test_replay_of_replay_keeps_its_spread(covariance_type, width):
+    """Fitted to nothing but its own samples again and again, a component is as wide as the points were.
+
+    At width 40, 30 points leave a full covariance singular without the floor.
+    """
+    points, groups = blobs(num_groups=2, width=width, per_group=30, spread=0.4)
+    spread = float(
+        (points - torch.stack([points[groups == g].mean(0) for g in range(2)])[groups]).square().mean()
+    )
+    settled = groups
+    for generation in range(6):
+        fitted = fit_gaussian_mixture(
+            points, 2, fixed=settled, covariance_type=covariance_type, floor_share=0.5, seed=0
+        )
+        prompts = MixturePrompts(0, width, covariance_type)
+        prompts.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
+        points = prompts.sample(300, torch.Generator().manual_seed(generation)).double()
+        settled = torch.arange(2).repeat_interleave(300)
+        centred = points.unflatten(0, (2, 300))
+        assert float((centred - fitted.means[:, None]).square().mean()) == pytest.approx(spread, rel=0.15)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_settled_features_say_which_component_is_which(covariance_type):
+    points, groups = blobs(spread=0.1)
+    names = torch.tensor([3, 0, -1, -1, 4])[groups]  # two groups are new: components 1 and 2 are theirs
+    names[::2] = -1
+    fitted = fit_gaussian_mixture(points, 5, fixed=names, covariance_type=covariance_type, seed=0)
+    found = log_joint(points, fitted).argmax(1)
+    assert [set(found[groups == group].tolist()) for group in (0, 1, 4)] == [{3}, {0}, {4}]
+    assert sorted({*found[groups == 2].tolist(), *found[groups == 3].tolist()}) == [1, 2]
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_everything_settled_is_a_gaussian_of_each_category(covariance_type):
+    """However much they overlap: nothing is left to find out."""
+    points, groups = blobs(spread=1.5)
+    fitted = fit_gaussian_mixture(points, 5, fixed=groups, covariance_type=covariance_type, seed=0)
+    expected = torch.stack([points[groups == group].mean(0) for group in range(5)])
+    torch.testing.assert_close(fitted.means, expected)
+    likelihood = log_joint(points, fitted)[torch.arange(len(points)), groups].mean()
+    assert fitted.log_likelihood == pytest.approx(float(likelihood))
+    # The first step changes nothing, which is within any tolerance.
+    exact = fit_gaussian_mixture(points, 5, fixed=groups, covariance_type=covariance_type, tol=0.0, seed=0)
+    assert (exact.num_iterations, exact.converged) == (1, True)
+
+
+def test_features_of_which_none_is_settled_are_all_free():
+    points, _ = blobs(spread=1.2)
+    said, unsaid = (
+        fit_gaussian_mixture(points, 5, fixed=settled, max_iter=3, seed=0)
+        for settled in (torch.full((len(points),), -1), None)
+    )
+    assert torch.equal(said.means, unsaid.means)
+    assert torch.equal(said.variances, unsaid.variances)
+
+
+def test_real_categories_that_overlap_do_not_drift_into_each_other():
+    """Free digits as others with their label: 84 % are right if EM may move labelled ones too."""
+    data = load_digits()
+    points, labels = torch.from_numpy(data.data).float(), torch.from_numpy(data.target).long()
+    points = torch.nn.functional.normalize(points - points.mean(0), dim=1)
+    settled = labels.clone()
+    settled[::2] = -1
+    fitted = fit_gaussian_mixture(points, 10, fixed=settled, seed=0)
+    found = log_joint(points[::2], fitted).argmax(1)
+    assert float((found == labels[::2]).float().mean()) > 0.88
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_component_without_points_keeps_its_place(covariance_type):
+    # Two distinct points and three components: one stays empty.
+    points = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).repeat_interleave(20, dim=0)
+    mixture = fit_gaussian_mixture(points, 3, covariance_type=covariance_type, seed=0)
+    for values in (mixture.means, mixture.variances, mixture.log_weights):
+        assert values.isfinite().all()
+    assert math.isfinite(mixture.log_likelihood)
+    weights = mixture.log_weights.exp().sort().values
+    torch.testing.assert_close(weights, torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)
+    assert (
+        torch.linalg.eigvalsh(mixture.variances) > 0 if covariance_type == "full" else mixture.variances > 0
+    ).all()
+    # Near its k-means centre, which is one of the points; an empty sum would put it halfway between them.
+    assert torch.cdist(mixture.means, points).amin(1).max() < 0.1
+
+
+def test_same_seed_same_fit():
+    points, _ = blobs(num_groups=8, spread=1.5, dtype=torch.float32)
+    first, again = (fit_gaussian_mixture(points, 8, seed=3) for _ in range(2))
+    assert torch.equal(first.means, again.means)
+    assert torch.equal(first.variances, again.variances)
+    assert first.log_likelihood == again.log_likelihood
+
+
+def test_shifting_the_data_shifts_only_the_means():
+    points, _ = blobs(dtype=torch.float32)
+    near, far = (fit_gaussian_mixture(points + shift, 5, seed=0) for shift in (0.0, 100.0))
+    torch.testing.assert_close(far.means - 100, near.means, atol=1e-3, rtol=0)
+    torch.testing.assert_close(far.variances, near.variances, atol=1e-3, rtol=0)
+    assert far.log_likelihood == pytest.approx(near.log_likelihood, abs=1e-2)
+
+
+def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside():
+    """Also where the vacant component is not the last one."""
+    noise = torch.randn(18, 3, generator=torch.Generator().manual_seed(0))
+    points = torch.eye(3).repeat_interleave(6, 0) + 0.01 * noise
+    for known in ([0, 1], [0, 2], [2, 1]):
+        settled = torch.full((3, 6), -1)
+        settled[:2, :3] = torch.tensor(known)[:, None]
+        fitted = fit_gaussian_mixture(points, 3, fixed=settled.flatten(), max_iter=0, seed=0)
+        places = torch.tensor([*known, 3 - sum(known)])
+        torch.testing.assert_close(fitted.means[places], points.view(3, 6, 3).mean(1), atol=1e-5, rtol=0)
+
+
+def test_errors_say_what_and_where():
+    points = torch.ones(4, 3)
+    with pytest.raises(ValueError, match=r"num_components <= number of samples \(4\), got 9: ask for fewer"):
+        fit_gaussian_mixture(points, 9, seed=0)
+    with pytest.raises(ValueError, match="got 0"):
+        fit_gaussian_mixture(points, 0, seed=0)
+    with pytest.raises(ValueError, match="diag or spherical or full, got 'tied'"):
+        fit_gaussian_mixture(points, 2, covariance_type="tied", seed=0)
+    points[2, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity in row 2 of features"):
+        fit_gaussian_mixture(points, 2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settled", "got"),
+    [
+        ([0, 1, 0], r"\(3,\) with 0..1"),
+        ([0, 1, 2, -1], r"\(4,\) with -1..2"),
+        ([0, 1, -2, -1], r"\(4,\) with -2..1"),
+    ],
+)
+def test_components_that_there_are_not_are_refused(settled, got):
+    with pytest.raises(DataError, match=rf"one of -1..1 per feature \(4\), got shape {got}"):
+        fit_gaussian_mixture(torch.eye(4), 2, fixed=torch.tensor(settled), seed=0)
+
+
+def test_parameters_cannot_be_changed():
+    mixture = fit_gaussian_mixture(blobs()[0], 2, seed=0)
+    assert isinstance(mixture, MixtureParameters)
+    with pytest.raises(AttributeError):
+        mixture.means = torch.zeros(1)
+
+
+@pytest.mark.parametrize("sparse_share", [0.0, 1.0])
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_a_component_without_points_has_the_variance_of_all_of_them(
+    covariance_type, sparse_share, monkeypatch
+):
+    """Copies of two points that are settled, and three components: the last one is empty."""
+    monkeypatch.setattr(module, "MAX_SPARSE_SHARE", sparse_share)
+    points = torch.tensor([[0.0, 0.0], [2.0, 6.0]]).double().repeat(8, 1)
+    settled = torch.arange(2).repeat(8)
+    mixture = fit_gaussian_mixture(
+        points, 3, fixed=settled, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
+    )
+    empty = int(mixture.log_weights.argmin())
+    assert empty == 2
+    expected = {
+        "full": torch.tensor([[1.25, 3.0], [3.0, 9.25]]),
+        "diag": torch.tensor([1.25, 9.25]),
+        "spherical": torch.tensor([5.25]),
+    }[covariance_type]
+    torch.testing.assert_close(mixture.variances[empty], expected.double())
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_a_component_of_one_point_has_no_variance_but_the_floor(covariance_type):
+    points = torch.tensor([[0.0, 0.0], [2.0, 6.0], [5.0, -1.0]]).double()
+    mixture = fit_gaussian_mixture(
+        points, 3, covariance_type=covariance_type, max_iter=0, floor_share=0.25 / (62 / 9), seed=0
+    )
+    expected = {
+        "full": 0.25 * torch.eye(2),
+        "diag": torch.full((2,), 0.25),
+        "spherical": torch.tensor([0.25]),
+    }
+    torch.testing.assert_close(
+        mixture.variances, expected[covariance_type].double().expand_as(mixture.variances)
+    )
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_copies_of_one_image_have_no_variance_but_the_floor(covariance_type):
+    """In float32 the mean of squares may come out below the square of the mean."""
+    points = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).repeat_interleave(7, 0)
+    settled = torch.arange(2).repeat_interleave(7)
+    fitted = fit_gaussian_mixture(
+        points, 2, fixed=settled, covariance_type=covariance_type, floor_share=0.0, seed=0
+    )
+    variances = fitted.variances
+    if covariance_type == "full":
+        variances = variances.diagonal(dim1=1, dim2=2)
+    assert (variances >= fitted.floor).all()
+    assert variances.max() < 1e-5
+
+
+@pytest.mark.parametrize("sparse_share", [0.0, 1.0])
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_between_steps_everything_is_in_float64(covariance_type, sparse_share, monkeypatch):
+    """Of float32 features too: a fit stops at changes of a ten-millionth, about what float32 can tell apart."""
+    monkeypatch.setattr(module, "MAX_SPARSE_SHARE", sparse_share)
+    points, groups = blobs(dtype=torch.float32)
+    data = module.COVARIANCES[covariance_type](points)
+    state = module.initialize(data, groups, torch.zeros(5, points.shape[1]), 0.1)
+    held = (data.overall_variance(0.1), state.means, state.variances, state.log_weights)
+    assert {each.dtype for each in held} == {torch.float64}
+    one = module.initialize(data, groups.clamp(max=0), torch.zeros(1, points.shape[1]), 0.1)
+    _, log_likelihood = data.e_step(one, groups.clamp(max=0))
+    assert log_likelihood == pytest.approx(float(data.log_joint(one)(points).double().mean()), rel=1e-12)
+
+
+def test_a_full_covariance_is_where_the_points_are():
+    """A device without numbers stands for one that is not the CPU."""
+    points = torch.empty(5, 3, device="meta")
+    assert module.COVARIANCES["full"](points).overall_variance(0.1).device == points.device
+
+
+def test_a_fit_that_is_told_nothing_more_is_the_one_of_the_experiments() -> None:
+    said = inspect.signature(fit_gaussian_mixture).parameters
+    assert {name: said[name].default for name in ("covariance_type", "max_iter", "tol", "floor_share")} == {
+        "covariance_type": "diag", "max_iter": 100, "tol": 1e-7, "floor_share": 0.01,
+    }  # fmt: skip

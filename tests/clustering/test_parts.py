@@ -1,0 +1,446 @@
+import dataclasses
+import io
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from transformers import Dinov2Config, Dinov2Model
+
+from promptccd.clustering import parts as part_labels
+from promptccd.clustering.parts import (
+    ENOUGH_PATCHES,
+    PartLabelParameters,
+    fit_part_labels,
+    objectness,
+    sample_for_part_labels,
+)
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.methods.promptccd_pp import PartLabeller
+
+GRID = 10
+PATCH = 8
+WIDTH = 48
+COLOURS = np.array(  # the background, then parts: bright as one, different in hue
+    [
+        [20, 20, 20],
+        [255, 150, 150],
+        [150, 255, 150],
+        [150, 150, 255],
+        [250, 250, 130],
+        [140, 250, 250],
+        [250, 140, 250],
+    ]
+)
+
+
+def layouts(num_images: int, num_regions: int, seed: int = 0) -> Tensor:
+    """True part maps `(I, G, G)`: 0 around a rectangle that the regions 1.. share, each time elsewhere.
+
+    Every region is what lies nearest to one of a few random patches, so that all occur in every image.
+    """
+    generator = np.random.default_rng(seed)
+    maps = np.zeros((num_images, GRID, GRID), dtype=np.int64)
+    for each in maps:
+        height, width = generator.integers(GRID // 2 + 1, GRID - 2, 2)
+        top, left = generator.integers(1, GRID - height), generator.integers(1, GRID - width)
+        places = np.argwhere(np.ones((height, width)))
+        seeds = places[generator.permutation(len(places))[:num_regions]]
+        nearest = np.square(places[:, None] - seeds).sum(-1).argmin(1)
+        each[top : top + height, left : left + width] = 1 + nearest.reshape(height, width)
+    return torch.from_numpy(maps)
+
+
+def features_of(maps: Tensor, noise: float = 0.1, seed: int = 0) -> Tensor:
+    """Patch features `(I, L, D)`: what all parts share, what each has of its own, and noise.
+
+    The parts stand on a circle. Three dimensions are all the method keeps, and one tells object from
+    background: more parts than fit into a plane could not be told apart.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shared, *plane = torch.linalg.qr(torch.randn(WIDTH, 3, generator=generator)).Q.T
+    angles = torch.linspace(0, 2 * torch.pi, int(maps.max()) + 1)[1:, None]
+    parts = 4 * shared + angles.cos() * plane[0] + angles.sin() * plane[1]
+    regions = torch.cat([-4 * shared[None], parts])
+    return regions[maps.flatten(1)] + noise * torch.randn(*maps.flatten(1).shape, WIDTH, generator=generator)
+
+
+def labeller_of(parameters: PartLabelParameters) -> PartLabeller:
+    labeller = PartLabeller(2, len(parameters.object_direction))
+    labeller.load(parameters)
+    return labeller
+
+
+def matching(found: Tensor, true: Tensor) -> Tensor:
+    """The true part that every found part is taken for, one to one, `(P,)`."""
+    num_parts = int(max(found.max(), true.max())) + 1
+    counts = torch.zeros(num_parts, num_parts, dtype=torch.int64)
+    counts.index_put_((found.flatten(), true.flatten()), torch.tensor(1), accumulate=True)
+    return torch.from_numpy(linear_sum_assignment(-counts.numpy())[1])
+
+
+def share_right(found: Tensor, true: Tensor, taken_for: Tensor) -> float:
+    """Share of the foreground patches that got their true part."""
+    is_object = true.flatten() > 0
+    return float((taken_for[found.flatten()] == true.flatten())[is_object].double().mean())
+
+
+@pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_finds_the_parts_of_synthetic_features(num_regions, seed):
+    maps = layouts(12, num_regions, seed)
+    features = features_of(maps, seed=seed)
+    found = labeller_of(fit_part_labels(features, (GRID, GRID), num_regions + 1, seed=0))(features)
+    assert found.shape == (12, GRID * GRID) and found.dtype == torch.int64
+    taken_for = matching(found, maps)
+    assert share_right(found, maps, taken_for) >= 0.95
+    assert taken_for[0] == 0, "part 0 is the background"
+    assert (found == 0).eq(maps.flatten(1) == 0).double().mean() >= 0.95
+
+
+@pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
+def test_labels_follow_crops_and_flips_through_a_backbone(num_regions):
+    """Fitted on images as they are; other views of them get the labels of the content, not of the place."""
+    backbone = random_backbone()
+    maps = layouts(20, num_regions)
+    images = painted(maps)
+    labeller = labeller_of(fit_part_labels(backbone(images), (GRID, GRID), num_regions + 1, seed=0))
+    plain = labeller(backbone(images))
+    taken_for = matching(plain, maps)  # fixed here, for all views
+    assert taken_for[0] == 0
+    assert share_right(plain, maps, taken_for) >= 0.95
+
+    flipped = labeller(backbone(images.flip(-1)))
+    assert share_right(flipped, maps.flip(-1), taken_for) >= 0.95
+    for top, left in ((0, 0), (1, 2), (2, 1)):
+        rows, columns = slice(top, top + 8), slice(left, left + 8)
+        crop = images[..., top * PATCH : (top + 8) * PATCH, left * PATCH : (left + 8) * PATCH]
+        assert share_right(labeller(backbone(crop)), maps[:, rows, columns], taken_for) >= 0.95
+        both = labeller(backbone(crop.flip(-1)))
+        assert share_right(both, maps[:, rows, columns].flip(-1), taken_for) >= 0.95
+
+
+def random_backbone():
+    """Images `(I, 3, H, W)` to patch features `(I, L, D)` by a random DINOv2, positions included."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        model = Dinov2Model(Dinov2Config(**shape, image_size=GRID * PATCH, patch_size=PATCH)).eval()
+
+    @torch.no_grad()
+    def features(images: Tensor) -> Tensor:
+        return model(images).last_hidden_state[:, 1:]
+
+    return features
+
+
+def painted(maps: Tensor, noise: float = 10.0) -> Tensor:
+    """Normalised images `(I, 3, H, W)`: every part has a colour and stripes of a width of its own, and noise."""
+    regions = maps.repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2).numpy()
+    rows = np.arange(regions.shape[1])[None, :, None]
+    stripes = np.where(regions > 0, 20 * (rows // (1 + regions % 4) % 2), 0)
+    pixels = COLOURS[regions] - stripes[..., None]
+    pixels = np.clip(pixels + np.random.default_rng(0).normal(0, noise, pixels.shape), 0, 255) / 255
+    scaled = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    return torch.from_numpy(scaled).permute(0, 3, 1, 2).float()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_auto_finds_the_number_of_parts(num_regions, seed, monkeypatch):
+    """The criterion rewards equal sizes, so the background is as small here as a part."""
+    maps = stripes(6, num_regions)
+    grid = tuple(maps.shape[1:])
+    features = features_of(maps, noise=0.02, seed=seed)
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(3, 9))
+    found = fit_part_labels(features, grid, "auto", seed=0)
+    assert found.num_parts == len(found.centres) == num_regions + 1
+    assert list(found.criterion) == list(range(3, 9))
+    assert max(found.criterion, key=found.criterion.__getitem__) == num_regions + 1
+    given = fit_part_labels(features, grid, num_regions + 1, seed=0)
+    assert torch.equal(given.centres, found.centres) and given.criterion == {}
+
+
+def stripes(num_images: int, num_regions: int) -> Tensor:
+    """Part maps `(I, 16 or so, 5R + 2)`: a frame of background, five columns of each part, in any order."""
+    maps = torch.zeros(num_images, 2 * num_regions + 8, 5 * num_regions + 2, dtype=torch.int64)
+    for index in range(num_images):
+        order = torch.randperm(num_regions, generator=torch.Generator().manual_seed(index))
+        maps[index, 1:-1, 1:-1] = (1 + order).repeat_interleave(5)
+    return maps
+
+
+def test_background_comes_first_and_the_others_by_size():
+    features = features_of(layouts(12, 4))
+    found = fit_part_labels(features, (GRID, GRID), 5, seed=0)
+    labels = labeller_of(found)(features)
+    sizes = labels.flatten().bincount(minlength=5)[1:].tolist()
+    assert sizes == sorted(sizes, reverse=True)
+    background = -found.projection_mean / found.projection_scale  # where a zeroed patch lies
+    assert (found.centres - background).square().sum(1).argmin() == 0
+    assert (labeller_of(found)(features[:1] * 0 - 50 * found.object_direction) == 0).all()
+
+
+def test_background_comes_first_though_every_part_is_larger():
+    maps = stripes(6, 3)
+    assert maps.flatten().bincount().argmin() == 0
+    features = features_of(maps)
+    found = labeller_of(fit_part_labels(features, tuple(maps.shape[1:]), 4, seed=0))(features)
+    assert ((found == 0) == (maps.flatten(1) == 0)).all()
+
+
+def test_one_patch_is_background_enough():
+    """A single image whose object leaves one corner free."""
+    features = torch.full((1, 9, 4), 0.0)
+    features[0, 1:, 0] = 8.0
+    features[0, 4, 0], features[0, 4:, 1] = 10.0, 1.0
+    found = labeller_of(fit_part_labels(features, (3, 3), 3, seed=0))(features)
+    assert (found == 0).nonzero().tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
+    features = features_of(layouts(12, 4), noise=0.5).to(dtype)
+    first = fit_part_labels(features, (GRID, GRID), 5, seed=7)
+    again = fit_part_labels(features.clone(), (GRID, GRID), 5, seed=7)
+    shuffled = fit_part_labels(
+        features[torch.randperm(12, generator=torch.Generator().manual_seed(0))], (GRID, GRID), 5, seed=7
+    )
+    for field in dataclasses.fields(PartLabelParameters):
+        values = [getattr(found, field.name) for found in (first, again, shuffled)]
+        assert values[0].dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+        assert torch.equal(values[0], values[1]) and torch.equal(values[0], values[2]), field.name
+
+
+def test_a_seed_fixes_the_draws_where_parts_can_be_cut_in_many_ways():
+    features = torch.randn(1, 400, 8, generator=torch.Generator().manual_seed(0))
+    one, again, other = (fit_part_labels(features, (20, 20), 20, seed=seed).centres for seed in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_direction_points_to_the_middle_whatever_the_sign_of_the_features():
+    maps = layouts(12, 3)
+    for sign in (1, -1):
+        features = sign * features_of(maps)
+        found = labeller_of(fit_part_labels(features, (GRID, GRID), 4, seed=0))(features)
+        assert share_right(found, maps, matching(found, maps)) >= 0.95
+
+
+@pytest.mark.parametrize("factor", [1, -1, 0.01, -0.01])
+def test_without_inner_patches_the_object_is_the_smaller_side(factor):
+    maps = torch.tensor([[[0, 0], [0, 1]], [[2, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [2, 0]]]).repeat(
+        5, 1, 1
+    )
+    features = factor * features_of(maps)
+    found = labeller_of(fit_part_labels(features, (2, 2), 3, seed=0))(features)
+    assert torch.equal(matching(found, maps)[found], maps.flatten(1))
+    assert ((found == 0) == (maps.flatten(1) == 0)).all()
+
+
+def test_labeller_is_saved_and_loaded():
+    features = features_of(layouts(12, 4))
+    labeller = labeller_of(fit_part_labels(features, (GRID, GRID), 5, seed=0))
+    assert labeller.num_parts == 5
+    assert not list(labeller.parameters())
+    assert set(labeller.state_dict()) == {field.name for field in dataclasses.fields(PartLabelParameters)}
+    file = io.BytesIO()
+    torch.save(labeller.state_dict(), file)
+    file.seek(0)
+    other = PartLabeller(5, WIDTH)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(features), labeller(features))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(other(features), labeller(features))
+
+
+def test_labeller_without_a_fit_calls_everything_background():
+    assert (PartLabeller(4, 6)(torch.randn(2, 9, 6)) == 0).all()
+
+
+def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
+    features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
+    found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
+    assert found.tolist() == [0, 0, 0.25, 1, 1]
+
+
+@pytest.mark.parametrize("num_parts", [1, 0, -3, 2.5, True, "eight"])
+def test_refuses_a_number_of_parts_that_is_none(num_parts):
+    with pytest.raises(ConfigurationError, match=re.escape(f"num_parts >= 2 or 'auto', got {num_parts!r}")):
+        fit_part_labels(features_of(layouts(2, 3)), (GRID, GRID), num_parts, seed=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_names_the_image_that_is_not_finite(value):
+    features = features_of(layouts(4, 3))
+    features[2, 5, 1] = value
+    with pytest.raises(DataError, match=re.escape("in image 2 (1 such images)")):
+        fit_part_labels(features, (GRID, GRID), 4, seed=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 4), (12, 4), (0, 4, 4), (3, 4, 0)])
+def test_refuses_features_that_do_not_fit_the_grid(shape):
+    with pytest.raises(DataError, match=re.escape(f"(I, 2 x 2, D), got {shape}")):
+        fit_part_labels(torch.zeros(shape), (2, 2), 2, seed=0)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("num_parts", "message"),
+    [(2, "patch features are all equal"), ("auto", "the number of parts cannot be chosen")],
+)
+def test_refuses_patches_that_are_all_equal(num_parts, message, value):
+    with pytest.raises(DataError, match=f"{message}.* use another backbone"):
+        fit_part_labels(torch.full((5, 16, 8), value), (4, 4), num_parts, seed=0)
+
+
+@pytest.mark.parametrize(("spread", "is_enough"), [(0.9e-4, False), (1.1e-4, True)])
+def test_patches_differ_from_a_ten_thousandth_of_their_size_on(spread, is_enough):
+    features = torch.full((1, 9, 1), 100 * (1 - spread), dtype=torch.float64)
+    features[0, 4] = 100.0
+    if is_enough:
+        assert fit_part_labels(features, (3, 3), 2, seed=0).num_parts == 2
+    else:
+        with pytest.raises(DataError, match="patch features are all equal"):
+            fit_part_labels(features, (3, 3), 2, seed=0)
+
+
+@pytest.mark.parametrize(("share", "is_enough"), [(0.0049, False), (0.0051, True)])
+def test_auto_wants_half_a_percent_of_the_variance_beside_image_and_position(share, is_enough, monkeypatch):
+    """Two images: one is brighter, and beside a pattern of both each has another with a sign of its own."""
+    monkeypatch.setattr(part_labels, "CANDIDATES", [2])
+    image = torch.tensor([[1.0], [-1.0]])
+    both, own = torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([1.0, 1.0, -1.0, -1.0])
+    features = 3 + ((1 - share) / 2) ** 0.5 * (image + both) + share**0.5 * image * own
+    if is_enough:
+        assert fit_part_labels(features[..., None].double(), (2, 2), "auto", seed=0).num_parts == 2
+    else:
+        with pytest.raises(DataError, match="the number of parts cannot be chosen"):
+            fit_part_labels(features[..., None].double(), (2, 2), "auto", seed=0)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["one colour", "several colours"])
+def test_auto_refuses_plain_images(spread):
+    """A backbone tells apart the positions and colours of plain images; no part recurs in them."""
+    colours = torch.tensor([[2.0, 1.0, -1.0], [2.0, -1.0, 1.0], [-1.5, 2.0, 1.0], [1.0, 2.0, -1.5]])
+    colours = colours[:1] + spread * (colours - colours[:1])
+    images = colours[:, :, None, None].expand(-1, -1, GRID * PATCH, GRID * PATCH)
+    features = random_backbone()(images)
+    with pytest.raises(DataError, match="set num_parts or use another backbone"):
+        fit_part_labels(features, (GRID, GRID), "auto", seed=0)
+    assert fit_part_labels(features, (GRID, GRID), 3, seed=0).num_parts == 3
+
+
+def test_refuses_more_parts_than_distinct_patches(monkeypatch):
+    features = features_of(layouts(4, 3), noise=1e-6)  # three regions and the background, but for rounding
+    assert fit_part_labels(features, (GRID, GRID), 4, seed=0).num_parts == 4
+    with pytest.raises(DataError, match="5 distinct patches for 5 parts, got 4"):
+        fit_part_labels(features, (GRID, GRID), 5, seed=0)
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(4, 8))
+    found = fit_part_labels(features, (GRID, GRID), "auto", seed=0)
+    assert found.num_parts == 4 and found.criterion[5] == 0
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(5, 8))
+    with pytest.raises(DataError, match="set fewer parts"):
+        fit_part_labels(features, (GRID, GRID), "auto", seed=0)
+
+
+@pytest.mark.moderate
+def test_auto_tries_three_parts_to_twelve():
+    maps = stripes(3, 3)
+    features = features_of(maps)
+    found = fit_part_labels(features, tuple(maps.shape[1:]), "auto", seed=0)
+    assert [*found.criterion] == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    sizes = np.bincount(labeller_of(found)(features).flatten())
+    nearest = min(np.linalg.norm(one - other) for one, other in combinations(found.centres.numpy(), 2))
+    assert max(found.criterion.values()) == found.criterion[found.num_parts]
+    assert found.criterion[found.num_parts] == pytest.approx(nearest * sizes.min() / sizes.max(), rel=1e-4)
+
+
+def test_narrow_features_and_single_images_will_do(monkeypatch):
+    maps = layouts(1, 3)
+    assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4
+    monkeypatch.setattr(part_labels, "CANDIDATES", [3])
+    assert fit_part_labels(features_of(maps), (GRID, GRID), "auto", seed=0).num_parts == 3
+    features = features_of(layouts(6, 3))[..., :2]
+    found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
+    assert (found.projection[:, 2] == 0).all() and found.projection_scale[2] == 1
+    assert labeller_of(found)(features).max() == 2
+
+
+def test_mean_and_scale_are_of_the_patches_with_the_background_at_zero():
+    """One bright patch in the middle; one that reaches the threshold exactly, 0.6, is background yet."""
+    features = torch.zeros(1, 9, 1, dtype=torch.float64)
+    features[0, 4], features[0, 0] = 1.0, 0.6
+    found = fit_part_labels(features, (3, 3), 2, seed=0)
+    assert (found.object_direction.tolist(), found.object_range.tolist()) == ([1], [0, 1])
+    assert found.projection.tolist() == [[1, 0, 0]]
+    assert found.projection_mean.tolist() == pytest.approx([1 / 9, 0, 0])
+    assert found.projection_scale.tolist() == pytest.approx([8**0.5 / 9, 1, 1])
+    assert found.centres[:, 0].tolist() == pytest.approx([-1 / 8**0.5, 8**0.5])
+
+
+@pytest.mark.parametrize("row", [1, -2])
+@pytest.mark.parametrize("is_column", [False, True])
+def test_only_the_outermost_patches_are_the_border(row, is_column):
+    """An object beside the border, whichever side: it is as far inside as a patch need be."""
+    bright = torch.zeros(5, 6)
+    (bright.T if is_column else bright)[row, 1:-1] = 1
+    found = fit_part_labels(bright.reshape(1, 30, 1), (5, 6), 2, seed=0)
+    assert labeller_of(found)(bright.reshape(1, 30, 1)).tolist() == [bright.flatten().tolist()]
+
+
+@pytest.mark.parametrize(
+    ("values", "objects"), [([-10.0, -6.0, 0.0, 0.0], [1, 0, 0, 0]), ([10.0, 6.0, 5.0, 0.0], [1, 0, 0, 0])]
+)
+def test_without_inner_patches_one_that_only_reaches_the_threshold_counts_for_neither_side(values, objects):
+    features = torch.tensor(values, dtype=torch.float64).reshape(1, 4, 1)
+    assert labeller_of(fit_part_labels(features, (2, 2), 2, seed=0))(features).tolist() == [objects]
+
+
+@pytest.mark.parametrize(("spread", "axes"), [(0.9e-4, 1), (1.1e-4, 3)])
+def test_a_direction_counts_from_a_ten_thousandth_of_the_spread_of_the_first_on(spread, axes):
+    """Four bright patches in the middle that differ a little in two further dimensions."""
+    middle = torch.tensor([[1.0, 1, 1], [1, 1, -1], [1, -1, 1], [1, -1, -1]], dtype=torch.float64)
+    features = torch.zeros(4, 4, 3, dtype=torch.float64)
+    features[1:3, 1:3] = (100 * middle * torch.tensor([1, *[spread * 0.75**0.5] * 2])).view(2, 2, 3)
+    found = fit_part_labels(features.view(1, 16, 3), (4, 4), 2, seed=0)
+    assert (found.projection.norm(dim=0) > 0.99).tolist() == [index < axes for index in range(3)]
+
+
+def test_rounding_is_not_scaled_up_to_a_direction():
+    features = features_of(layouts(6, 2), noise=0.0)  # two parts: their plane is all there is
+    found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
+    assert (found.projection[:, :2].norm(dim=0) > 0.99).all() and (found.projection[:, 2] == 0).all()
+
+
+def test_one_image_per_category_is_enough_for_large_grids():
+    ids = [5, 5, 2, 9, 2, 5, 9, 9] * 3
+    chosen = sample_for_part_labels(ids, 1024, seed=0)
+    assert [ids[index] for index in sorted(chosen, key=lambda index: ids[index])] == [2, 5, 9]
+    assert chosen == sorted(chosen) == sample_for_part_labels(ids, 1024, seed=0)
+    assert all(type(index) is int for index in chosen)
+    draws = {tuple(sample_for_part_labels(ids, 1024, seed=seed)) for seed in range(20)}
+    assert len(draws) > 1
+
+
+def test_more_images_per_category_where_patches_are_few():
+    ids = [index % 50 for index in range(1000)]
+    chosen = sample_for_part_labels(ids, 4, seed=0)
+    assert np.bincount([ids[index] for index in chosen]).tolist() == [10] * 50
+    assert len(chosen) * 4 >= ENOUGH_PATCHES
+    assert len(sample_for_part_labels(ids[:100], 4, seed=0)) == 100, "two of each are all there are"
+    without_last = [each for each in ids if each != 49]
+    assert len(sample_for_part_labels(without_last, 4, seed=0)) == 49 * 11
+
+
+def test_two_thousand_patches_per_image_are_enough():
+    assert [len(sample_for_part_labels([7] * 9, patches, seed=0)) for patches in (1999, 2000)] == [2, 1]
+
+
+def test_no_image_to_sample_is_an_error():
+    with pytest.raises(DataError, match="none"):
+        sample_for_part_labels([], 256, seed=0)

@@ -1,0 +1,194 @@
+"""Two estimators as scikit-learn expects them, on real digits."""
+
+import doctest
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from promptccd.clustering import CategoryCounter, SemiSupervisedKMeans
+from promptccd.clustering.kmeans import AnchoredKMeans
+from promptccd.evaluation import clustering_accuracy
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points, their digits, and what is known of them: a third of those below six."""
+    points, ids = (each[:600] for each in load_digits(return_X_y=True))
+    return points, ids, np.where((ids < 6) & (np.arange(600) % 3 == 0), ids, -1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [SemiSupervisedKMeans(n_clusters=3), CategoryCounter()], ids=str)
+def test_scikit_learn_finds_nothing_to_say(estimator) -> None:
+    found = check_estimator(estimator, on_fail=None)
+    assert [each["check_name"] for each in found if each["status"] == "failed"] == []
+    assert len(found) > 40
+
+
+def test_labelled_points_keep_their_category_and_others_find_one(digits) -> None:
+    points, ids, known = digits
+    before = known.copy()
+    kmeans = SemiSupervisedKMeans(10, random_state=1)
+    assert kmeans.fit(points, known) is kmeans
+    assert np.array_equal(known, before)
+    free = known < 0
+    assert np.array_equal(kmeans.labels_[~free], known[~free])
+    apart = AnchoredKMeans(10, 10, random_state=1).fit(points[free], points[~free], known[~free])
+    assert np.array_equal(kmeans.labels_[free], apart.labels_)
+    assert kmeans.inertia_ == apart.inertia_ and kmeans.n_iter_ == apart.n_iter_
+    assert np.array_equal(kmeans.cluster_ids_, np.arange(10))
+    assert np.array_equal(kmeans.predict(points)[free], kmeans.labels_[free])
+    assert clustering_accuracy(ids[free], kmeans.labels_[free], range(6)).all > 0.75
+    assert np.array_equal(clone(kmeans).fit_predict(points, known), kmeans.labels_)
+    assert kmeans.score(points[free]) > -apart.inertia_
+
+
+def test_without_labels_it_is_k_means(digits) -> None:
+    points = digits[0]
+    for y in (None, np.full(600, -1)):
+        kmeans = SemiSupervisedKMeans(n_clusters=10, random_state=0).fit(points, y)
+        theirs = KMeans(10, n_init=10, random_state=0).fit(points)
+        assert kmeans.inertia_ == pytest.approx(theirs.inertia_, rel=0.02)
+        assert kmeans.score(points) == pytest.approx(-kmeans.inertia_)
+    assert kmeans.predict(points.astype("float32")).dtype == np.int64
+    assert SemiSupervisedKMeans().n_clusters == 8
+
+
+def test_parameters_are_those_of_scikit_learn(digits) -> None:
+    points, _, known = digits
+    few = {"n_clusters": 9, "n_init": 2, "max_iter": 5, "tol": 0.1, "fix_labelled": True}
+    kmeans = SemiSupervisedKMeans(**few, random_state=np.random.RandomState(3))
+    assert {**kmeans.get_params(), **few} == kmeans.get_params()
+    found = kmeans.fit_predict(points, known)
+    again = SemiSupervisedKMeans(**few, random_state=np.random.RandomState(3)).fit_predict(points, known)
+    assert np.array_equal(found, again) and kmeans.n_iter_ <= 5
+    means = np.stack([points[known == each].mean(0) for each in range(6)])
+    np.testing.assert_allclose(kmeans.cluster_centers_[:6], means, atol=1e-12)
+    other = SemiSupervisedKMeans(**few, random_state=4).fit(points, known)
+    assert other.inertia_ != kmeans.inertia_
+    assert SemiSupervisedKMeans(9, n_init=1, random_state=0).fit(points).inertia_ > (
+        SemiSupervisedKMeans(9, n_init="auto", random_state=0).fit(points).inertia_
+    )
+
+
+def test_it_stands_in_pipelines_and_searches(digits) -> None:
+    points, _, known = digits
+    model = make_pipeline(StandardScaler(), SemiSupervisedKMeans(10, n_init=2, random_state=0))
+    assert model.fit(points, known).predict(points[:5]).shape == (5,)
+    search = GridSearchCV(SemiSupervisedKMeans(n_init=1, random_state=0), {"n_clusters": [2, 10]}, cv=2)
+    assert search.fit(points).best_params_ == {"n_clusters": 10}
+    tensors = torch.from_numpy(points), torch.from_numpy(known)
+    expected = SemiSupervisedKMeans(10, n_init=2, random_state=0).fit(points, known).labels_
+    assert np.array_equal(SemiSupervisedKMeans(10, n_init=2, random_state=0).fit(*tensors).labels_, expected)
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        ([0, -1, 0.5, 1], "whole numbers from 0 on in y, and -1 for unknown, got 0.5 at place 2"),
+        ([-2, -1, 0, 1], "got -2 at place 0"),
+        ([0, np.nan, 0, 1], "got nan at place 1"),
+        ([0, 1, 2, np.inf], "got inf at place 3"),
+        ([0, 2**53, 2, 1], "got 9007199254740992 at place 1"),
+        (["a", "b", "c", "d"], r"and -1 for unknown, got a: number .*LabelEncoder does"),
+        (["1", "2", "3", "4"], "LabelEncoder does"),
+        (np.array([0, 1, None, 2], dtype=object), "got None: number the categories"),
+        ([0, 1], "a label or -1 for each of 4 points, got 2"),
+        ([0, 1, 1, -1], "n_samples=1 without a label should be >= n_clusters=8 without the 2"),
+    ],
+)
+def test_labels_that_are_none_are_refused(y: list, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        SemiSupervisedKMeans().fit(np.eye(4), y)
+
+
+@pytest.mark.filterwarnings("error")
+def test_labels_may_be_numbers_of_any_kind() -> None:
+    for kind in (np.int8, np.uint64, np.float32, bool, object):
+        y = np.array([0, 0, 1, 1]).astype(kind)
+        assert SemiSupervisedKMeans(2).fit(np.eye(4), y).labels_.tolist() == [0, 0, 1, 1]
+    fixed = np.eye(4)
+    fixed.setflags(write=False)
+    assert SemiSupervisedKMeans(2).fit(fixed, [0, 0, 1, 1]).predict(fixed).tolist() == [0, 0, 1, 1]
+    halves = torch.eye(4, dtype=torch.bfloat16)
+    assert SemiSupervisedKMeans(2).fit(halves, torch.tensor([0, 0, 1, 1])).predict(halves[2:]).tolist() == [
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "error", "said"),
+    [
+        (SemiSupervisedKMeans(2.5), TypeError, "n_clusters must be an instance of int"),
+        (SemiSupervisedKMeans("8"), TypeError, "n_clusters must be an instance of int"),
+        (SemiSupervisedKMeans(0), ValueError, "n_clusters == 0, must be >= 1"),
+        (SemiSupervisedKMeans(2, n_init="all"), TypeError, "n_init must be an instance of int"),
+        (SemiSupervisedKMeans(2, n_init=0), ValueError, "n_init == 0, must be >= 1"),
+        (SemiSupervisedKMeans(2, max_iter=None), TypeError, "max_iter must be an instance of int"),
+        (SemiSupervisedKMeans(2, max_iter=0), ValueError, "max_iter == 0, must be >= 1"),
+        (SemiSupervisedKMeans(2, tol="x"), TypeError, "tol must be an instance of float"),
+        (SemiSupervisedKMeans(2, tol=-1), ValueError, "tol == -1, must be >= 0"),
+        (CategoryCounter(start=2.5), TypeError, "start must be an instance of int"),
+        (CategoryCounter(start=0), ValueError, "start == 0, must be >= 1"),
+        (CategoryCounter(prior="matched"), ValueError, "got 4 of 4 .*: label more, or take prior='auto'"),
+        (CategoryCounter(prior="calibrated"), ValueError, "prior='calibrated' learns"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parameters_that_are_none_are_named(estimator, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        estimator.fit(np.eye(4), [0, 1, 2, 3])
+
+
+@pytest.mark.filterwarnings("ignore:n_clusters=8 is above the 2 labelled categories, and no point is left")
+def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
+    with pytest.warns(ConvergenceWarning, match="using 2. Give -1 in y for points that may be of new ones"):
+        SemiSupervisedKMeans(3).fit(np.eye(4), [3, 3, 5, 5])
+    kmeans = SemiSupervisedKMeans().fit(np.eye(4), [3, 3, 5, 5])
+    assert kmeans.labels_.tolist() == [3, 3, 5, 5] and kmeans.cluster_ids_.tolist() == [3, 5]
+    assert kmeans.predict([[1, 0, 0, 0], [0, 0, 0, 1]]).tolist() == [3, 5]
+    exact = SemiSupervisedKMeans(3).fit(np.eye(4), [0, 0, -1, 1])
+    assert set(exact.labels_) <= {0, 1, 2}
+    with pytest.raises(NotFittedError):
+        SemiSupervisedKMeans().predict(np.eye(4))
+
+
+@pytest.mark.slow
+def test_categories_are_counted(digits) -> None:
+    points, known = digits[0][:200], np.where(digits[2] % 2 == 0, digits[2], -1)[:200]
+    counter = CategoryCounter(prior="matched", random_state=1).fit(points, known)
+    assert 3 <= counter.range_[0] <= counter.n_categories_ <= counter.range_[1]
+    assert abs(counter.n_categories_ - 10) <= 6
+    assert counter.estimate_.count == counter.n_categories_
+    assert (
+        CategoryCounter(prior="matched", random_state=1).fit(7 * points, known).n_categories_
+        == counter.n_categories_
+    )
+    three = np.repeat(np.eye(3, 8), 30, axis=0) + np.random.default_rng(0).normal(0, 0.02, (90, 8))
+    for y in (None, np.where(np.arange(90) < 15, 0, -1)):
+        found = CategoryCounter().fit(three, y)
+        assert found.n_categories_ == 3
+    single = np.where(
+        np.arange(90) % 15 == 0, np.arange(90) // 15, -1
+    )  # six, of which nothing tells how they spread
+    assert CategoryCounter().fit(three, single).n_categories_ >= 6
+    assert CategoryCounter(start=5, prior="paper").fit(three).n_categories_ == 3
+    with pytest.raises(ValueError, match="a prior of auto, paper, matched, calibrated, got 'none'"):
+        CategoryCounter(prior="none").fit(three)
+
+
+@pytest.mark.slow
+def test_the_examples_run() -> None:
+    ran = doctest.testmod(sys.modules[CategoryCounter.__module__])
+    assert ran.attempted >= 8 and not ran.failed

@@ -1,0 +1,289 @@
+"""The metric in which known categories are round, held to fresh images of worlds whose truth is known."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from promptccd.clustering import spread as category_spread
+from promptccd.clustering.spread import _border, measure_spread
+from promptccd.data.randomness import torch_generator
+from promptccd.models import CategorySpread
+from promptccd.models.assignment import assign
+from tests.spread_world import World
+
+
+def test_fresh_images_of_known_categories_lie_as_far_as_said() -> None:
+    world = World(known=12, new=6, width=32, seed=1)
+    features, rows = world.draw(range(12), 60)
+    spread = measure_spread(features, rows, world.prototypes, seed=0)
+    fresh, truth = world.draw(range(12), 400, seed=2)
+    distances = spread.squared(fresh, world.prototypes)
+    own = distances.gather(1, truth[:, None])[:, 0]
+    assert (own <= spread.reach).double().mean() == pytest.approx(0.95, abs=0.025)
+    assert own.mean() == pytest.approx(1, abs=0.05)
+    within, plain = (
+        torch.linalg.eigvalsh(each.T @ each)
+        for residual in [(fresh - world.prototypes[truth]).double()]
+        for each in (residual @ spread.whitener.double(), residual)
+    )
+    assert plain[-1] > 500 * plain[0]
+    assert within[-1] < 6 * within[0]
+
+
+def test_it_tells_known_from_new_and_one_from_another_where_distances_of_features_do_not() -> None:
+    world = World(known=12, new=6, width=32, seed=3, apart=0.6)
+    spread = measure_spread(*world.draw(range(12), 60), world.prototypes, seed=0)
+    fresh, truth = world.draw(range(18), 100, seed=4)
+    plain, measured = (
+        assign(fresh, world.prototypes, range(12), temperature=0.1, spread=each) for each in (None, spread)
+    )
+    is_new = (truth >= 12).numpy()
+    right = [(each.category_ids == truth)[truth < 12].double().mean() for each in (plain, measured)]
+    assert right[1] > right[0] + 0.1
+    assert roc_auc_score(is_new, measured.distances) > 0.95 > roc_auc_score(is_new, plain.distances) + 0.1
+    assert measured.strange[truth >= 12].double().mean() > 0.8
+    assert measured.strange[truth < 12].double().mean() < 0.05
+    assert not plain.strange.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "apart"), [(32, 0.7), (384, 0.35), (768, 0.35)])
+def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_category(
+    width: int, apart: float
+) -> None:
+    """As fresh photographs are, once training has drawn its own together; in own spreads 63, 25 and 21 % are right."""
+    world = World(known=8, new=0, width=width, seed=3, apart=apart)
+    spreads = torch.linspace(0.5, 2, 8)
+
+    def drawn(images: int, seed: int, farther: float) -> tuple[Tensor, Tensor]:
+        features, rows = world.draw(range(8), images, seed=seed)
+        means = world.prototypes[rows]
+        return means + farther * spreads[rows, None].sqrt() * (features - means), rows
+
+    spread = measure_spread(*drawn(60, 1, 1.0), world.prototypes, seed=0)
+    fresh, truth = drawn(100, 2, 2.0)
+    plain, measured = (
+        assign(fresh, world.prototypes, range(8), temperature=0.1, spread=each) for each in (None, spread)
+    )
+    right = [float((each.category_ids == truth).double().mean()) for each in (plain, measured)]
+    assert right[1] > max(0.85, right[0] + 0.015)
+
+
+@pytest.mark.parametrize("tails", [None, 3])
+def test_confidences_mean_what_they_say_on_fresh_images(tails: int | None) -> None:
+    """Of categories that overlap: of those that are called right at 70 %, about 70 % are.
+
+    With heavy tails, as photographs have, a soft-max over squared distances would be off by 0.068 (this by 0.017).
+    """
+    world = World(known=10, new=0, width=12, seed=5, apart=0.7)
+
+    def drawn(images: int, seed: int) -> tuple[Tensor, Tensor]:
+        features, rows = world.draw(range(10), images, seed=seed)
+        if tails is None:
+            return features, rows
+        generator, means = torch.Generator().manual_seed(seed), world.prototypes[rows]
+        chi = torch.randn(len(rows), tails, generator=generator).square().mean(1, keepdim=True)
+        return means + 0.6 * (features - means) / chi.sqrt(), rows
+
+    spread = replace(measure_spread(*drawn(80, 1), world.prototypes, seed=0), border=1e6)
+    fresh, truth = drawn(300, 6)
+    found = assign(fresh, world.prototypes, range(10), temperature=0.1, spread=spread)
+    right, bins = found.category_ids == truth, (found.confidences * 10).long().clamp(max=9)
+    assert 0.5 < right.double().mean() < 0.95
+    errors = [
+        (found.confidences[bins == each].mean() - right[bins == each].double().mean()).abs()
+        * (bins == each).double().mean()
+        for each in bins.unique()
+    ]
+    assert float(torch.stack(errors).sum()) < 0.03
+
+
+def test_where_it_is_as_likely_of_none_as_of_one() -> None:
+    """By Bayes' rule over the distances of images left out, a fifth of which are taken for strangers."""
+    world = World(known=8, new=0, width=16, seed=9, apart=0.6)
+    features, rows = world.draw(range(8), 400)
+    spread = measure_spread(features, rows, world.prototypes, seed=0)
+    distances = spread.squared(features, world.prototypes)
+    known = distances.amin(1)
+    others = 1 + 0.5 * (distances.scatter(1, rows[:, None], torch.inf).amin(1) - 1).clamp(min=0)
+    near = [(each.sqrt() - spread.border).abs() < 0.05 for each in (known, others)]
+    odds = near[0].sum() / (0.25 * near[1].sum())
+    assert near[0].sum() > 10
+    assert 0.6 < odds < 1.7
+
+
+@pytest.mark.parametrize("images", [12, 1500])
+def test_covariances_are_shrunk_as_ledoit_and_wolf_say(images: int) -> None:
+    """And by a hundredth at least, with however many images."""
+    world = World(known=3, new=0, width=40, seed=7)
+    features, rows = world.draw(range(3), images)
+    spread = measure_spread(features, rows, world.prototypes, seed=0)
+    residuals = (features - world.prototypes[rows]).double().numpy()
+    shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
+    assert shrinkage > 0.05 if images == 12 else shrinkage < 0.008
+    shrinkage = max(0.01, shrinkage)
+    covariance = residuals.T @ residuals / (len(residuals) - 3)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 40 * np.eye(40)
+    whitener = spread.whitener.double().numpy()
+    np.testing.assert_allclose(whitener.T @ shrunk @ whitener, np.eye(40) / 40, atol=2e-5)
+
+
+def test_of_few_images_that_spread_alike_in_all_directions_no_direction_counts_more() -> None:
+    """Noise alone makes one look wider: the covariance is shrunk all the way and no further."""
+    generator = torch.Generator().manual_seed(1)
+    prototypes = 5 * torch.eye(2, 40)
+    rows = torch.arange(2).repeat_interleave(6)
+    residuals = torch.linalg.qr(torch.randn(40, 12, generator=generator)).Q.T
+    assert ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True) == 1
+    whitener = measure_spread(prototypes[rows] + residuals, rows, prototypes, seed=0).whitener
+    metric = whitener @ whitener.T
+    torch.testing.assert_close(metric, metric[0, 0] * torch.eye(40), rtol=1e-4, atol=1e-4)
+
+
+def test_directions_that_are_exactly_alike_stay_alike() -> None:
+    prototypes = 5 * torch.eye(2, 4)
+    rows = torch.arange(2).repeat_interleave(4)
+    whitener = measure_spread(prototypes[rows] + torch.eye(4).repeat(2, 1), rows, prototypes, seed=0).whitener
+    # A variance of 2 / (8 - 2) in each of four directions becomes 1 / 4.
+    torch.testing.assert_close(whitener @ whitener.T, 0.75 * torch.eye(4))
+
+
+@pytest.mark.parametrize("share", [0.9e-10, 1.1e-10])
+def test_images_that_equal_their_prototypes_but_for_rounding_have_no_spread(share: float) -> None:
+    prototypes, rows = torch.eye(2, 4).double(), torch.arange(2).repeat_interleave(4)
+    off = torch.eye(4).double().repeat(2, 1)[:, [2, 3, 0, 1]] * torch.tensor([1, -1]).repeat(4)[:, None]
+    off[:, :2] = 0
+    off *= (share / off.square().sum() * 8).sqrt()
+    assert (measure_spread(prototypes[rows] + off, rows, prototypes, seed=0) is None) == (share < 1e-10)
+
+
+@pytest.mark.parametrize(("apart", "nearer"), [(0.7, 1.0), (1.4, 0.5)])
+def test_everything_measured_is_as_plain_sums_over_images_left_out_say(apart: float, nearer: float) -> None:
+    """With two images of one category and one of another, which a fold leaves without any."""
+    world = World(known=4, new=0, width=6, seed=11, apart=apart)
+    features, rows = world.draw(range(4), 40)
+    kept = torch.cat([torch.arange(82), torch.arange(120, 121)])
+    features, rows = features[kept], rows[kept]
+    spread = measure_spread(features, rows, world.prototypes, seed=3)
+    points, prototypes = features.double().numpy(), world.prototypes.double().numpy()
+    fold = (torch.randperm(83, generator=torch_generator("spread", 3)) % 5).numpy()
+    of = rows.numpy()
+    shrinkage = max(0.01, ledoit_wolf_shrinkage(points - prototypes[of], assume_centered=True))
+    distances = np.zeros((83, 4))
+    for image in range(83):
+        others = [each for each in range(83) if fold[each] != fold[image]]
+        means = []
+        for category in range(4):
+            members = [points[each] for each in others if of[each] == category]
+            means.append(sum(members) / len(members) if members else prototypes[category])
+        residuals = np.array([points[each] - means[of[each]] for each in others])
+        covariance = residuals.T @ residuals / (len(others) - 4)
+        covariance = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 6 * np.eye(6)
+        for category in range(4):
+            away = points[image] - means[category]
+            distances[image, category] = away @ np.linalg.inv(covariance) @ away / 6
+    own = distances[np.arange(83), of]
+    assert spread.typical == pytest.approx(own.mean(), rel=1e-9)
+    assert (spread.spreads.shape, spread.spreads.dtype) == ((4,), torch.float32)
+    assert (spread.whitener.shape, spread.whitener.dtype) == ((6, 6), torch.float32)
+    np.testing.assert_allclose(spread.spreads.numpy(), own.mean(), rtol=1e-6)
+    relative = distances / own.mean()
+    own = relative[np.arange(83), of]
+    assert spread.reach == pytest.approx(np.quantile(own, 0.95), rel=1e-9)
+    without = np.where(np.arange(4) == of[:, None], np.inf, relative).min(1)
+    nearest = relative.min(1)
+    pairs = [(0.5 * (far == near) + (far > near)) for far in without for near in nearest]
+    assert spread.separation == pytest.approx(np.mean(pairs))
+    assert spread.tells_new == (nearer == 0.5)
+    losses = {}
+    for temperature in 10 ** np.linspace(-3, 1, 41):
+        logits = -np.sqrt(relative) / temperature
+        losses[temperature] = np.mean(np.logaddexp.reduce(logits, axis=1) - logits[np.arange(83), of])
+    assert spread.temperature == pytest.approx(min(losses, key=losses.get), rel=1e-9)
+    assert 0.01 < spread.temperature < 5
+    # A logistic regression is the likeliest where what it says of either kind adds up to what there is of it.
+    nearest, others = np.sqrt(nearest), np.sqrt(1 + nearer * np.maximum(without - 1, 0))
+    strangers = 0.25 * 83 / 4 / np.bincount(of)[of]  # every category counts alike among those
+    missed = 1 / (1 + np.exp(spread.slope * (spread.border - nearest)))
+    taken = strangers / (1 + np.exp(spread.slope * (others - spread.border)))
+    assert missed.sum() == pytest.approx(taken.sum(), abs=0.1)
+    assert (nearest * missed).sum() == pytest.approx((others * taken).sum(), abs=0.1)
+
+
+def test_how_sure_an_answer_is_only_labels_say() -> None:
+    """An image that was assigned lies nearest to its own category by definition, and says nothing."""
+    world = World(known=8, new=0, width=32, seed=15, apart=0.1)
+    features, truth = world.draw(range(8), 60)
+    measured = partial(measure_spread, features, prototypes=world.prototypes, seed=0)
+    right = measured(truth)
+    labelled = torch.arange(480) % 60 < 15
+    rows = torch.where(labelled, truth, right.squared(features, world.prototypes).argmin(1))
+    sure, told = measured(rows), measured(rows, labelled=labelled)
+    assert sure.temperature < 0.6 * right.temperature < 0.6 * told.temperature
+    nobody = measured(rows, labelled=torch.zeros(480, dtype=torch.bool))
+    assert nobody.temperature == sure.temperature
+    placed = torch.where(labelled, -1, rows)
+    assert measured(placed, labelled=labelled).temperature == measured(placed).temperature, (
+        "of none that counts"
+    )
+
+
+def test_of_too_few_images_nothing_is_said() -> None:
+    features = F.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    assert measure_spread(features, torch.zeros(6).long(), features[:1], seed=0) is None
+    assert measure_spread(features, torch.arange(6), features, seed=0) is None
+    two_of_each = measure_spread(features[:4], torch.tensor([0, 0, 1, 1]), features[[0, 2]], seed=0)
+    assert two_of_each is not None
+    assert measure_spread(features[:3], torch.tensor([0, 0, 1]), features[[0, 2]], seed=0) is None
+    alike = features[:2].repeat_interleave(3, 0)
+    assert measure_spread(alike, torch.arange(2).repeat_interleave(3), features[:2], seed=0) is None
+
+
+def test_what_nobody_measured_spreads_wider_than_what_was_trained() -> None:
+    spread = CategorySpread(torch.eye(2), torch.tensor([0.5, 2.0]), 1.0, 1.5, 2.0, 4.0, 0.1, 1.0)
+    assert spread.of([1, None, 0]).spreads.tolist() == pytest.approx([2.0, 1.4, 0.5])
+    chances = spread.known_probability(torch.tensor([[2.0, 9.0], [0.5, 8.0], [9.0, 18.0]]))
+    assert chances.tolist() == pytest.approx([0.5, 1 / (1 + np.exp(-4)), 1 / (1 + np.exp(4))])
+
+
+def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
+    separations = []
+    for apart in (0.1, 0.25, 1.0):
+        world = World(known=10, new=10, width=32, seed=13, apart=apart)
+        spread = measure_spread(*world.draw(range(10), 60), world.prototypes, seed=0)
+        fresh, truth = world.draw(range(20), 100, seed=14)
+        distances = spread.squared(fresh, world.prototypes).amin(1)
+        separations.append(spread.separation)
+        assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
+        assert spread.tells_new == (apart == 1.0)
+    assert separations == sorted(separations)
+
+
+def test_new_categories_lie_nearer_from_the_separation_on_at_which_they_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(known=6, new=0, width=16, seed=3, apart=0.5)
+    borders = {}
+    for separation in (0.8999, 0.9, 0.95):
+        monkeypatch.setattr(category_spread, "_separation", lambda *_, value=separation: value)
+        spread = measure_spread(*world.draw(range(6), 40), world.prototypes, seed=0)
+        borders[separation], told = spread.border, spread.tells_new
+        assert told == (separation >= 0.9)
+    assert borders[0.9] == borders[0.95] != borders[0.8999]
+
+
+def test_odds_that_no_distance_decides_are_flat_and_those_of_a_clean_cut_are_bounded() -> None:
+    """Where a second category lies just as near, and where all images lie within the distance of new ones."""
+    wide, near = torch.linspace(2, 9, 40).double(), torch.linspace(0.5, 1, 40).double()
+    rows = torch.arange(4).repeat(10)
+    assert _border(wide, 1 + 0.5 * (wide - 1), rows) == (1e-3, 1e-3)
+    border, slope = _border(near, 1 + 0 * near, rows)
+    assert slope == 1e3
+    assert 0.99 < border < 1

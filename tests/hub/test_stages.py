@@ -1,0 +1,262 @@
+"""Stages published and read back are the same stages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import load_dataset, load_from_disk
+from huggingface_hub import DatasetCard
+
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.hub import pictures_at, published_split
+from promptccd.data.stages import Origin
+from promptccd.errors import DataError, SplitMismatchError
+from promptccd.hub.stages import _licence
+from tests.conftest import quick_recipe
+from tests.hub.server import Hub
+
+
+@pytest.fixture
+def recipe(recipe_values: dict, tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe_values))
+    return path
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("ids_only", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_stages_come_back_with_their_fingerprint(
+    recipe: Path, image_folder: Path, hub: Hub, capsys, ids_only: bool
+) -> None:
+    options = ["--ids-only"] if ids_only else []
+    assert main(["split", str(recipe), "--push", "user/stages", "--json", *options]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    stages = StageStream.from_hub("user/stages", dataset=str(image_folder) if ids_only else None)
+    assert stages.split.fingerprint == printed["fingerprint"]
+    original = StageStream.from_dataset(load_from_disk(str(image_folder)), class_blocks=[2, 1, 1, 1], seed=1)
+    assert stages.split.fingerprint == original.split.fingerprint
+    assert stages.num_known == 2
+    assert np.array_equal(stages.labelled.labels, original.labelled.labels)
+    for one, other in zip(stages, original, strict=True):
+        assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
+        assert one.read(3) == other.read(3)
+        assert one.num_categories == other.num_categories
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("ids_only", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_sessions_come_back_with_their_fingerprint(
+    recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys, ids_only: bool
+) -> None:
+    """Images recur in several stages, some stand in none, and novel categories come in a seeded order."""
+    recipe_values["data"]["split_rule"] = "sessions"
+    (tmp_path / "sessions.json").write_text(json.dumps(recipe_values))
+    options = ["--ids-only"] if ids_only else []
+    command = ["split", str(tmp_path / "sessions.json"), "--push", "user/sessions", "--json", *options]
+    assert main(command) == 0
+    stages = StageStream.from_hub("user/sessions", dataset=str(image_folder) if ids_only else None)
+    assert stages.split.fingerprint == json.loads(capsys.readouterr().out)["fingerprint"]
+    original = StageStream.from_dataset(
+        str(image_folder), class_blocks=[2, 1, 1, 1], seed=1, split_rule="sessions"
+    )
+    assert stages.categories == original.categories
+    for one, other in zip(stages, original, strict=True):
+        assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
+        assert one.read(3) == other.read(3)
+
+
+def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
+    assert main(["split", str(recipe), "--push", "user/stages"]) == 0
+    assert set(load_dataset("user/stages", "stage_0", split="train").column_names) == {
+        "sample_id",
+        "label",
+        "image",
+    }
+    for stage in (1, 2, 3):
+        table = load_dataset("user/stages", f"stage_{stage}", split="train")
+        assert set(table.column_names) == {"sample_id", "image"}
+    card = hub.repo("user/stages", "dataset").at("main").files["README.md"].data.decode()
+    assert "config_name: stage_0" in card
+    assert "StageStream.from_hub" in card
+    assert "More Information Needed" not in card
+
+
+@pytest.mark.moderate
+def test_ids_alone_ask_for_the_very_data_set(recipe: Path, image_folder: Path, hub: Hub) -> None:
+    assert main(["split", str(recipe), "--push", "user/ids", "--ids-only"]) == 0
+    assert "image" not in load_dataset("user/ids", "stage_0", split="train").column_names
+    with pytest.raises(DataError, match="ids and no images"):
+        StageStream.from_hub("user/ids")
+    other = load_from_disk(str(image_folder)).select(range(149, -1, -1))
+    with pytest.raises(SplitMismatchError, match="was cut from data"):
+        StageStream.from_hub("user/ids", dataset=other)
+
+
+@pytest.mark.parametrize("name", ["photos", "user/my photos", "user/a..b", "datasets/user/a"])
+def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
+    recipe: Path, hub: Hub, capsys, name: str
+) -> None:
+    assert main(["split", "--config", str(recipe), "--push", name]) == 2
+    assert "cannot be the name of a data set on the Hub" in capsys.readouterr().err
+    assert not hub.log
+
+
+def test_what_is_not_there_is_named(hub: Hub) -> None:
+    with pytest.raises(DataError, match="user/nothing"):
+        StageStream.from_hub("user/nothing")
+
+
+def published(recipe: Path, *options: str) -> None:
+    assert main(["split", str(recipe), "--push", "user/stages", *options]) == 0
+
+
+@pytest.mark.moderate
+def test_published_stages_are_a_data_set_like_any(recipe: Path, hub: Hub) -> None:
+    published(recipe)
+    table = load_dataset("user/stages")
+    stages = StageStream.from_hub("user/stages")
+    assert len(table["train"]) == len(stages.labelled)
+    assert table["train"].features["label"].names == list(stages.labelled.category_names)
+    assert len(load_dataset("user/stages", "stage_2")["train"]) == len(stages[2])
+    card = DatasetCard(hub.repo("user/stages", "dataset").at("main").files["README.md"].data.decode()).data
+    assert [each["config_name"] for each in card.configs if each.get("default")] == ["stage_0"]
+    assert "license" not in card.to_dict()
+
+
+@pytest.mark.moderate
+def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub, image_folder: Path) -> None:
+    hub.add(
+        "lab/pictures",
+        {"README.md": b"---\nlicense: other\nlicense_name: x\nlicense_link: L.md\n---\n"},
+        "dataset",
+    )
+    images = load_from_disk(str(image_folder))
+    for source, metadata in (
+        ("digits", {"license": "cc-by-4.0"}),
+        ("in-memory", {}),
+        (str(image_folder), {}),
+        ("lab/nothing", {}),
+        (
+            "lab/pictures",
+            {
+                "license": "other", "license_name": "x",
+                "license_link": "https://huggingface.co/datasets/lab/pictures/blob/main/L.md",
+            },
+        ),
+    ):  # fmt: skip
+        stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
+        stages.origin = Origin(source, {})
+        licence = _licence(stages)
+        assert licence.metadata == metadata
+        assert bool(licence.reason) or metadata
+
+
+@pytest.mark.slow
+def test_every_command_takes_published_stages(
+    recipe: Path, recipe_values: dict, trained_run: Path, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    published(recipe, "--json")
+    fingerprint = json.loads(capsys.readouterr().out)["fingerprint"]
+    for words in ([str(recipe), "--dataset", "user/stages", "--seed", "5"], ["user/stages"]):
+        assert main(["split", *words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["fingerprint"] == fingerprint
+
+    stages = StageStream.from_hub("user/stages")
+    assert main(["predict", str(trained_run), "user/stages/stage_2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["file"] for each in found["predictions"]] == [
+        f"{each:06d}.png" for each in stages[2].sample_ids
+    ]
+    assert main(["predict", str(trained_run), "user/stages", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 150
+    one = f"user/stages/stage_2/{stages[2].sample_ids[0]:06d}.png"
+    assert main(["explain", str(trained_run), one, "--out", str(tmp_path / "why"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"]
+    out = str(tmp_path / "found")
+    assert main(["discover", str(trained_run / "stage1"), "user/stages", "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"]["found"] == 150
+
+
+@pytest.mark.slow
+def test_a_run_on_published_stages_is_the_run_on_their_source(
+    recipe: Path, image_folder: Path, tiny_backbone: Path, trained_run: Path, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    published(recipe)
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path / "run")
+    values["data"]["dataset"] = "user/stages"
+    (tmp_path / "quick.json").write_text(json.dumps(values))
+    assert main(["train", str(tmp_path / "quick.json")]) == 0
+    for stage in range(4):
+        name = f"stage{stage}/model-00002-of-00002.safetensors"
+        assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
+    assert "datasets:\n- user/stages\n" in (tmp_path / "run" / "stage3" / "README.md").read_text()
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["average"] == json.loads((trained_run / "results.json").read_text())["average"]
+    assert main(["evaluate", str(tmp_path / "run"), "--protocol", "inductive", "--test_split", "test"]) != 0
+    assert "holds published stages and no images beside them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--class_blocks", "3", "1", "1"], r"class_blocks (3, 1, 1) instead of (2, 1, 1, 1)"),
+        (["--split_rule", "sessions"], "split_rule sessions instead of mixed"),
+        (["--split", "test"], "no images beside them"),
+    ],
+)
+def test_other_stages_than_the_published_ones_are_refused(
+    recipe: Path, hub: Hub, capsys, options: list[str], said: str
+) -> None:
+    published(recipe)
+    assert main(["split", str(recipe), "--dataset", "user/stages", *options]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_fields_that_change_nothing_are_told(recipe: Path, hub: Hub, caplog) -> None:
+    published(recipe)
+    assert main(["split", str(recipe), "--dataset", "user/stages", "--images_per_class", "3"]) == 0
+    assert "user/stages is cut already: images_per_class 3 changes nothing." in caplog.text
+
+
+def test_ids_alone_are_no_pictures_and_a_file_by_the_same_name_is_no_split(
+    recipe: Path, hub: Hub, capsys
+) -> None:
+    published(recipe, "--ids-only")
+    assert main(["split", str(recipe), "--dataset", "user/stages"]) != 0
+    assert "holds ids and no images" in capsys.readouterr().err
+    for content in (b"[]", b"{}", b"no json", b'{"train": 0.8}'):
+        hub.add("lab/other", {"split.json": content}, "dataset")
+        assert published_split("lab/other") is None
+    assert published_split("lab/nothing") is None
+    assert published_split("digits") is None
+
+
+def test_a_folder_comes_before_a_data_set_of_that_name(
+    recipe: Path, hub: Hub, tmp_path: Path, monkeypatch
+) -> None:
+    published(recipe)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "user" / "stages").mkdir(parents=True)
+    assert pictures_at("user/stages") == Path("user/stages")
+    assert published_split("user/stages") is None
+    asked = len(hub.log)
+    assert pictures_at(tmp_path / "nothing" / "here") == tmp_path / "nothing" / "here"
+    assert pictures_at("user/mistyped/picture.png") == Path("user/mistyped/picture.png")
+    assert len(hub.log) == asked
+
+
+@pytest.mark.slow
+def test_stages_go_into_a_branch_or_a_pull_request(recipe: Path, hub: Hub, caplog) -> None:
+    caplog.set_level("INFO")
+    published(recipe)
+    before = hub.repo("user/stages", "dataset").at("main")
+    published(recipe, "--ids-only", "--revision", "ids")
+    assert hub.repo("user/stages", "dataset").at("main") is before
+    assert "image" not in load_dataset("user/stages", "stage_0", split="train", revision="ids").column_names
+    published(recipe, "--ids-only", "--pull-request")
+    assert f"Pull request: {hub.url}/user/stages/discussions/1." in caplog.text
+    assert hub.repo("user/stages", "dataset").at("main") is before

@@ -1,0 +1,151 @@
+"""What leaves shows the very pixels and tells nothing else."""
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd.images.clean import clean_image
+from promptccd.images.decode import decode_image
+from tests.photographs import MARKER, TELLING, jpeg, jpeg_segment, pixels, png, saved
+
+WITHOUT_WORDS = {
+    *("jfif", "jfif_version", "jfif_unit", "jfif_density", "adobe", "adobe_transform"),
+    *("progressive", "progression", "loop", "background", "timestamp", "duration"),
+}
+
+
+THUMBNAIL = b"JFIF\0\1\1\0\0\1\0\1\1\1CAN" + MARKER.encode()  # a pixel, and then some
+
+
+def pixels_of(content: bytes) -> np.ndarray:
+    decoded = decode_image(content).image
+    assert decoded is not None
+    return np.asarray(decoded)
+
+
+@pytest.mark.fault(49)
+@pytest.mark.parametrize("kind", TELLING)
+def test_pixels_stay_and_nothing_else(kind: str) -> None:
+    _, make = TELLING[kind]
+    content = make(pixels(3))
+    if "transparent" not in kind:
+        assert MARKER.encode() in content  # or this test could not fail
+    suffix, clean = clean_image(content)
+    assert np.array_equal(pixels_of(clean), pixels_of(content))
+    assert MARKER.encode() not in clean
+    assert MARKER.encode("utf-16-le") not in clean
+    assert b"2019:07:14" not in clean
+    assert b"CAN" not in clean
+    with Image.open(io.BytesIO(clean)) as opened:
+        assert set(opened.info) <= WITHOUT_WORDS, opened.info
+        assert opened.info.get("jfif_density", (1, 1)) == (1, 1)
+        assert not opened.getexif()
+        assert getattr(opened, "n_frames", 1) == 1
+        assert suffix == {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp"}[opened.format]
+    assert clean_image(clean) == (suffix, clean)  # what is clean stays as it is
+
+
+@pytest.mark.moderate
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_a_photograph_too_large_to_be_decoded_whole_leaves_whole() -> None:
+    large = io.BytesIO()
+    Image.linear_gradient("L").resize((9000, 6000)).save(large, "JPEG")
+    assert decode_image(large.getvalue()).verdict.note == "9000 x 6000 pixels, reduced"
+    assert clean_image(large.getvalue()) == (".jpg", large.getvalue())
+
+
+def test_upright_photographs_keep_their_coded_picture() -> None:
+    content = jpeg(pixels(3))
+    suffix, clean = clean_image(content)
+    assert suffix == ".jpg"
+    scan = content[content.index(b"\xff\xda") : content.index(b"\xff\xd9", content.index(b"\xff\xda")) + 2]
+    assert clean.endswith(scan)
+    plain = io.BytesIO()
+    pixels(3).save(plain, "JPEG", quality=90)
+    assert clean_image(plain.getvalue()) == (".jpg", plain.getvalue())
+    assert clean_image(jpeg(pixels(3), orientation=6))[0] == ".webp"
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xc1", b"\xff\xc2"])
+def test_other_codings_keep_their_picture(frame: bytes) -> None:
+    """Extended, which eight bits of baseline are too, and progressive."""
+    content = io.BytesIO()
+    pixels(3).save(content, "JPEG", progressive=frame == b"\xff\xc2")
+    coded = content.getvalue().replace(b"\xff\xc0", frame, 1)
+    assert frame in coded
+    assert clean_image(coded) == (".jpg", coded)
+
+
+def test_plain_drawings_keep_their_bytes() -> None:
+    plain = io.BytesIO()
+    pixels(3).save(plain, "PNG")
+    assert clean_image(plain.getvalue()) == (".png", plain.getvalue())
+    assert clean_image(png(pixels(3)))[0] == ".png"
+    assert clean_image(saved("GIF")(pixels(3)))[0] == ".webp"
+
+
+def test_long_strips_are_no_webp() -> None:
+    strip = io.BytesIO()
+    Image.new("RGB", (17_000, 9), "teal").save(strip, "TIFF")
+    suffix, clean = clean_image(strip.getvalue())
+    assert suffix == ".png"
+    assert pixels_of(clean).shape == (9, 17_000, 3)
+
+
+def test_what_cannot_be_decoded_does_not_leave() -> None:
+    assert clean_image(b"%PDF-1.7 CANARY") is None
+    assert clean_image(jpeg(pixels(3))[:900]) is None
+    assert clean_image(b"") is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda content: content[:2] + b"\xff\xff" + content[2:],  # a fill byte
+        lambda content: content[:2] + jpeg_segment(0xEE, b"Adobe" + MARKER.encode() + b"\0") + content[2:],
+        lambda content: content[:2] + jpeg_segment(0xE0, THUMBNAIL) + content[2:],
+        lambda content: content.replace(b"\xff\xda", jpeg_segment(0xDC, struct.pack(">H", 20)) + b"\xff\xda", 1),
+        lambda content: content[:-2] + b"\x00" * 3,  # no end
+    ],
+    ids=["fill", "adobe", "jfif", "height", "no end"],
+)  # fmt: skip
+def test_odd_files_are_the_same_pixels_or_none(odd) -> None:
+    stream = io.BytesIO()
+    pixels(3).save(stream, "JPEG", quality=90)
+    content = odd(stream.getvalue())
+    clean = clean_image(content)
+    if decode_image(content).image is None:
+        assert clean is None
+    else:
+        assert np.array_equal(pixels_of(clean[1]), pixels_of(content))
+        assert MARKER.encode() not in clean[1]
+        assert b"CAN" not in clean[1]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.slow
+def test_random_damage_never_lets_a_marker_out() -> None:
+    """Bytes flipped anywhere: refused, or clean."""
+    generator = np.random.default_rng(7)
+    seen = set()
+    for kind in ("jpeg", "png", "progressive jpeg"):
+        content = np.frombuffer(TELLING[kind][1](pixels(3)), np.uint8)
+        for _ in range(150):
+            damaged = content.copy()
+            places = generator.integers(0, len(damaged), 3)
+            damaged[places] = generator.integers(0, 255, 3)
+            clean = clean_image(damaged.tobytes())
+            seen.add(clean and clean[0])
+            assert clean is None or MARKER.encode() not in clean[1]
+            assert clean is None or np.array_equal(pixels_of(clean[1]), pixels_of(damaged.tobytes()))
+    assert {None, ".jpg"} <= seen
+
+
+def test_real_files_by_path(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg(pixels(4)))
+    _, clean = clean_image((tmp_path / "a.jpg").read_bytes())
+    assert len(clean) < (tmp_path / "a.jpg").stat().st_size

@@ -1,0 +1,192 @@
+"""Colours are those that the photograph shows, whatever space its file is in, and what leaves keeps them."""
+
+import io
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from promptccd.images.clean import clean_image
+from promptccd.images.colour import STANDARD, standard_profile
+from promptccd.images.decode import Status, decode_image
+from tests.photographs import MARKER
+
+SCREEN = ImageCms.createProfile("sRGB")
+SRGB = ImageCms.ImageCmsProfile(SCREEN).tobytes()
+
+
+def named(profile: bytes) -> bytes:
+    """The profile with a person's name behind it."""
+    return profile + MARKER.encode()
+
+
+def like_a_tv(profile: bytes) -> bytes:
+    """A space that is no standard one: the primaries of a profile with an exponent of 2.6."""
+    at = profile.index(b"para")
+    return profile[: at + 8] + struct.pack(">HHi", 0, 0, round(2.6 * 65536)) + profile[at + 16 :]
+
+
+def photograph() -> Image.Image:
+    rng = np.random.default_rng(5)
+    coarse = Image.fromarray(rng.integers(20, 236, (9, 12, 3), dtype=np.uint8))
+    return coarse.resize((180, 132), Image.Resampling.BICUBIC)
+
+
+def saved(image: Image.Image, codec: str, profile: bytes) -> bytes:
+    stream = io.BytesIO()
+    options: dict[str, object] = {"quality": 95} if codec != "PNG" else {}
+    if codec == "WEBP":
+        options = {"lossless": True}
+    image.save(stream, codec, icc_profile=profile, **options)
+    return stream.getvalue()
+
+
+def as_a_managed_reader_shows(content: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(content)) as opened:
+        if (profile := opened.info.get("icc_profile")) is None:
+            return np.asarray(opened.convert("RGB")).astype(int)
+        transform = ImageCms.buildTransform(io.BytesIO(profile), SCREEN, opened.mode, "RGB")
+        return np.asarray(ImageCms.applyTransform(opened, transform)).astype(int)
+
+
+PROFILES: dict[str, bytes] = {**STANDARD, "sRGB": SRGB, "a TV's": like_a_tv(STANDARD["Display P3"])}
+
+
+@pytest.mark.parametrize("space", STANDARD)
+def test_a_profile_of_ours_holds_the_numbers_that_the_standard_prints(space: str) -> None:
+    profile, white = STANDARD[space], bytes.fromhex("0000f6d6 00010000 0000d32d")  # D50, by ICC.1, 7.2.16
+    assert profile[68:80] == white
+    assert int.from_bytes(profile[:4], "big") == len(profile)
+    opened = ImageCms.ImageCmsProfile(io.BytesIO(profile)).profile
+    assert (opened.version, opened.profile_description) == (4.2, space)
+    assert struct.unpack(">6H", profile[24:36]) == (2020, 1, 1, 0, 0, 0)  # the day of no photograph
+    count = int.from_bytes(profile[128:132], "big")
+    entries = [struct.unpack_from(">4sII", profile, 132 + 12 * number) for number in range(count)]
+    tags = {name: profile[start : start + size] for name, start, size in entries}
+    assert all(start % 4 == 0 for _, start, _ in entries)
+    assert tags[b"wtpt"] == b"XYZ " + bytes(4) + white
+    columns = [struct.unpack(">3i", tags[name + b"XYZ"][8:]) for name in (b"r", b"g", b"b")]
+    for total, part in zip(map(sum, zip(*columns, strict=True)), struct.unpack(">3i", white), strict=True):
+        assert abs(total - part) <= 8  # red, green and blue are white together
+
+
+@pytest.mark.parametrize("codec", ["JPEG", "PNG", "TIFF", "WEBP", "AVIF"])
+@pytest.mark.parametrize("space", PROFILES)
+def test_a_photograph_looks_here_and_exported_as_it_is_meant(space: str, codec: str) -> None:
+    content = saved(photograph(), codec, named(PROFILES[space]))
+    meant = as_a_managed_reader_shows(content)
+    found = decode_image(content)
+    assert found.verdict.status is Status.USED
+    pixels = np.asarray(found.image).astype(int)
+    assert np.abs(pixels - meant).mean() < 0.3
+    suffix, clean = clean_image(content) or ("", b"")
+    assert np.abs(as_a_managed_reader_shows(clean) - meant).mean() < 0.3
+    assert np.array_equal(np.asarray(decode_image(clean).image), pixels)
+    assert MARKER.encode() not in clean
+    if codec == "JPEG":  # which is not coded anew for a space that everybody knows
+        assert suffix == (".webp" if space == "a TV's" else ".jpg")
+        assert (STANDARD.get(space, b"none") in clean) == (space in STANDARD)
+        assert clean_image(clean) == (suffix, clean)
+    if space != "sRGB":  # or this test could not fail
+        assert np.abs(np.asarray(Image.open(io.BytesIO(content)).convert("RGB")) - meant).mean() > 1
+
+
+@pytest.mark.parametrize("turn", [None, 6])
+@pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA"])
+def test_other_kinds_of_pictures_with_a_profile(mode: str, turn: int | None) -> None:
+    exif = Image.Exif()
+    if turn:
+        exif[0x0112] = turn
+    image = photograph().convert(mode)
+    codec = "PNG" if mode in ("P", "RGBA") else "JPEG"
+    stream = io.BytesIO()
+    image.save(stream, codec, icc_profile=STANDARD["ProPhoto RGB"], exif=exif)
+    found = decode_image(stream.getvalue())
+    plain = io.BytesIO()
+    image.save(plain, codec, exif=exif)
+    without = decode_image(plain.getvalue())
+    assert found.image is not None and without.image is not None
+    assert found.image.size == without.image.size == ((132, 180) if turn else (180, 132))
+    assert (
+        np.asarray(found.image) != np.asarray(without.image)
+    ).any()  # a CMYK file says nothing of its inks
+    suffix, clean = clean_image(stream.getvalue()) or ("", b"")
+    assert np.array_equal(np.asarray(decode_image(clean).image), np.asarray(found.image))
+
+
+def grey_profile() -> bytes:
+    """Greys with an exponent of 1.8, as old scanners have them."""
+    tags = {
+        b"desc": b"text" + bytes(4) + b"grey\0",
+        b"wtpt": b"XYZ " + bytes(4) + struct.pack(">3i", 63190, 65536, 54061),
+        b"kTRC": b"curv" + bytes(4) + struct.pack(">IH", 1, round(1.8 * 256)),
+    }
+    table, body = struct.pack(">I", len(tags)), b""
+    start = 128 + 4 + 12 * len(tags)
+    for tag, content in tags.items():
+        table += tag + struct.pack(">II", start + len(body), len(content))
+        body += content + bytes(-len(content) % 4)
+    head = struct.pack(">I4sI", start + len(body), bytes(4), 0x02400000) + b"mntrGRAYXYZ "
+    head += bytes(12) + b"acsp" + bytes(28) + struct.pack(">3i", 63190, 65536, 54061)
+    return head.ljust(128, b"\0") + table + body
+
+
+def test_greys_are_shown_by_a_profile_of_greys_and_colours_are_not() -> None:
+    grey, colours = photograph().convert("L"), photograph()
+    found = decode_image(saved(grey, "PNG", grey_profile()))
+    assert found.verdict.status is Status.USED
+    middle = np.asarray(grey) == 128
+    assert abs(float(np.asarray(found.image)[middle].mean()) - 145) < 3  # 128 to the 1.8 is 145 of sRGB
+    wrong = decode_image(saved(colours, "PNG", grey_profile()))
+    assert wrong.verdict.note == "colour profile left aside (it is meant for L, and the picture is RGB)"
+    assert np.array_equal(np.asarray(wrong.image), np.asarray(colours))
+
+
+def test_a_camera_may_say_adobe_rgb_in_its_exif_alone() -> None:
+    exif = b"Exif\0\0II*\0" + struct.pack("<I", 8)
+    for tag, place in (
+        (0x8769, 26),
+        (0xA005, 44),
+    ):  # of the directory of the camera, and of its interoperability
+        exif += struct.pack("<HHHIII", 1, tag, 4, 1, place, 0)
+    exif += struct.pack("<HHHI4sI", 1, 1, 2, 4, b"R03", 0)
+    stream = io.BytesIO()
+    photograph().save(stream, "JPEG", quality=95, exif=exif)
+    said = decode_image(saved(photograph(), "JPEG", STANDARD["Adobe RGB"])).image
+    found = decode_image(stream.getvalue()).image
+    assert found is not None and said is not None and found.tobytes() == said.tobytes()
+    clean = clean_image(stream.getvalue())
+    assert clean is not None
+    assert decode_image(clean[1]).image.tobytes() == found.tobytes()  # type: ignore[union-attr]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda profile: profile[:200],
+    "empty": lambda profile: b"\0",
+    "noise": lambda profile: b"\xff" * 999,
+    "a count of tags": lambda profile: profile[:128] + b"\xff\xff\xff\xff" + profile[132:],
+    "huge": lambda profile: profile + bytes(5 * 2**20),
+    "other colours": lambda profile: profile[:16] + b"Lab " + profile[20:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_profile_is_left_aside_with_a_note(damage: str) -> None:
+    content = saved(photograph(), "TIFF", DAMAGES[damage](STANDARD["Display P3"]))
+    found = decode_image(content)
+    assert found.verdict.note.startswith("colour profile left aside (")
+    assert np.array_equal(np.asarray(found.image), np.asarray(photograph()))
+    assert standard_profile(DAMAGES[damage](SRGB)) is None
+
+
+@pytest.mark.slow
+def test_random_damage_of_a_profile_never_raises() -> None:
+    rng, seen = np.random.default_rng(1), set()
+    for _ in range(150):
+        damaged = bytearray(STANDARD["Adobe RGB"])
+        for place in rng.integers(0, len(damaged), 4):
+            damaged[place] = rng.integers(0, 256)
+        seen.add(decode_image(saved(photograph().resize((9, 9)), "PNG", bytes(damaged))).verdict.status)
+    assert seen == {Status.USED, Status.NOTED}

@@ -1,0 +1,791 @@
+import functools
+import io
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import PIL
+import pytest
+from PIL import Image, ImageFile, ImageOps
+
+from promptccd import system
+from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
+from promptccd.images.depth import Depths
+from promptccd.images.limits import MAX_REDUCED
+
+USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
+CODECS = [
+    ("JPEG", {}),
+    ("JPEG", {"progressive": True}),
+    ("PNG", {}),
+    ("GIF", {}),
+    ("WEBP", {}),
+    ("WEBP", {"lossless": True}),
+    ("BMP", {}),
+    ("TIFF", {}),
+    ("TIFF", {"compression": "tiff_lzw"}),
+    ("PPM", {}),
+    ("AVIF", {}),
+]
+
+
+def picture(width=48, height=36, mode="RGB"):
+    """A smooth picture without any symmetry."""
+    rng = np.random.default_rng(width * height)
+    coarse = rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+def encoded(image, codec, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, codec, **options)
+    return buffer.getvalue()
+
+
+def frames(codec, count=12):
+    moving = [Image.new("RGB", (16, 16), (20 * index, 0, 0)) for index in range(count)]
+    return encoded(moving[0], codec, save_all=True, append_images=moving[1:])
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width, height, *extra, rows=b""):
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    body = b"".join(extra) + chunk(b"IDAT", rows or zlib.compress(bytes(20))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + body
+
+
+def zeros_compressed(size):
+    """A zlib stream of so many zeros, and of up to a MiB more: one packed block again and again."""
+    count = size // 2**20 + 1
+    packer = zlib.compressobj(wbits=-15)
+    block = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    checksum = count * 2**20 % 65521 << 16 | 1
+    return b"\x78\x9c" + block * count + b"\x03\0" + struct.pack(">I", checksum)
+
+
+def gif(frame_sizes):
+    """Black frames behind a logical screen of 1 x 1."""
+    start = b"GIF89a" + struct.pack("<HH", 1, 1) + b"\x80\0\0\0\0\0\xff\xff\xff"
+    body = [b"," + struct.pack("<HHHH", 0, 0, *size) + b"\0\x02\x02\x44\x01\0" for size in frame_sizes]
+    return start + b"".join(body) + b";"
+
+
+def oriented(codec, orientation, image=None):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image or picture(), codec, exif=exif)
+
+
+def tiff(values):
+    return encoded(Image.fromarray(values), "TIFF")
+
+
+def with_transparency(mode):
+    image = picture().convert(mode)
+    image.putalpha(Image.new("L", image.size, 128))
+    return image
+
+
+def transparent_palette():
+    return encoded(picture().quantize(16), "PNG", transparency=3)
+
+
+JPEG, PNG = encoded(picture(), "JPEG"), encoded(picture(), "PNG")
+RAMP_16 = np.linspace(0, 65535, 48 * 36).reshape(36, 48)
+RAMP_01 = np.linspace(0, 1, 48 * 36, dtype=np.float32).reshape(36, 48)
+HOLED = np.where(np.arange(36)[:, None] == 7, np.float32(np.nan), RAMP_01)
+INFINITE = np.where(np.isnan(HOLED), np.float32(np.inf), RAMP_01)
+BOMB_WEBP = bytes.fromhex("524946461a000000574542505650384c0e0000002ffebfff0f071011fd0f4444ff03")  # 16383^2
+
+PAGE = "HTML): save the picture itself instead of the page"
+STARTS = "not an image that can be read (starts like"
+SAVE = "save it as 8 or 16 bit without negative values"
+NOTHING = "{} million pixels in {} bytes, as no photograph has: nothing but one colour, or made to do harm"
+# Pillow 13 refuses more than twice its own limit by itself.
+BOMB_NOTE = (
+    NOTHING.format(268, 34)
+    if int(PIL.__version__.split(".")[0]) < 13
+    else "more pixels than Pillow opens of a WEBP file"
+)
+GOLDEN = {  # file name -> (content, status, note)
+    "zero.jpg": (b"", SKIPPED, "empty file"),
+    "page.jpg": (b"\n<!DOCTYPE html><title>404", SKIPPED, f"{STARTS} {PAGE}"),
+    "page2.png": (b"\xef\xbb\xbf<html>", SKIPPED, f"{STARTS} {PAGE}"),
+    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): give a table of path,label itself to promptccd train"),
+    "drawing.svg": (b"<svg xmlns=''/>", SKIPPED, f"{STARTS} SVG): save it as JPEG or PNG"),
+    "drawing2.svg": (b"<?xml?><svg/>", SKIPPED, f"{STARTS} XML or SVG)"),
+    "paper.pdf": (b"%PDF-1.7\n", SKIPPED, f"{STARTS} PDF): save its pages as JPEG or PNG"),
+    "layers.psd": (b"8BPS\0\1" + bytes(60), SKIPPED, f"{STARTS} PSD): save it as JPEG or PNG"),
+    "phone.heic": (
+        b"\0\0\0\x18ftypheic" + bytes(40), SKIPPED, "damaged, truncated or unsupported HEIC file",
+    ),
+    "album.zip": (b"PK\3\4" + bytes(9), SKIPPED, f"{STARTS} a ZIP archive): give it by itself, or unpack it"),
+    "lfs.png": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0", SKIPPED,
+        f"{STARTS} a Git LFS pointer, not downloaded): git lfs pull downloads it",
+    ),
+    "icon.ico": (
+        encoded(picture(), "ICO"), SKIPPED, f"{STARTS} no known format): give JPEG, PNG or WebP",
+    ),
+    "wavelets.jp2": (
+        encoded(picture(), "JPEG2000"), SKIPPED, f"{STARTS} JPEG 2000): save it as JPEG or PNG",
+    ),
+    "truncated.jpg": (JPEG[:-40], SKIPPED, "truncated file"),
+    "truncated.png": (PNG[: len(PNG) // 2], SKIPPED, "truncated file"),
+    "header only.jpg": (JPEG[:20], SKIPPED, "damaged, truncated or unsupported JPEG file"),
+    "broken stream.png": (PNG[:70] + b"\xff" * 40 + PNG[110:], SKIPPED, "damaged file"),
+    "plain.jpg": (JPEG, USED, ""),
+    "plain.png": (PNG, USED, ""),
+    "wrong extension.png": (JPEG, USED, ""),
+    "plain.webp": (encoded(picture(), "WEBP"), USED, ""),
+    "plain.avif": (encoded(picture(), "AVIF"), USED, ""),
+    "plain.bmp": (encoded(picture(), "BMP"), USED, ""),
+    "plain.gif": (encoded(picture(), "GIF"), USED, ""),
+    "plain.ppm": (encoded(picture(), "PPM"), USED, ""),
+    "grey.jpg": (encoded(picture(mode="L"), "JPEG"), USED, ""),
+    "bilevel.png": (encoded(picture(mode="1"), "PNG"), USED, ""),
+    "palette.png": (encoded(picture().quantize(16), "PNG"), USED, ""),
+    "cmyk.jpg": (encoded(picture(mode="CMYK"), "JPEG"), USED, ""),
+    "opaque.png": (encoded(picture(mode="RGBA"), "PNG"), USED, ""),
+    "rgba.png": (encoded(with_transparency("RGB"), "PNG"), NOTED, "transparency laid over white"),
+    "la.png": (encoded(with_transparency("L"), "PNG"), NOTED, "transparency laid over white"),
+    "transparent palette.png": (transparent_palette(), NOTED, "transparency laid over white"),
+    "rgba.webp": (encoded(with_transparency("RGB"), "WEBP"), NOTED, "transparency laid over white"),
+    "grey16.png": (
+        encoded(Image.fromarray(RAMP_16.astype(np.uint16)), "PNG"), NOTED, "16 bits scaled to 8 bits",
+    ),
+    "grey16.tif": (tiff(RAMP_16.astype(np.uint16)), NOTED, "16 bits scaled to 8 bits"),
+    "grey16.pgm": (
+        b"P5 48 36 65535\n" + RAMP_16.astype(">u2").tobytes(), NOTED, "16 bits scaled to 8 bits",
+    ),
+    "signed.tif": (
+        tiff(RAMP_16.astype(np.int32) - 9), SKIPPED,
+        f"integer image with values from -9 to 65526; only 0 to 65535 is read: {SAVE}",
+    ),
+    "wide.tif": (
+        tiff(RAMP_16.astype(np.int32) * 2), SKIPPED,
+        f"integer image with values from 0 to 131070; only 0 to 65535 is read: {SAVE}",
+    ),
+    "float 0 to 1.tif": (tiff(RAMP_01), NOTED, "float values from 0 to 1 scaled to 8 bits"),
+    "float 0 to 255.tif": (
+        tiff(RAMP_01 * 255), NOTED, "float values from 0 to 255 scaled to 8 bits",
+    ),
+    "nan.tif": (tiff(HOLED), SKIPPED, f"float image with NaN or infinite values: {SAVE}"),
+    "infinite.tif": (tiff(INFINITE), SKIPPED, f"float image with NaN or infinite values: {SAVE}"),
+    "moving.gif": (frames("GIF"), NOTED, "first of 12 frames used, which is empty"),
+    "moving.webp": (frames("WEBP"), NOTED, "first of 12 frames used, which is empty"),
+    "moving.png": (frames("PNG"), NOTED, "first of 12 frames used, which is empty"),
+    "pages.tif": (frames("TIFF", 3), NOTED, "first of 3 frames used, which is empty"),
+    "turned.jpg": (oriented("JPEG", 6), NOTED, "turned upright by its EXIF orientation"),
+    "turned.tif": (oriented("TIFF", 6), NOTED, "turned upright by its EXIF orientation"),
+    "upright.jpg": (oriented("JPEG", 1), USED, ""),
+    "odd orientation.jpg": (oriented("JPEG", 42), USED, ""),
+    "strip.png": (encoded(picture(3000, 1), "PNG"), NOTED, "strip of 3000 x 1 pixels"),
+    "twenty to one.png": (encoded(picture(200, 10), "PNG"), USED, ""),
+    "dot.png": (encoded(picture(1, 1), "PNG"), NOTED, "only 1 x 1 pixels"),
+    "small.png": (encoded(picture(20, 7), "PNG"), NOTED, "only 20 x 7 pixels"),
+    "digit.png": (encoded(picture(8, 8), "PNG"), USED, ""),
+    "bomb 400 MP.png": (png(20000, 20000), SKIPPED, NOTHING.format(400, 68)),
+    "bomb 64 MP.png": (png(8000, 8000), SKIPPED, NOTHING.format(64, 68)),
+    "text bomb.png": (
+        png(4, 4, chunk(b"zTXt", b"a\0\0" + zeros_compressed(2**26))), SKIPPED,
+        "damaged, truncated or unsupported PNG file",
+    ),
+    "one colour bomb.webp": (BOMB_WEBP, SKIPPED, BOMB_NOTE),
+    "frame bomb.gif": (gif([(60000, 60000)]), SKIPPED, "more pixels than Pillow opens of a GIF file"),
+    "n" * 251 + ".png": (PNG, USED, ""),
+    os.fsdecode(b"caf\xe9.png"): (PNG, USED, ""),
+    "=cmd()<b>\u202egnp.png": (PNG, USED, ""),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hostile")
+    for name, (content, _, _) in GOLDEN.items():
+        (path / name).write_bytes(content)
+    return path
+
+
+@pytest.mark.fault(22)
+def test_every_file_gets_its_verdict_and_the_counts_add_up(folder):
+    verdicts = {path.name: decode_image(path).verdict for path in folder.iterdir()}
+    assert verdicts == {name: Verdict(status, note) for name, (_, status, note) in GOLDEN.items()}
+    counts = Counter(verdict.status for verdict in verdicts.values())
+    assert sum(counts.values()) == len(GOLDEN) == len(list(folder.iterdir()))
+    assert set(counts) == set(Status)
+
+
+@pytest.mark.parametrize("name", GOLDEN, ids=ascii)
+def test_all_kinds_of_source_agree(folder, name):
+    content, status, note = GOLDEN[name]
+    by_path = decode_image(str(folder / name))
+    others = [decode_image(content), decode_image({"bytes": content, "path": "elsewhere/" + name})]
+    others.append(decode_image({"bytes": None, "path": str(folder / name)}))
+    if status is not SKIPPED:
+        with Image.open(folder / name) as opened:
+            others.append(decode_image(opened))
+    for other in others:
+        assert other.verdict == Verdict(status, note)
+        assert pixels_of(other) == pixels_of(by_path)
+    assert (by_path.image is None) == (status is SKIPPED)
+    assert by_path.image is None or by_path.image.mode == "RGB"
+    assert os.sep not in note
+
+
+def pixels_of(decoded: DecodedImage):
+    return None if decoded.image is None else (decoded.image.size, decoded.image.tobytes())
+
+
+@pytest.mark.timeout(10)
+def test_who_waits_at_a_pipe_is_not_let_in(tmp_path):
+    pipe = tmp_path / "pipe.jpg"
+    os.mkfifo(pipe)
+    opened = threading.Event()
+
+    def write() -> None:
+        descriptor = os.open(pipe, os.O_WRONLY)  # waits until somebody reads
+        opened.set()
+        os.close(descriptor)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert decode_image(pipe).verdict.note == "not a regular file"
+    assert decode_image("").verdict.note == "no such file"
+    assert not opened.wait(0.05)
+    os.close(os.open(pipe, os.O_RDONLY))
+    writer.join()
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
+    (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "good.png").write_bytes(PNG)
+    (tmp_path / "link.png").symlink_to(tmp_path / "good.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    found = {path.name: decode_image(path).verdict.note for path in sorted(tmp_path.iterdir())}
+    assert found == {
+        "dangling.jpg": "link to a file that does not exist",
+        "folder.jpg": "a folder, not a file",
+        "good.png": "",
+        "link.png": "",
+        "loop.png": "link to a file that does not exist",
+        "pipe.jpg": "not a regular file",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "note"),
+    [
+        (None, "no image given"),
+        ({"bytes": None, "path": None}, "no image given"),
+        ({}, "no image given"),
+        (b"", "empty file"),
+        ("no/such/file.png", "no such file"),
+        ("null\0byte.png", "file cannot be opened (not a file name)"),
+        ("n" * 300 + ".png", "file cannot be opened (File name too long)"),
+        (Image.new("RGB", (0, 5)), "image without pixels"),
+    ],
+    ids=range(8),
+)
+def test_absent_and_impossible_sources_are_skipped(source, note):
+    assert decode_image(source) == DecodedImage(None, Verdict(SKIPPED, note))
+
+
+def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
+    path = tmp_path / "secret.png"
+    path.write_bytes(PNG)
+    path.chmod(0)
+    if os.access(path, os.R_OK):  # root reads everything
+
+        def refuse(*args):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(system, "open_file", refuse)
+    assert decode_image(path).verdict == Verdict(SKIPPED, "no permission to read the file")
+
+
+@pytest.mark.parametrize(
+    "source", [3, 1.5, np.zeros((4, 4, 3)), [b""], bytearray(PNG), {"bytes": 7}, {"path": 7}]
+)
+def test_foreign_types_are_refused(source):
+    with pytest.raises(TypeError, match="Expected bytes, a path, an image"):
+        decode_image(source)
+
+
+def test_limits_are_the_callers(tmp_path):
+    path = tmp_path / "plain.bmp"
+    path.write_bytes(encoded(picture(), "BMP"))
+    assert decode_image(path, Decoding(48 * 36)).verdict.status is USED
+    assert decode_image(path, Decoding(48 * 36 - 1)).verdict.status is SKIPPED
+    path.write_bytes(path.read_bytes() + bytes(8 * 48 * 36))
+    note = f"file of {path.stat().st_size} bytes exceeds the limit of {8 * 48 * 36}"
+    assert decode_image(path, Decoding(48 * 36)).verdict == Verdict(SKIPPED, note)
+
+
+def test_plug_ins_of_other_versions_that_raise_are_understood(monkeypatch):
+    """Pillow 11 fails at a file of one byte, and Pillow 13 asks its own limit before a WebP file is open."""
+
+    def raised(error):
+        def raises(*_):
+            raise error
+
+        return raises
+
+    _, accepts = Image.OPEN["PPM"]
+    monkeypatch.setitem(Image.OPEN, "PPM", (raised(Image.DecompressionBombError("/a/path")), accepts))
+    note = "more pixels than Pillow opens of a PPM file"
+    assert decode_image(b"P6\n1 1\n255\n123").verdict == Verdict(SKIPPED, note)
+    monkeypatch.setitem(
+        Image.OPEN, "JPEG", (raised(AssertionError), raised(IndexError("index out of range")))
+    )
+    assert decode_image(b"P").verdict.status is SKIPPED
+    assert decode_image(PNG).image is not None
+
+
+@pytest.mark.filterwarnings("ignore:::PIL")
+@pytest.mark.parametrize(("codec", "options"), CODECS, ids=str)
+def test_no_file_is_half_decoded_wherever_it_is_cut(codec, options):
+    content = encoded(picture(96, 80), codec, **options)
+    whole = pixels_of(decode_image(content))
+    assert whole is not None
+    cuts = [*range(1, len(content) - 20, max(1, len(content) // 60)), *range(len(content) - 20, len(content))]
+    decoded = [pixels_of(decode_image(content[:cut])) for cut in cuts]
+    assert all(pixels in (None, whole) for pixels in decoded)
+    assert decoded.count(None) >= len(cuts) - 22
+
+
+@pytest.mark.filterwarnings("ignore:::PIL")
+@pytest.mark.parametrize(("codec", "options"), CODECS, ids=str)
+def test_damaged_bytes_never_raise(codec, options):
+    content = np.frombuffer(encoded(picture(), codec, **options), np.uint8)
+    rng = np.random.default_rng(0)
+    seen = Counter()
+    for _ in range(150):
+        damaged = content.copy()
+        where = rng.integers(0, min(len(content), 400), 3)
+        damaged[where] = rng.integers(0, 256, 3)
+        seen[decode_image(damaged.tobytes()).verdict.status] += 1
+    assert seen[SKIPPED] > 0
+    assert seen.total() == 150
+
+
+def exif_with_place():
+    exif = Image.Exif()
+    exif[0x0112] = 1
+    exif.get_ifd(0x8825)[1] = "N"
+    return exif.tobytes()
+
+
+def test_switches_of_pillow_are_left_alone(folder):
+    before = (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
+    for name in ("truncated.jpg", "truncated.png", "bomb 400 MP.png", "plain.jpg"):
+        decode_image(folder / name)
+    assert before == (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
+    assert before[0] is False
+
+
+@pytest.mark.slow
+@pytest.mark.fault(23)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
+def test_memory_of_bombs_is_bounded(tmp_path):
+    bombs = {
+        "real.png": png(9000, 9000, rows=zeros_compressed(9001 * 9000)),
+        "header.png": png(30000, 30000),
+        "one colour.webp": BOMB_WEBP,
+        "chunk.png": png(4, 4, chunk(b"iCCP", b"a\0\0" + zeros_compressed(2**28))),
+        "frame.gif": gif([(60000, 60000)]),
+        "second frame.gif": gif([(1, 1), (60000, 60000)]),
+    }
+    for name, content in bombs.items():
+        (tmp_path / name).write_bytes(content)
+    script = textwrap.dedent("""
+        import re, sys
+        from promptccd.images import decode
+        peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+        decode.decode_image(sys.argv[1])
+        before = peak()
+        for path in sys.argv[2:]:
+            decode.decode_image(path)
+        print(peak() - before)
+        decode._refuse_bomb = lambda pixels, size: None
+        decode.decode_image(sys.argv[2])
+        print(peak() - before)
+    """)
+    paths = [tmp_path / name for name in bombs]
+    (tmp_path / "plain.png").write_bytes(PNG)
+    arguments = [sys.executable, "-c", script, tmp_path / "plain.png", *paths]
+    bounded, unbounded = map(int, subprocess.check_output(arguments, text=True).split())
+    assert bounded < 20e6
+    assert unbounded > 150e6  # the measure does see a bomb that is let through
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_values_of_more_than_8_bits_are_scaled_by_the_depth_that_holds_them(bits):
+    top = 2**bits - 1
+    grey = np.rint(np.linspace(0, top, 48 * 36)).astype(np.uint16).reshape(36, 48)
+    colours = np.stack([grey, grey[::-1], grey[:, ::-1]], axis=-1)
+    for values in (grey, colours):
+        expected = np.rint(values * (255 / top)).astype(np.uint8)
+        expected = expected if values.ndim == 3 else np.stack([expected] * 3, axis=-1)
+        contents = [deep_png(values), deep_tiff(values), deep_tiff(values, big_endian=True)]
+        if values.ndim == 2:
+            contents += [tiff(values.astype(np.int32)), tiff(values.astype(np.float32))]
+            contents.append(deep_tiff(top - values, white_is_0=True))
+            contents.append(b"P5 48 36 65535\n" + values.astype(">u2").tobytes())
+            packed = encoded(Image.fromarray(values), "TIFF", compression="tiff_lzw")
+            contents.append(packed)
+        else:
+            contents.append(b"P6 48 36 65535\n" + values.astype(">u2").tobytes())
+        for content in contents:
+            found = decode_image(content)
+            assert found.depth.needed == found.depth.used == bits
+            assert np.abs(np.asarray(found.image).astype(int) - expected).max() <= 1
+            assert found.verdict.note.endswith("scaled to 8 bits")
+
+
+DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10 bits
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda: deep_png(DIM, chunk(b"sBIT", b"\x0c")),
+        lambda: deep_png(np.stack([DIM] * 3, axis=-1), chunk(b"sBIT", b"\x0c\x0c\x0c")),
+        lambda: deep_png(
+            np.stack([DIM] * 3 + [np.full_like(DIM, 4095)], axis=-1), chunk(b"sBIT", b"\x0c" * 4)
+        ),
+        lambda: deep_tiff(DIM, tags={281: 4095}),
+        lambda: deep_tiff(DIM, tags={341: 4095}),
+        lambda: deep_tiff(np.stack([DIM] * 3, axis=-1), tags={281: 4095}),
+        lambda: encoded(
+            Image.fromarray(DIM), "TIFF", tiffinfo={270: '<OME><Pixels SignificantBits="12"/></OME>'}
+        ),
+    ],
+    ids=["sBIT", "of RGB", "of RGBA", "MaxSampleValue", "SMaxSampleValue", "of colours", "SignificantBits"],
+)
+def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(content):
+    found = decode_image(content())
+    assert (found.depth.needed, found.depth.is_said) == (12, True)
+    assert np.asarray(found.image).max() == round(700 / 4095 * 255)
+    others = Decoding(depths=Depths(integer=16))
+    assert pixels_of(decode_image(content(), others)) == pixels_of(found)
+    said = decode_image(content(), Decoding(depths=Depths(fixed=8)))
+    assert np.asarray(said.image).max() == 255
+    assert "8 bits scaled to 8 bits, larger values cut" in said.verdict.note
+
+
+def test_what_a_file_says_is_no_more_believed_when_its_values_do_not_fit():
+    """As the standard of PNG has it, the values of a chunk sBIT are scaled up to all 16 bits."""
+    found = decode_image(deep_png(DIM * 90, chunk(b"sBIT", b"\x0c")))
+    assert (found.depth.used, np.asarray(found.image).max()) == (16, round(63000 / 65535 * 255))
+
+
+def test_colours_with_transparency_keep_their_depth_too():
+    values = np.stack([DIM, DIM // 2, DIM // 3, np.full_like(DIM, 1023)], axis=-1)
+    found = decode_image(deep_png(values))
+    assert found.verdict.note == "10 bits scaled to 8 bits"
+    assert np.abs(np.asarray(found.image) - values[..., :3] / 1023 * 255).max() <= 1
+
+
+def test_what_pillow_gives_8_bits_of_says_so():
+    inks = np.stack([DIM * 90] * 4, axis=-1)
+    found = decode_image(deep_tiff(inks, tags={262: 5}))
+    assert found.verdict.note == "16-bit colours of which 8 bits can be read"
+    plain = decode_image(Image.fromarray((inks >> 8).astype(np.uint8), mode="CMYK"))
+    assert pixels_of(found) == pixels_of(plain)
+
+
+def deep_png(values, *extra):
+    """A 16-bit PNG, grey or with colours."""
+    colour = {1: 0, 3: 2, 4: 6}[1 if values.ndim == 2 else values.shape[2]]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, colour, 0, 0, 0)
+    chunks = [chunk(b"IHDR", header), *extra, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def deep_tiff(values, *, big_endian=False, white_is_0=False, tags=None, planes=1, below=None):
+    """A 16-bit TIFF, which Pillow does not write with colours: one strip, and any other tags of one number."""
+    order = ">" if big_endian else "<"
+    channels = 1 if values.ndim == 2 else values.shape[2]
+    numbers = {256: values.shape[1], 257: values.shape[0], 258: 16, 259: 1, 277: channels, 284: planes}
+    numbers |= {262: 2 if channels > 1 else int(not white_is_0), 278: values.shape[0], 279: values.nbytes}
+    numbers |= tags or {}
+    start = 8 + 2 + 12 * (len(numbers) + 1) + 4
+    numbers[273] = start + 2 * channels
+    entries = b""
+    for tag, number in sorted(numbers.items()):
+        if tag == 258 and channels > 2:
+            entries += struct.pack(order + "HHII", tag, 3, channels, start)
+        elif number < 2**16:
+            entries += struct.pack(order + "HHIHH", tag, 3, 1, number, 0)
+        else:
+            entries += struct.pack(order + "HHII", tag, 4, 1, number)
+    head = (b"MM" if big_endian else b"II") + struct.pack(order + "HI", 42, 8)
+    directory = struct.pack(order + "H", len(numbers)) + entries + struct.pack(order + "I", 0)
+    bits = struct.pack(order + f"{channels}H", *[16] * channels)
+    return head + directory + bits + values.astype(order + "u2").tobytes()
+
+
+def test_colours_stored_plane_by_plane_are_refused_and_not_garbled():
+    found = decode_image(deep_tiff(np.stack([DIM] * 3, axis=-1), planes=2))
+    assert found.verdict.status is SKIPPED
+    assert "side by side" in found.verdict.note
+
+
+def test_floats_from_0_to_1_are_scaled():
+    pixels = np.asarray(decode_image(tiff(RAMP_01)).image)
+    assert np.array_equal(pixels[..., 0], np.rint(RAMP_01 * 255).astype(np.uint8))
+    assert decode_image(tiff(np.zeros((9, 9), np.float32))).image is not None
+
+
+def test_transparency_is_laid_over_white():
+    red = Image.new("RGBA", (16, 16), (255, 0, 0, 102))  # 40 % red on white
+    red.putpixel((3, 2), (0, 255, 0, 0))
+    pixels = np.asarray(decode_image(red).image)
+    assert pixels[2, 3].tolist() == [255, 255, 255]
+    assert np.abs(pixels[0, 0].astype(int) - [255, 153, 153]).max() <= 1
+    palette = Image.open(io.BytesIO(transparent_palette()))
+    hidden = np.asarray(palette) == 3
+    assert hidden.any()
+    assert (np.asarray(decode_image(transparent_palette()).image)[hidden] == 255).all()
+
+
+def test_cmyk_keeps_its_colours():
+    colours = np.asarray(
+        decode_image(encoded(Image.new("RGB", (16, 16), "red").convert("CMYK"), "TIFF")).image
+    )
+    assert (colours == (255, 0, 0)).all()
+
+
+def test_first_frame_is_the_one_used():
+    for codec in ("GIF", "WEBP", "PNG", "TIFF"):
+        pixels = np.asarray(decode_image(frames(codec)).image)
+        assert pixels.max() <= 2, codec  # the first frame is black, the others red
+    moving = Image.open(io.BytesIO(frames("PNG")))
+    moving.seek(5)
+    chosen = decode_image(moving)
+    assert chosen.verdict.status is USED
+    assert np.asarray(chosen.image)[0, 0].tolist() == [100, 0, 0]
+    assert moving.tell() == 5
+
+
+def test_damaged_later_frame_does_not_spoil_the_first():
+    content = frames("TIFF", 3)
+    decoded = decode_image(content[: len(content) - 40])
+    assert decoded.verdict.status is NOTED
+    assert np.asarray(decoded.image).max() == 0
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("codec", ["PNG", "TIFF", "JPEG"])
+def test_every_orientation_is_turned_upright_once(codec, orientation):
+    content = oriented(codec, orientation)
+    decoded = decode_image(content)
+    with Image.open(io.BytesIO(content)) as opened:
+        expected = np.asarray(ImageOps.exif_transpose(opened))
+    assert np.array_equal(np.asarray(decoded.image), expected)
+    assert decoded.verdict.status is (USED if orientation == 1 else NOTED)
+    if orientation == 6 and codec != "JPEG":
+        assert np.array_equal(expected, np.rot90(np.asarray(picture()), k=-1))
+    assert decode_image(decoded.image).verdict.status is USED  # and not turned again
+
+
+def test_pages_with_an_orientation_are_turned_once():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pages = encoded(picture(), "TIFF", save_all=True, append_images=[picture(20, 20)], exif=exif)
+    decoded = decode_image(pages)
+    assert decoded.verdict.note == "first of 2 frames used; turned upright by its EXIF orientation"
+    assert np.array_equal(np.asarray(decoded.image), np.rot90(np.asarray(picture()), k=-1))
+
+
+def test_metadata_stays_behind_and_the_callers_image_is_untouched():
+    content = encoded(picture(), "JPEG", exif=exif_with_place(), comment=b"at home", dpi=(72, 72))
+    decoded = decode_image(content).image
+    assert decoded.info == {}
+    assert not dict(decoded.getexif())
+    opened = Image.open(io.BytesIO(content))
+    mine = opened.convert("L")
+    mine_before, info_before = mine.tobytes(), dict(mine.info)
+    decode_image(mine)
+    assert (mine.mode, mine.tobytes(), mine.info) == ("L", mine_before, info_before)
+    assert info_before["comment"] == b"at home"
+
+
+def test_only_the_listed_formats_are_opened():
+    for codec in ("TGA", "PCX", "SGI", "ICO", "DDS", "JPEG2000", "ICNS", "EPS", "IM", "SPIDER"):
+        image = picture(64, 64, "F" if codec == "SPIDER" else "RGB")
+        content = encoded(image, codec)
+        with Image.open(io.BytesIO(content)) as opened:
+            assert opened.format == codec  # Pillow itself would
+        assert decode_image(content).verdict.status is SKIPPED, codec
+
+
+def test_notes_are_joined():
+    image = with_transparency("RGB").resize((300, 10))
+    verdict = decode_image(oriented("PNG", 3, image)).verdict
+    assert verdict.note == (
+        "transparency laid over white; turned upright by its EXIF orientation; strip of 300 x 10 pixels"
+    )
+
+
+def test_second_picture_of_a_phone_photo_is_no_animation():
+    content = encoded(picture(), "MPO", save_all=True, append_images=[picture(20, 20)])
+    assert Image.open(io.BytesIO(content)).n_frames == 2
+    assert decode_image(content).verdict == Verdict(USED)
+
+
+def test_unreadable_metadata_does_not_spoil_the_pixels():
+    image = picture()
+    image.info["exif"] = b"Exif\0\0no TIFF header"
+    with pytest.raises(SyntaxError):
+        image.getexif()
+    assert decode_image(image).verdict == Verdict(USED)
+
+
+def test_lack_of_memory_is_said(monkeypatch):
+    def no_memory(self):
+        raise MemoryError
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", no_memory)
+    assert decode_image(encoded(picture(), "BMP")).verdict == Verdict(
+        SKIPPED, "not enough memory to decode it", is_passing=True
+    )
+
+
+@functools.cache
+def photograph(width=1030, height=773):
+    """A picture with edges and a fine grain, of no even size."""
+    rng = np.random.default_rng(0)
+    coarse = Image.fromarray(rng.integers(0, 256, (11, 14, 3), dtype=np.uint8))
+    grain = rng.normal(0, 6, (height, width, 3))
+    pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)) + grain
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def part_shown(decoded, size=(103, 77)):
+    """What a decoded image shows of the picture, small, as integers."""
+    small = decoded.image.resize(size, Image.Resampling.BOX, decoded.box)
+    return np.asarray(small).astype(int)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_reduced_decode_shows_the_same_picture(orientation):
+    content = oriented("JPEG", orientation, photograph())
+    whole = decode_image(content)
+    for enough, scale in [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)]:
+        shows_the_same(whole, decode_image(content, enough=enough), orientation, scale)
+
+
+def shows_the_same(whole, reduced, orientation, scale):
+    upright = (1030, 773) if orientation < 5 else (773, 1030)
+    assert reduced.verdict == whole.verdict
+    assert reduced.size == whole.size == upright
+    assert reduced.image.size == tuple(-(-side // scale) for side in upright)
+    size = tuple(side // 10 for side in upright)
+    assert (
+        np.abs(part_shown(reduced, size) - part_shown(whole, size)).mean() < 3
+    )  # of 255; 60 for another turn
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 40}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_every_kind_of_jpeg_is_reduced(mode, options):
+    content = encoded(photograph().convert(mode), "JPEG", **options)
+    whole, reduced = decode_image(content), decode_image(content, enough=190)
+    assert reduced.image.size == (258, 194)
+    assert np.abs(part_shown(reduced) - part_shown(whole)).mean() < 3
+
+
+@pytest.mark.slow
+def test_only_jpeg_files_are_reduced():
+    for codec in ("PNG", "WEBP", "TIFF", "BMP"):
+        content = encoded(photograph(), codec)
+        assert pixels_of(decode_image(content, enough=1)) == pixels_of(decode_image(content))
+    with Image.open(
+        io.BytesIO(encoded(photograph(), "JPEG"))
+    ) as opened:  # of the caller, who may still need it
+        assert decode_image(opened, enough=1).image.size == (1030, 773)
+    strip = encoded(photograph(3000, 148), "JPEG")  # loses its ends in whole pixels
+    assert decode_image(strip, enough=1).image.size == (3000, 148)
+
+
+def test_limits_hold_for_the_whole_and_not_for_what_is_decoded():
+    content = encoded(photograph(), "JPEG")
+    assert decode_image(content, Decoding(1030 * 773), enough=8).verdict == Verdict(USED)
+    refused = decode_image(content, Decoding(1030 * 773 // MAX_REDUCED - 1), enough=8)
+    assert refused == decode_image(content, Decoding(1030 * 773 // MAX_REDUCED - 1))
+    assert "1030 x 773 exceeds the limit" in refused.verdict.note
+    at = content.index(b"\xff\xc0") + 5  # height and width in the header of the frame
+    for sides in ((65_000, 65_000), (65_500, 9_000), (0, 773)):
+        forged = content[:at] + b"".join(side.to_bytes(2, "big") for side in sides) + content[at + 4 :]
+        assert decode_image(forged, enough=8).verdict == decode_image(forged).verdict
+        assert decode_image(forged, enough=8).image is None
+
+
+@pytest.mark.filterwarnings("ignore:::PIL")
+def test_damage_is_found_in_a_reduced_decode_as_well():
+    content = encoded(photograph(300, 220), "JPEG")
+    for cut in range(1, len(content), len(content) // 40):
+        assert decode_image(content[:cut], enough=50).verdict == decode_image(content[:cut]).verdict
+    rng, verdicts = np.random.default_rng(0), Counter()
+    for _ in range(60):
+        damaged = bytearray(content)
+        for where in rng.integers(0, len(content), 3):
+            damaged[where] = rng.integers(0, 256)
+        found = [decode_image(bytes(damaged), enough=enough).verdict for enough in (None, 50)]
+        assert found[0] == found[1]
+        verdicts[found[0].status] += 1
+    assert verdicts[SKIPPED] > 0
+
+
+@pytest.mark.parametrize("enough", [None, 8, 700])
+def test_a_photograph_over_the_limit_is_reduced(enough: int | None) -> None:
+    content, limit = encoded(photograph(), "JPEG"), 1030 * 773 // 4 + 2000
+    found = decode_image(content, Decoding(limit), enough=enough)
+    assert (found.verdict, found.size) == (Verdict(NOTED, "1030 x 773 pixels, reduced"), (1030, 773))
+    assert found.image.width * found.image.height <= limit
+    assert found.image.size == ((129, 97) if enough == 8 else (515, 387))
+    less = 1030 * 773 // MAX_REDUCED - 1
+    refused = Verdict(SKIPPED, f"1030 x 773 exceeds the limit of {less / 1e6:g} million pixels")
+    assert decode_image(content, Decoding(less), enough=enough).verdict == refused
+
+
+def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
+    """Of a progressive file, and of one that holds its colours one after the other, libjpeg keeps all it reads."""
+    progressive, strip = (
+        encoded(photograph(), "JPEG", progressive=True),
+        encoded(photograph(3000, 148), "JPEG"),
+    )
+    content = encoded(photograph(), "JPEG")
+    start = content.index(b"\xff\xda")
+    assert content[start : start + 5] == b"\xff\xda\x00\x0c\x03"
+    one_colour = content[:start] + b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + content[start + 14 :]
+    disguised = content[:start] + b"\xff\xfe\x00\x06\xff\xda\x00\x0c" + one_colour[start:]  # in a comment
+    for refused in (progressive, strip, one_colour, disguised, encoded(photograph(), "PNG")):
+        found = decode_image(refused, Decoding(200_000))
+        assert "exceeds the limit of 0.2 million pixels" in found.verdict.note
+
+
+def test_the_limit_is_ours_whatever_pillows_is_and_pillows_stays(monkeypatch):
+    content = encoded(picture(400, 300), "PNG")
+    for pillows in (50_000, 100_000, None):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pillows)
+        assert decode_image(content, Decoding(120_000)).verdict == Verdict(USED)
+        refused = decode_image(content, Decoding(60_000)).verdict
+        assert refused == Verdict(SKIPPED, "400 x 300 exceeds the limit of 0.06 million pixels")
+        assert pillows == Image.MAX_IMAGE_PIXELS

@@ -1,0 +1,313 @@
+"""HEIC, the photographs of iPhones: read by the rules of all others where pillow-heif is, and else told how."""
+
+import io
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from promptccd import system
+from promptccd.data.names import leftovers
+from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.seen_files import SeenFiles
+from promptccd.images import decode
+from promptccd.images.clean import clean_image
+from promptccd.images.colour import STANDARD
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image
+from promptccd.images.heif import heif_plugin
+from promptccd.images.kinds import is_picture
+from tests.data.test_folders import read
+from tests.images.test_decode import photograph, picture
+
+pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
+SKIPPED_HEAD = (
+    "not an image that can be read (starts like HEIC): pip install 'promptccd[heic]' lets it be read; or"
+)
+
+
+def heic(image: Image.Image, **options: object) -> bytes:
+    stream = io.BytesIO()
+    fast = {"quality": 90, "enc_params": {"preset": "ultrafast"}}
+    pillow_heif.from_pillow(image).save(stream, **{**fast, **options})
+    return stream.getvalue()
+
+
+def slope(width: int, height: int) -> Image.Image:
+    """A picture that is another one however it is turned."""
+    across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    return Image.fromarray(np.stack([across, down, across * 0], axis=-1).astype(np.uint8))
+
+
+def exif(orientation: int) -> bytes:
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation], tags[ExifTags.Base.Make] = orientation, "Phone"
+    tags.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2024:05:01 10:11:12"
+    return tags.tobytes()
+
+
+def differs(first: Image.Image | None, second: Image.Image) -> float:
+    assert first is not None
+    assert first.size == second.size
+    return float(np.abs(np.asarray(first).astype(int) - np.asarray(second)).mean())
+
+
+TURNS = {
+    1: None, 2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("orientation", TURNS)
+def test_a_photograph_is_upright_once(orientation: int) -> None:
+    upright, turn = slope(160, 106), TURNS[orientation]
+    shown = upright if turn is None else upright.transpose(turn)
+    found = decode_image(heic(upright, exif=exif(orientation)))
+    assert found.verdict == Verdict(Status.USED)
+    assert differs(found.image, shown) < 3
+    assert found.size == shown.size
+    assert found.box == (0, 0, *shown.size)
+    assert found.taken == "2024-05-01T10:11:12"
+    assert found.image is not None and not found.image.info
+
+
+def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = heic(picture(300, 200))
+    monkeypatch.setattr(heif_plugin(), "load", lambda self: pytest.fail("was decoded"))
+    told = decode_image(content, Decoding(max_pixels=59_999)).verdict
+    assert told == Verdict(Status.SKIPPED, "300 x 200 exceeds the limit of 0.059999 million pixels")
+    monkeypatch.setattr(decode, "MOST_HANDED_ON", 50_000)
+    monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1)
+    assert "as no photograph has" in decode_image(content).verdict.note
+    monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1000)
+    monkeypatch.setattr(system, "free_memory", lambda: 959_999)
+    assert "take up to 0.0 GB of memory" in decode_image(content).verdict.note
+
+
+def test_a_large_photograph_is_handed_on_reduced_and_leaves_whole() -> None:
+    content, decoding = heic(slope(300, 201)), Decoding(handed_on=50_000)
+    found = decode_image(content, decoding)
+    assert found.verdict == Verdict(Status.NOTED, "300 x 201 pixels, reduced")
+    assert found.image is not None
+    assert (found.size, found.image.size, found.box) == ((300, 201), (150, 101), (0, 0, 150, 100.5))
+    _, clean = clean_image(content, decoding) or ("", b"")
+    assert decode_image(clean).size == (300, 201)
+
+
+@pytest.mark.slow
+def test_54_million_pixels_are_looked_at_with_half_their_sides() -> None:
+    free = struct.pack(">I4s", 10**5, b"free").ljust(10**5, b"x")  # as large a file as that of a photograph
+    content = heic(slope(90, 60).resize((9000, 6000)), quality=50) + free
+    found = decode_image(content)
+    assert found.verdict == Verdict(Status.NOTED, "9000 x 6000 pixels, reduced")
+    assert found.image is not None
+    assert (found.size, found.image.size) == ((9000, 6000), (4500, 3000))
+
+
+def test_a_header_that_lies_is_damaged_and_takes_no_memory() -> None:
+    content = heic(slope(480, 320))
+    at = content.index(b"ispe") + 8
+    assert struct.unpack(">II", content[at : at + 8]) == (480, 320)
+    lying = content[:at] + struct.pack(">II", 64, 64) + content[at + 8 :]
+    assert decode_image(lying).verdict.note == "damaged file"
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_none(share: float) -> None:
+    content = heic(photograph(320, 200))
+    found = decode_image(content[: int(share * len(content))])
+    assert found.image is None
+    assert found.verdict.note in ("damaged file", "damaged, truncated or unsupported HEIC file")
+    assert not found.verdict.is_passing
+
+
+def test_colours_are_those_of_its_profile() -> None:
+    plain = picture(64, 48)
+    wide = decode_image(heic(plain, icc_profile=STANDARD["Display P3"], quality=-1, chroma=444)).image
+    numbers = decode_image(
+        heic(plain, color_primaries=12, transfer_characteristics=13, quality=-1, chroma=444)
+    )
+    usual = decode_image(heic(plain, quality=-1, chroma=444)).image
+    assert wide is not None
+    assert differs(usual, wide) > 2
+    assert differs(numbers.image, wide) < 0.5
+    assert numbers.verdict == Verdict(Status.USED)
+
+
+@pytest.mark.parametrize(("number", "curve"), [(16, "PQ"), (18, "HLG")])
+def test_colours_of_bright_screens_are_noted(number: int, curve: str) -> None:
+    content = heic(picture(64, 48), color_primaries=9, transfer_characteristics=number)
+    assert decode_image(content).verdict.note == f"colours of a screen of high range ({curve}) as they are"
+
+
+def test_more_than_8_bits_are_used_and_noted() -> None:
+    values = np.linspace(0, 65535, 64 * 48 * 3).reshape(48, 64, 3).astype(np.uint16)
+    stream = io.BytesIO()
+    pillow_heif.from_bytes("RGB;16", (64, 48), values.tobytes()).save(stream, quality=-1, chroma=444)
+    found = decode_image(stream.getvalue())
+    assert found.verdict == Verdict(Status.NOTED, "10-bit colours of which 8 bits can be read")
+    assert differs(found.image, Image.fromarray((values >> 8).astype(np.uint8))) < 2
+
+
+def test_transparency_and_several_pictures_are_as_in_other_files() -> None:
+    several = pillow_heif.HeifFile()
+    several.add_from_pillow(Image.new("RGBA", (64, 48), (200, 0, 0, 0)))
+    several.add_from_pillow(Image.new("RGB", (32, 24)))
+    stream = io.BytesIO()
+    several.save(stream)
+    found = decode_image(stream.getvalue())
+    assert found.verdict == Verdict(
+        Status.NOTED, "transparency laid over white; first of 2 frames used, which is empty"
+    )
+    assert found.image is not None
+    assert found.image.getcolors() == [(64 * 48, (255, 255, 255))]
+
+
+def test_what_is_passed_on_is_no_heic_and_tells_nothing() -> None:
+    suffix, clean = clean_image(heic(photograph(160, 106), exif=exif(6))) or ("", b"")
+    assert suffix == ".webp"
+    assert decode.media_type(clean) == "image/webp"
+    with Image.open(io.BytesIO(clean)) as shown:
+        assert shown.size == (106, 160)
+        assert not shown.getexif()
+
+
+def test_the_process_is_left_as_it_was() -> None:
+    assert decode_image(heic(picture(64, 48))).image is not None
+    assert "HEIF" not in Image.OPEN
+    with pytest.raises(OSError, match="cannot identify"):
+        Image.open(io.BytesIO(heic(picture(64, 48))))
+
+
+@pytest.mark.parametrize("heif", ["with", "without"])
+def test_avif_that_calls_itself_heif_is_avif(heif: str, request: pytest.FixtureRequest) -> None:
+    if heif == "without":
+        request.getfixturevalue("without_heif")
+    stream = io.BytesIO()
+    slope(64, 48).save(stream, "AVIF")
+    content = stream.getvalue()
+    assert b"avif" in content[16:32]  # among the brands that it may be read as
+    found = decode_image(content[:8] + b"mif1" + content[12:])
+    assert found.verdict == Verdict(Status.USED)
+    assert differs(found.image, slope(64, 48)) < 5
+
+
+def test_what_shares_its_boxes_is_not_taken_for_heic() -> None:
+    assert not is_picture(b"\0\0\0\x18ftypmp42" + bytes(40))
+    assert is_picture(b"\0\0\0\x18ftypmif1" + bytes(40))
+    assert is_picture(b"\0\0\0\x18ftypheix" + bytes(40))
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"hevc", b"mif1", b"msf1"])
+@pytest.mark.usefixtures("without_heif")
+def test_without_the_extra_it_is_told_how_it_is_read(brand: bytes, tmp_path: Path) -> None:
+    content = b"\0\0\0\x18ftyp" + brand + bytes(600)
+    found = decode_image(content).verdict
+    assert found.note.startswith(SKIPPED_HEAD)
+    assert found.is_passing
+    assert not is_picture(content)
+
+
+def folder_of(tmp_path: Path) -> Path:
+    place = tmp_path / "photos"
+    for number, name in enumerate(("heron", "tit")):
+        (place / name).mkdir(parents=True)
+        (place / name / "a.HEIC").write_bytes(heic(photograph(64 + number, 48)))
+        (place / name / "b.jpg").write_bytes(heic(photograph(96 + number, 48)))  # told by its content
+        photograph(80, 60).save(place / name / "c.png")
+    return place
+
+
+def test_a_folder_has_its_photographs_with_and_without(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = folder_of(tmp_path)
+    assert len(read(place).splits["train"]) == 6
+    request.getfixturevalue("without_heif")
+    found = read(place)
+    assert sorted(path for path, _ in found.splits["train"]) == [
+        "heron/b.jpg",
+        "heron/c.png",
+        "tit/b.jpg",
+        "tit/c.png",
+    ]
+    assert found.left_out["heron/a.HEIC"].startswith(SKIPPED_HEAD)
+
+
+def test_what_was_skipped_is_read_once_the_extra_is_there(tmp_path: Path) -> None:
+    place, kept = folder_of(tmp_path), tmp_path / "kept"
+    kept.mkdir()
+
+    def used() -> int:
+        seen = SeenFiles(kept, {"max_pixels": 1, "enough": 1})
+        with read_intake(place, seen=seen) as intake:
+            return len(intake.used)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pillow_heif", None)
+        heif_plugin.cache_clear()
+        assert used() == 1  # the two of PNG show the same
+    heif_plugin.cache_clear()
+    assert used() == 5
+
+
+@pytest.mark.slow
+def test_a_command_without_the_extra_names_it(tmp_path: Path) -> None:
+    place = folder_of(tmp_path)
+    program = (
+        "import sys; sys.modules['pillow_heif'] = None\n"
+        "from promptccd.data.tables import open_images\n"
+        f"print(open_images({str(place)!r}).left_out['tit/a.HEIC'])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(SKIPPED_HEAD)
+
+
+@pytest.mark.moderate
+def test_nothing_of_the_package_imports_it_before_a_file_wants_it() -> None:
+    program = (
+        "import sys, io\nimport promptccd.cli.main, promptccd.images.decode\n"
+        "from PIL import Image\nfrom promptccd.images.decode import decode_image\n"
+        "stream = io.BytesIO(); Image.new('RGB', (9, 9)).save(stream, 'PNG'); decode_image(stream.getvalue())\n"
+        "print('pillow_heif' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+NAMES = [
+    "a/IMG_1.CR2", "a/img_1.jpg", "a/IMG_2.NEF", "b/IMG_2.jpg", "IMG.3.dng", "IMG.3.JPEG", "x.raf", "x.txt",
+    "c/IMG_0004.HEIC", "c/IMG_0004.JPG", "c/IMG_0004.DNG", "c/IMG_0004.MOV", "c/IMG_0004.PNG",
+    "d/IMG_0005.HEIC", "d/IMG_0005.mov", "d/IMG_E0005.HEIC", "d/IMG_E0005.MOV", "d/IMG_0005.DNG",
+    "e/IMG_0006.JPG", "e/IMG_E0006.JPG", "e/IMG_E0006.HEIC", "e/IMG_E06.JPG", "e/IMG_06.JPG",
+    "f/clip.mov", "f/clip.png", "f/other.mp4", "f/IMG_E0007.JPG", "f/IMG_EDGE.JPG", "f/IMG_DGE.JPG",
+    "g/AB-1.heic", "g/AB-1_3.mov", "g/AB-2_3.mov", "h/one.HEIC", "h/one.HIF", "./h//two.HEIC", "./h//two.jpg",
+]  # fmt: skip
+WANTED = {
+    "a/IMG_1.CR2": "camera RAW beside img_1.jpg, which is used",
+    "IMG.3.dng": "camera RAW beside IMG.3.JPEG, which is used",
+    "c/IMG_0004.HEIC": "HEIC beside IMG_0004.JPG, which is used",
+    "c/IMG_0004.DNG": "camera RAW beside IMG_0004.JPG, which is used",
+    "c/IMG_0004.MOV": "the film of the live photo IMG_0004.HEIC",
+    "d/IMG_0005.HEIC": "taken before the edit IMG_E0005.HEIC, which is used",
+    "d/IMG_0005.DNG": "camera RAW beside IMG_E0005.HEIC, which is used",
+    "d/IMG_0005.mov": "the film of the live photo IMG_0005.HEIC",
+    "d/IMG_E0005.MOV": "the film of the live photo IMG_E0005.HEIC",
+    "e/IMG_0006.JPG": "taken before the edit IMG_E0006.JPG, which is used",
+    "e/IMG_E0006.HEIC": "HEIC beside IMG_E0006.JPG, which is used",
+    "g/AB-1_3.mov": "the film of the live photo AB-1.heic",
+    "./h//two.HEIC": "HEIC beside two.jpg, which is used",
+}
+
+
+def test_a_photograph_in_several_files_is_used_once() -> None:
+    assert leftovers(NAMES) == WANTED
+
+
+@pytest.mark.usefixtures("without_heif")
+def test_nothing_is_left_out_for_a_file_that_is_not_read() -> None:
+    alone = ("d/IMG_0005.HEIC", "d/IMG_0005.DNG")
+    assert leftovers(NAMES) == {name: reason for name, reason in WANTED.items() if name not in alone}

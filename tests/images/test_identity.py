@@ -1,0 +1,188 @@
+"""A picture keeps its key whatever is written into its file beside the pixels, and however the file is turned."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, PngImagePlugin
+
+from promptccd.data.duplicates import SeenImage, look_at
+from promptccd.images.decode import Decoding
+from promptccd.images.identity import is_edited_file_of
+
+
+def photograph(size: tuple[int, int] = (97, 64), seed: int = 0) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), dtype=np.int16)
+    noise = rng.integers(-6, 7, smooth.shape)
+    return Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8))
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def seen(content: bytes) -> SeenImage:
+    _, found = look_at(content, Decoding(10**7), None)
+    assert found is not None
+    return found
+
+
+def exif(**tags: object) -> Image.Exif:
+    numbers, made = {"orientation": 0x0112, "title": 0x010E, "rating": 0x4746, "date": 0x0132}, Image.Exif()
+    for name, value in tags.items():
+        made[numbers[name]] = value
+    made.get_ifd(0x8825).update({1: "N", 2: (48.0, 8.0, 0.0)})  # where it was taken
+    return made
+
+
+@pytest.mark.parametrize("is_tall", [False, True])
+def test_of_a_strip_the_middle_is_shown(is_tall: bool) -> None:
+    """No more of it than twenty times as long as it is wide."""
+    strip = Image.new("RGB", (900, 10), "red")
+    strip.paste("blue", (350, 0, 550, 10))
+    found = seen(saved(strip.transpose(Image.Transpose.ROTATE_90) if is_tall else strip, "PNG"))
+    with Image.open(io.BytesIO(found.thumbnail)) as shown:
+        assert shown.size == ((6, 128) if is_tall else (128, 6))
+        red, _, blue = shown.convert("RGB").getextrema()
+    assert red[1] < 40 and blue[0] > 215
+
+
+XMP = b"<x:xmpmeta xmlns:x='adobe:ns:meta/'><dc:subject>heron</dc:subject></x:xmpmeta>"
+JPEG = saved(photograph(), "JPEG", quality=88)
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    """A JPEG with a segment behind its start."""
+    return JPEG[:2] + bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body + JPEG[2:]
+
+
+def lossless(kind: str, **options: object) -> bytes:
+    return saved(photograph(), kind, **({"lossless": True} if kind == "WEBP" else {}), **options)
+
+
+def text() -> PngImagePlugin.PngInfo:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Description", "a heron")
+    info.add_itxt("XML:com.adobe.xmp", XMP.decode())
+    return info
+
+
+def chunked_anew(content: bytes) -> bytes:
+    """The same PNG, packed harder and in many pieces, with a time and a chunk that nobody knows."""
+    chunks, at = [], 8
+    while at < len(content):
+        (size,), name = struct.unpack(">I", content[at : at + 4]), content[at + 4 : at + 8]
+        chunks.append((name, content[at + 8 : at + 8 + size]))
+        at += 12 + size
+    packed = zlib.compress(zlib.decompress(b"".join(body for name, body in chunks if name == b"IDAT")), 9)
+    pieces = [(b"IDAT", packed[at : at + 500]) for at in range(0, len(packed), 500)]
+    kept = [chunks[0], (b"tIME", bytes(7)), (b"heRn", b"?"), *pieces, (b"IEND", b"")]
+    return content[:8] + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in kept
+    )
+
+
+EDITS = {
+    "caption": saved(photograph(), "JPEG", quality=88, exif=exif(title="a heron")),
+    "rating and date": saved(photograph(), "JPEG", quality=88, exif=exif(rating=5, date="2026:01:02 03:04:05")),
+    "turn flag": saved(photograph(), "JPEG", quality=88, exif=exif(orientation=6)),
+    "mirror flag": saved(photograph(), "JPEG", quality=88, exif=exif(orientation=7)),
+    "XMP": saved(photograph(), "JPEG", quality=88, xmp=XMP),
+    "IPTC": segment(0xED, b"Photoshop 3.0\x008BIM\x04\x04\x00\x00\x00\x00\x00\x00"),
+    "comment": segment(0xFE, b"a heron"),
+    "thumbnail of another look": segment(0xE1, b"Exif\x00\x00" + saved(photograph(seed=3), "JPEG")),
+    "resolution": saved(photograph(), "JPEG", quality=88, dpi=(300, 300)),
+    "trailing data of a phone": JPEG + b"SEFT" + bytes(99),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_is_written_into_a_jpeg_leaves_its_key(edit: str) -> None:
+    assert seen(EDITS[edit]).key == seen(JPEG).key
+    assert EDITS[edit] != JPEG
+
+
+OTHERS = {
+    "PNG with texts": lossless("PNG", pnginfo=text(), exif=exif(title="a heron"), dpi=(300, 300)),
+    "PNG packed anew": chunked_anew(lossless("PNG")),
+    "PNG with an alpha of nothing": saved(photograph().convert("RGBA"), "PNG"),
+    "PNG turned": saved(photograph().transpose(Image.Transpose.ROTATE_90), "PNG"),
+    "PNG upside down": saved(photograph().transpose(Image.Transpose.ROTATE_180), "PNG"),
+    "PNG with a turn flag": lossless("PNG", exif=exif(orientation=8)),
+    "TIFF": lossless("TIFF"),
+    "TIFF packed, with a turn flag": lossless("TIFF", compression="tiff_lzw", exif=exif(orientation=6)),
+    "WebP": lossless("WEBP"),
+    "WebP with a caption": lossless("WEBP", exif=exif(title="x"), xmp=XMP),
+    "BMP": lossless("BMP"),
+    "PPM": lossless("PPM"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_is_coded_without_loss_is_the_same_picture(other: str) -> None:
+    assert seen(OTHERS[other]).key == seen(lossless("PNG")).key
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "I;16", "F", "CMYK"])
+def test_turned_pictures_of_every_kind_are_one_and_others_are_not(mode: str) -> None:
+    image = photograph((60, 60))
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+    elif mode == "F":
+        image = Image.fromarray(np.asarray(image.convert("L"), dtype=np.float32) / 255)
+    else:
+        image = image.convert(mode)
+        if mode == "RGBA":
+            image.putalpha(photograph((60, 60), seed=1).convert("L"))
+    keys = set()
+    for turn in (None, *range(2, 5)):  # ROTATE_90 to ROTATE_270
+        turned = image if turn is None else image.transpose(Image.Transpose(turn))
+        keys.add(seen(saved(turned, "TIFF")).key)
+    assert len(keys) == 1
+    assert seen(saved(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "TIFF")).key not in keys
+
+
+def test_the_same_shades_in_other_ways_are_the_same_picture() -> None:
+    grey = photograph().convert("L")
+    few = grey.quantize(16)
+    assert seen(saved(grey, "PNG")).key == seen(saved(grey.convert("RGB"), "PNG")).key
+    assert seen(saved(few, "PNG")).key == seen(saved(few.convert("RGB"), "PNG")).key
+
+
+def test_a_depth_of_sixteen_bits_tells_pictures_apart_that_look_the_same() -> None:
+    values = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    assert (
+        seen(saved(Image.fromarray(values), "TIFF")).key
+        != seen(saved(Image.fromarray(values + 1), "TIFF")).key
+    )
+
+
+def test_a_file_that_was_turned_or_saved_once_more_shows_what_it_showed() -> None:
+    def look(content: bytes) -> tuple[tuple[int, int], np.ndarray]:
+        found = seen(content)
+        return found.size, found.miniature
+
+    before = look(JPEG)
+    for turn in range(2, 5):
+        again = saved(photograph().transpose(Image.Transpose(turn)), "JPEG", quality=90)
+        assert is_edited_file_of(before, look(again)), turn
+    assert (
+        is_edited_file_of(before, look(saved(photograph().crop((8, 0, 97, 64)), "JPEG"))) is False
+    )  # cropped
+    assert is_edited_file_of(before, look(saved(photograph((97, 64), seed=1), "JPEG"))) is False
+    half = photograph().resize((48, 32))
+    assert is_edited_file_of(before, look(saved(half, "JPEG"))) is False
+    brighter = photograph().point(lambda level: min(255, level + 12))
+    assert is_edited_file_of(before, look(saved(brighter, "JPEG"))) is False
+
+
+def test_what_says_how_colours_are_coded_is_no_metadata() -> None:
+    as_rgb = segment(0xEE, b"Adobe\x00\x64\x00\x00\x00\x00\x00")  # and not as brightness and two differences
+    assert seen(as_rgb).key != seen(JPEG).key

@@ -1,0 +1,85 @@
+"""What a file is, by its first bytes."""
+
+import io
+
+import pytest
+from PIL import Image
+
+from promptccd.images.kinds import camera_raw_kind, is_picture, kind_name, picture_kind, why_skipped
+
+
+def saved(codec: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), "navy").save(stream, codec, **options)
+    return stream.getvalue()[:512]
+
+
+READ = {
+    **{codec: saved(codec) for codec in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "AVIF", "TIFF")},
+    "TIFF ": b"MM\0*\0\0\0\x08",
+    "TIFF  ": saved("TIFF", big_tiff=True),
+    "AVIF ": b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf",
+    **{"PPM" + " " * number: b"P%d\n8 8\n" % number for number in range(1, 8)},
+}
+RAW = {
+    "CR2": b"II*\0\x10\0\0\0CR\2\0",
+    "CR2 ": b"MM\0*\0\0\0\x10CR\2\0",
+    "CR3": b"\0\0\0\x18ftypcrx \0\0\0\1",
+    "RAF": b"FUJIFILMCCD-RAW 0201",
+    "ORF": b"IIRO\x08\0\0\0",
+    "RW2": b"IIU\0\x08\0\0\0",
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_pictures_that_are_read_are_told(kind: str) -> None:
+    head = READ[kind]
+    assert picture_kind(head) == kind.strip()
+    assert (camera_raw_kind(head), kind_name(head), why_skipped(head)) == ("", "an image", "")
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_camera_raw_is_told_and_may_hold_a_picture(kind: str) -> None:
+    assert camera_raw_kind(RAW[kind]) == kind.strip()
+    assert is_picture(RAW[kind])
+    assert why_skipped(RAW[kind]) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "advice"),
+    [
+        (b"P0\n8 8\n", "text", "give a table"),
+        (b"P8\n8 8\n", "text", "give a table"),
+        (b" \n<!DOCTYPE html><p>", "HTML", "save the picture itself"),
+        (b"\xef\xbb\xbf<svg>", "SVG", "save it as JPEG or PNG"),
+        (b"{\\rtf1", "an office file", "save it as"),
+        (b'{"a": 1}', "JSON", ""),
+        (b"PK\x03\x04" + bytes(26) + b"word/document.xml", "an office file", "save its pictures"),
+        (b"PK\x03\x04" + bytes(26) + b"photos/1.jpg", "a ZIP archive", "give it by itself"),
+        (b"PK\x05\x06" + bytes(18), "an empty ZIP archive", ""),
+        (b"\0\0\0\x18ftypmp42\0\0\0\0", "a video (MP4)", "save some of its frames"),
+        (b"\0\0\0\x18ftypqt  \0\0\0\0", "a video (MOV)", "save some of its frames"),
+        (b"\0\0\0\x18ftypM4A \0\0\0\0", "sound (M4A)", ""),
+        (b"\0\0\0\x08wide\0\0\0\0mdat", "a video (MOV)", "save some of its frames"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "sound (WAV)", ""),
+        (b"RIFF\x24\0\0\0AVI LIST", "a video (AVI)", "save some of its frames"),
+        (b"RIFF\x24\0\0\0CDDA", "RIFF", ""),
+        (b"a.png".ljust(257, b"\0") + b"ustar\0" + b"00", "a tar archive", "unpack it first"),
+        (bytes(128) + b"DICM", "DICOM", "save it as"),
+        (bytes(512), "nothing: all its first bytes are 0", "copy it again"),
+        ("Notes für später\n".encode(), "text", "give a table"),
+        ("Notes\n".encode("utf-16"), "text", "give a table"),
+        (b"\x01\x02\x03\x04", "no known format", "give JPEG, PNG or WebP"),
+    ],
+)
+def test_what_is_no_picture_is_called_what_it_is_with_what_to_do(head: bytes, kind: str, advice: str) -> None:
+    assert kind_name(head) == kind
+    said = f"not an image that can be read (starts like {kind})"
+    assert why_skipped(head).startswith(f"{said}: {advice}") if advice else why_skipped(head) == said
+
+
+def test_letters_that_are_cut_at_the_end_of_what_was_read_are_text_still() -> None:
+    words = ("ä" * 300).encode()
+    assert kind_name(b"a" + words[:511]) == "text"
+    assert kind_name(words[:99]) == "no known format"  # here the file ends
+    assert why_skipped(b"") == "empty file"

@@ -1,0 +1,374 @@
+"""Grow & Merge against the obvious loops: what grows, what learns, and what looks known."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModel
+
+from promptccd.data.randomness import torch_generator
+from promptccd.methods import LOSSES, ContrastiveObjective, Rows, StageContext
+from promptccd.methods.grow_merge import METHOD, GrowMergeConfig, GrowMergeModel, GrowMergeObjective
+from promptccd.models.backbones import blocks_of, class_attention, class_row, run_prefix
+from promptccd.runs import count_parameters, load_model, train_run
+from promptccd.training.devices import gather_rows, shard_bounds
+from promptccd.training.options import TrainingArguments
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_HEAD, fresh
+from tests.training.test_distributed import on_two_processes
+
+RECIPES = Path(__file__).parents[2] / "hub_configs"
+KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
+POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch_generator("drawn", *shape))
+
+
+def begun(
+    model: GrowMergeModel,
+    index: int,
+    labels: torch.Tensor | None = None,
+    count: int = 5,
+    features: torch.Tensor | None = None,
+    kind: type = GrowMergeObjective,
+) -> GrowMergeObjective:
+    images = SimpleNamespace(stage=SimpleNamespace(index=index))
+    accelerator = SimpleNamespace(is_main_process=True, autocast=torch.no_grad)
+    context = StageContext(images, labels, num_categories=count)
+    objective = kind(model, context, TrainingArguments(), accelerator, lambda what: features)
+    objective.begin_stage()
+    return objective
+
+
+@pytest.fixture
+def grown(backbone_folder: Path) -> tuple[GrowMergeModel, GrowMergeObjective]:
+    """A model whose second branch learns at stage 2, on six images of which the first, third and last look known."""
+    model = fresh(GrowMergeModel, backbone_folder, **TINY_HEAD, top_ranks=1)
+    model.head.reset_parameters(torch_generator("head"))
+    model.remember(F.normalize(drawn(3, 32), dim=1))
+    model.config.known_similarity = 0.9
+    model.config.category_ids = [0, 1, 2]
+    features = torch.where(KNOWN[:, None], model.class_means.repeat(2, 1), -model.class_means.repeat(2, 1))
+    begun(model, 1, features=features)
+    turn(model, 0.03)
+    return model, begun(model, 2, features=features)
+
+
+def turn(model: GrowMergeModel, step: float) -> None:
+    with torch.no_grad():
+        for parameter in model.acting_block.parameters():
+            parameter.add_(step)
+
+
+def rows_of(model: GrowMergeModel, labels: torch.Tensor | None = None, exemplars: int = 0) -> Rows:
+    images = len(POSITIONS) + exemplars
+    views = torch.randn(2, images, 3, 16, 16, generator=torch_generator("views"))
+    output = model(views.flatten(0, 1), prompted=True, project=True)
+    positions = torch.cat([POSITIONS, torch.full((exemplars,), -1)])
+    return Rows(output, output.bottleneck.unflatten(0, (2, images)), labels, positions)
+
+
+def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
+    backbone_folder: Path,
+) -> None:
+    model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD, known_quantile=0.2)
+    labels = torch.arange(40) % 3
+    features = F.normalize(drawn(40, 32) + 3 * drawn(3, 32)[labels], dim=1)
+    objective = begun(model, 0, labels, 3, features)
+    assert model.config.num_branches == 0
+    batch = torch.tensor([0, 1, 1, 0, 2])
+    parts = objective.losses(rows_of(model, batch))
+    gcd = begun(model, 0, labels, 3, features, ContrastiveObjective).losses(rows_of(model, batch))
+    assert parts == gcd
+    objective.begin_epoch(0)
+    objective.end_stage()
+    means = torch.stack([F.normalize(features[labels == each].mean(0), dim=0) for each in range(3)])
+    torch.testing.assert_close(model.class_means, means)
+    nearest = sorted(max(float(row @ mean) for mean in means) for row in features)
+    place = 0.2 * 39
+    below, above = nearest[math.floor(place)], nearest[math.ceil(place)]
+    expected = below + (place - math.floor(place)) * (above - below)
+    assert model.config.known_similarity == pytest.approx(expected, rel=1e-5)
+    assert int(model.looks_known(features).sum()) == 32
+    assert model.config.num_means == 3
+
+
+def test_no_image_must_lie_nearer_to_a_mean_than_can_be(backbone_folder: Path) -> None:
+    """The cosine of a feature with itself may be rounded to a little more than 1."""
+    model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    features = F.normalize(drawn(40, 32), dim=1)
+    rounded_up = features[(features * features).sum(1) > 1][:1]
+    assert len(rounded_up)
+    begun(model, 0, torch.zeros(4, dtype=torch.long), 1, rounded_up.repeat(4, 1)).end_stage()
+    assert model.config.known_similarity == 1
+
+
+def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(
+    backbone_folder: Path,
+) -> None:
+    model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    model.remember(drawn(3, 32))
+    model.config.category_ids = [0, 1, 2]
+    pixels = drawn(4, 3, 16, 16)
+    static = model(pixels).features
+    begun(model, 1, count=5, features=drawn(6, 32))
+    assert torch.equal(model(pixels).features, static)
+    turn(model, 0.03)
+    first = model(pixels).features
+    assert not torch.allclose(first, static, atol=1e-3)
+    assert torch.equal(model(pixels, prompted=False).features, static), "without branches"
+    assert not any(each.training for each in model.train().branches.modules()), "as the rest of the backbone"
+    rows = model.clusters.weight.clone()
+    assert rows.shape == (2, 32)
+    model.config.category_ids = [0, 1, 2, 3, 4]
+    begun(model, 2, count=6, features=drawn(6, 32))
+    assert torch.equal(model(pixels).features, first)
+    assert (model.config.num_branches, model.config.num_clusters) == (2, 1)
+    assert all(parameter.requires_grad for parameter in model.clusters.parameters())
+    turn(model, 0.03)
+    begun(model, 3, count=5, features=drawn(6, 32))
+    assert (model.config.num_branches, model.config.num_clusters) == (3, 0)
+    assert not any(parameter.requires_grad for parameter in model.clusters.parameters())
+
+
+def test_what_learns_is_the_newest_branch_with_both_heads(grown) -> None:
+    model, objective = grown
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    turn(model, 0.02)  # from a distance of its own
+    loss = objective.losses(rows_of(model, torch.tensor([-1, -1, -1, -1, -1, 7, 8, 7]), 3))["loss"]
+    loss.backward()
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learning == {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert {name.partition(".")[0] for name in learning} == {"branches", "head", "clusters"}
+    assert {name.split(".")[1] for name in learning if name.startswith("branches")} == {"1"}
+    assert set(model.learning()) == {"model", "classifier"}
+    moved = [name for name in learning if name.startswith("branches") and not name.endswith("k_proj.bias")]
+    assert all(model.get_parameter(name).grad.abs().max() > 0 for name in moved)
+    own = ("branches.0.", "backbone.")
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items() if name.startswith(own)
+    )
+
+
+def test_losses_of_a_later_stage_are_sums_over_the_images_they_are_of(grown) -> None:
+    """Five images of the stream, two of which look known, and exemplars of two categories and of none."""
+    model, objective = grown
+    turn(model, 0.02)
+    labels = torch.tensor([-1, -1, 4, -1, -1, 9, 4, -1, -1])
+    rows = rows_of(model, labels, 4)
+    rows = Rows(rows.output, rows.bottleneck, labels, torch.tensor([3, 0, -1, 1, 4, -1, -1, 2, -1]))
+    known, others, exemplars = [1, 7], [0, 3, 4], [2, 5, 6]
+    parts = {name: value.detach() for name, value in objective.losses(rows).items()}
+
+    features = rows.output.features.unflatten(0, (2, 9))
+    static = class_row(model.backbone, rows.output.entering).unflatten(0, (2, 9))
+    apart = F.normalize(features.detach(), dim=-1) - F.normalize(static.detach(), dim=-1)
+    drift = [sum(float(value) ** 2 for value in apart[view, each]) for view in range(2) for each in known]
+    assert float(parts["drift"]) == pytest.approx(sum(drift) / 4, rel=1e-4)
+    assert sum(drift) > 1e-4
+
+    top = [int(features[0, each].argmax()) for each in others]
+    answers = model.clusters(features).softmax(-1).detach()
+    pairs = 0.0
+    for i, one in enumerate(others):
+        for j, other in enumerate(others):
+            together = float(answers[0, one] @ answers[1, other])
+            pairs -= math.log(together if top[i] == top[j] else 1 - together)
+    assert float(parts["pairs"]) == pytest.approx(pairs / 9, rel=1e-4)
+    share = sum(top[i] == top[j] for i in range(3) for j in range(3) if i != j) / 6
+    assert float(parts["positive_pairs"]) == pytest.approx(share)
+
+    cosines = model.head.similarities(rows.bottleneck.flatten(0, 1)).tolist()
+    info_nce = sum(
+        math.log(sum(math.exp(cosines[row][other]) for other in range(18) if other != row))
+        - cosines[row][(row + 9) % 18]
+        for row in range(18)
+    )
+    assert float(parts["info_nce"]) == pytest.approx(info_nce / 18, rel=1e-5)
+    kept = [each + 9 * view for view in range(2) for each in exemplars]
+    supervised = 0.0
+    for row in kept:
+        total = math.log(sum(math.exp(cosines[row][other] / 0.07) for other in kept if other != row))
+        alike = [each for each in kept if each != row and labels[each % 9] == labels[row % 9]]
+        supervised += sum(total - cosines[row][other] / 0.07 for other in alike) / len(alike)
+    assert float(parts["supervised"]) == pytest.approx(supervised / 6, rel=1e-4)
+    assert float(parts["known_images"]) == pytest.approx(2 / 5)
+    assert parts.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
+    terms = sum(parts[name] for name in ("info_nce", "drift", "pairs", "supervised"))
+    torch.testing.assert_close(parts["loss"], terms)
+    model.config.distill_weight = 3.0
+    assert float(objective.losses(rows)["drift"].detach()) == pytest.approx(3 * sum(drift) / 4, rel=1e-4)
+
+
+def test_too_few_pairs_are_said_where_a_head_tells_classes_apart(
+    grown, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _ = grown
+    for count, said in ((5, 1), (4, 0)):
+        caplog.clear()
+        model.config.top_ranks = 16
+        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
+        for epoch in range(2):
+            objective.begin_epoch(epoch)
+            assert len(caplog.records) == said * epoch  # as soon as an epoch is over
+            assert float(objective.losses(rows_of(model))["positive_pairs"]) == 0
+        objective.end_stage()
+        assert [record.getMessage()[:13] for record in caplog.records] == said * ["Only 0.0000 %"]
+        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
+        objective.losses(rows_of(model))
+        objective.end_stage()  # of one epoch
+        assert len(caplog.records) == 2 * said
+
+
+def test_without_labelled_exemplars_no_term_is_of_labels(grown) -> None:
+    model, objective = grown
+    turn(model, 0.02)
+    assert "supervised" not in objective.losses(rows_of(model))
+    parts = objective.losses(rows_of(model, torch.full((8,), -1), 3))
+    assert "supervised" not in parts
+    assert float(parts["known_images"]) == pytest.approx(2 / 5)
+    rows = rows_of(model)
+    for image in range(len(POSITIONS)):  # the only one that is not of an earlier stage
+        alone = replace(rows, positions=torch.where(torch.arange(len(POSITIONS)) == image, POSITIONS, -1))
+        known = objective.known[POSITIONS[image]]
+        assert float(objective.losses(alone)["known_images"]) == float(known)
+
+
+def test_two_processes_have_the_losses_and_gradients_of_one(grown, tmp_path: Path) -> None:
+    """Also where one of them has no image of a kind: the first has none that looks known."""
+    model, objective = grown
+    turn(model, 0.02)
+    labels, positions = torch.tensor([-1, 4, -1, 4, -1, -1, -1]), torch.tensor([3, -1, 1, -1, 0, 2, 5])
+    views = torch.randn(2, 7, 3, 16, 16, generator=torch_generator("views"))
+    learning = [each for each in model.parameters() if each.requires_grad]
+
+    def share(low: int, high: int) -> list[list[float]]:
+        output = model(views[:, low:high].flatten(0, 1), prompted=True, project=True)
+        bottleneck = gather_rows(output.bottleneck.unflatten(0, (2, -1)), 7)
+        parts = objective.losses(Rows(output, bottleneck, labels, positions))
+        gradients = torch.autograd.grad(parts["loss"], learning)
+        return [
+            [float(value.detach()) for value in parts.values()],
+            torch.cat([each.flatten() for each in gradients]).tolist(),
+        ]
+
+    alone = share(0, 7)
+    both = on_two_processes(lambda rank: share(*shard_bounds(7, 2)[rank]), tmp_path)
+    for each in both:
+        assert each[0] == pytest.approx(alone[0], rel=1e-4, abs=1e-6)
+    mean = (torch.tensor(both[0][1]) + torch.tensor(both[1][1])) / 2
+    torch.testing.assert_close(mean, torch.tensor(alone[1]), rtol=1e-3, atol=1e-5)
+    assert mean.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("all_known", [True, False])
+def test_where_all_look_known_or_none_does_the_other_term_is_zero_with_a_gradient(grown, all_known) -> None:
+    """A process whose parameter has none would stop the others."""
+    model, objective = grown
+    objective.known = torch.full((6,), all_known)
+    parts = objective.losses(rows_of(model))
+    assert float(parts["pairs" if all_known else "drift"].detach()) == 0
+    parts["loss"].backward()
+    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+    assert bool(model.clusters.weight.grad.any()) is not all_known
+    for value in parts.values():
+        assert torch.isfinite(value)
+
+
+def test_a_stage_without_new_categories_has_no_pairs(grown) -> None:
+    model, _ = grown
+    model.config.category_ids = list(range(5))
+    objective = begun(model, 3, count=5, features=drawn(6, 32))
+    parts = objective.losses(rows_of(model))
+    assert {"pairs", "positive_pairs"}.isdisjoint(parts)
+    parts["loss"].backward()
+    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+    objective.end_stage()
+
+
+def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp_path: Path) -> None:
+    model, _ = grown
+    model.eval()
+    model.set_categories(drawn(2, 32), [0, 1], ["zero", "one"])
+    model.save_pretrained(tmp_path)
+    pixels = drawn(4, 3, 16, 16)
+    for loaded in (AutoModel.from_pretrained(tmp_path), GrowMergeModel.from_pretrained(tmp_path)):
+        assert len(loaded.branches) == 2
+        assert torch.equal(loaded(pixels).features, model(pixels).features)
+        assert torch.equal(loaded.clusters.weight, model.clusters.weight)
+        assert {name for name, each in loaded.named_parameters() if each.requires_grad} == {
+            name for name, each in model.named_parameters() if each.requires_grad
+        }
+    entering = run_prefix(model.backbone, model.embed(pixels))
+    expected = class_attention(model.backbone, entering, model.branches[1])
+    assert torch.equal(model.attention_row(pixels), expected)
+    assert not torch.allclose(
+        expected, class_attention(model.backbone, entering, blocks_of(model.backbone)[-1])
+    )
+
+
+def test_images_that_look_known_may_keep_the_features_of_the_static_branch(grown) -> None:
+    model, _ = grown
+    turn(model, 0.02)
+    pixels = drawn(5, 3, 16, 16)
+    static, newest = model(pixels, prompted=False).features, model(pixels).features
+    model.class_means = F.normalize(static[[1, 3]], dim=1).detach()
+    model.config.known_similarity = 0.9999
+    model.config.static_for_known = True
+    mixed = model(pixels).features
+    assert torch.equal(mixed[[1, 3]], static[[1, 3]])
+    assert torch.equal(mixed[[0, 2, 4]], newest[[0, 2, 4]])
+    assert torch.equal(model(pixels, prompted=True).features, newest), "training sees the branch"
+
+
+def test_an_image_looks_known_from_the_least_cosine_on(grown) -> None:
+    model, _ = grown
+    model.class_means, model.config.known_similarity = torch.eye(32)[:2], 0.5
+    cosines = torch.tensor([[0.49, 0.1], [0.1, 0.5], [0.6, 0.1], [0.0, -0.9]])
+    assert model.looks_known(cosines @ torch.eye(32)[:2]).tolist() == [False, True, True, False]
+
+
+def test_branches_without_known_classes_are_refused() -> None:
+    with pytest.raises(Exception, match="Expected num_means >= 1 beside 2 branches"):
+        GrowMergeConfig(num_branches=2)
+
+
+def test_one_block_and_both_heads_are_counted() -> None:
+    """7.1 million in the paper's table, beside GCD's head."""
+    recipe = Recipe.from_yaml(RECIPES / "grow-merge-cifar100.yaml")
+    counts = {row.part: (row.labelled, row.unlabelled) for row in count_parameters(recipe)}
+    assert counts == {
+        "last block of the backbone": (7_089_408, 0),
+        "projection head": (23_073_024, 23_073_024),
+        "newest dynamic branch": (0, 7_089_408),
+        "cluster head": (0, 769 * 10),
+    }
+
+
+@pytest.mark.slow
+def test_branches_of_earlier_stages_keep_every_bit(recipe_values: dict, tmp_path: Path) -> None:
+    recipe_values["model"] |= {"variant": "grow-merge", "options": {"top_ranks": 2}}
+    recipe_values["data"] |= {"class_blocks": [2, 1, 2], "cuts": [[0.6, 0.8, 1.0], [0.5, 1.0], [1.0]]}
+    recipe_values["training"] |= {"epochs": 2}
+    train_run(Recipe.from_dict(recipe_values))
+    stages = [load_model(tmp_path / "run" / f"stage{stage}") for stage in range(3)]
+    assert [len(each.branches) for each in stages] == [0, 1, 2]
+    assert [each.clusters.num_classes for each in stages] == [0, 1, 2]
+    assert {each.config.known_similarity for each in stages} == {stages[0].config.known_similarity}
+    first, second, third = (each.state_dict() for each in stages)
+    kept = [name for name in first if name.startswith(("backbone.", "class_means"))]
+    assert all(torch.equal(first[name], each[name]) for name in kept for each in (second, third))
+    branch = [name for name in second if name.startswith("branches.0.")]
+    assert all(torch.equal(second[name], third[name]) for name in branch)
+    # Each has moved on from where it began: the static block, and the branch before it.
+    static = blocks_of(stages[0].backbone)[-1].state_dict()
+    weight = "mlp.fc1.weight"
+    blocks = [static[weight], third[f"branches.0.{weight}"], third[f"branches.1.{weight}"]]
+    assert not torch.equal(blocks[0], blocks[1])
+    assert not torch.equal(blocks[1], blocks[2])

@@ -1,0 +1,244 @@
+"""MetaGCD's soft neighbours against the obvious loops, its pseudo-sessions, and its meta-training."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+
+from promptccd.data import StageStream
+from promptccd.data.randomness import numpy_generator, torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
+from promptccd.methods import LOSSES, Rows, StageContext
+from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods.metagcd import (
+    METHOD,
+    MetaGCDModel,
+    MetaGCDObjective,
+    closest_views,
+    pseudo_sessions,
+    soft_neighbour_loss,
+)
+from promptccd.training import progress
+from promptccd.training.options import TrainingArguments
+from promptccd.training.trainer import StageTrainer, TrainingState
+from tests.conftest import TINY_HEAD, fresh
+
+
+def rows_in_groups(noise: float = 0.25) -> torch.Tensor:
+    """Unit rows of two views of six images: three of a kind, two of another, one alone."""
+    generator = torch_generator("groups")
+    kinds = torch.randn(3, 8, generator=generator)[[0, 0, 0, 1, 1, 2]]
+    return F.normalize(kinds + noise * torch.randn(2, 6, 8, generator=generator), dim=-1)
+
+
+def soft_neighbours_by_loops(rows: torch.Tensor, threshold: float, temperature: float) -> float:
+    views, images = rows.shape[:2]
+
+    def closeness(i: int, j: int) -> float:
+        return max(float(rows[v, i] @ rows[w, j]) for v in range(views) for w in range(views))
+
+    inside = [i for i in range(images) if any(closeness(i, j) >= threshold for j in range(images) if j != i)]
+    anchors = [(v, i) for v in range(views) for i in inside]
+    losses = []
+    for v, i in anchors:
+        others = [other for other in anchors if other != (v, i)]
+        total = sum(math.exp(float(rows[v, i] @ rows[w, j]) / temperature) for w, j in others)
+        positives = [(w, j) for w, j in others if j == i or closeness(i, j) >= threshold]
+        pulled = 0.0
+        for w, j in positives:
+            weight = math.exp(closeness(i, j) - 1) if j != i else 1.0
+            pulled += weight * (float(rows[v, i] @ rows[w, j]) / temperature - math.log(total))
+        losses.append(-pulled / len(positives))
+    return sum(losses) / len(losses)
+
+
+def test_soft_neighbours_equal_the_loops() -> None:
+    rows = rows_in_groups()
+    similarities = rows.flatten(0, 1) @ rows.flatten(0, 1).T
+    closeness = closest_views(similarities, 2)
+    assert closeness.diagonal().tolist() == pytest.approx([1] * 6)
+    neighbours = (closeness >= 0.85).fill_diagonal_(False)
+    assert neighbours.any(1).tolist() == [True] * 5 + [False]
+    got = soft_neighbour_loss(similarities, closeness, neighbours, 0.07)
+    assert float(got) == pytest.approx(soft_neighbours_by_loops(rows, 0.85, 0.07), rel=1e-5)
+
+
+def test_the_weight_of_a_neighbour_is_a_soft_max_over_its_largest_entry() -> None:
+    rows = rows_in_groups()
+    closeness = closest_views(rows.flatten(0, 1) @ rows.flatten(0, 1).T, 2)
+    soft = closeness.softmax(1)
+    torch.testing.assert_close((closeness - 1).exp(), soft / soft.amax(1, keepdim=True), rtol=0, atol=1.2e-7)
+
+
+def objective_of(model: MetaGCDModel) -> MetaGCDObjective:
+    return MetaGCDObjective(model, StageContext(images=None), TrainingArguments(), None, None)
+
+
+@pytest.fixture
+def meta_model(backbone_folder: Path) -> MetaGCDModel:
+    model = fresh(MetaGCDModel, backbone_folder, meta_episodes=2, meta_epochs=1, **TINY_HEAD)
+    model.head.reset_parameters(torch_generator("test"), std=0.3)
+    return model
+
+
+def test_an_unlabelled_stage_has_half_of_each_term_and_infonce_alone_without_neighbours(
+    meta_model: MetaGCDModel,
+) -> None:
+    apart = F.normalize(torch.randn(2, 5, 16, generator=torch_generator("apart")), dim=-1)
+    close = F.normalize(apart[:, :1] + 0.1 * apart, dim=-1)
+    for rows, weight, share in ((apart, 0.0, 0.0), (close, 0.5, 1.0)):
+        parts = objective_of(meta_model).losses(Rows(None, rows, None, torch.arange(rows.shape[1])))
+        similarities = meta_model.head.similarities(rows.flatten(0, 1))
+        expected = (1 - weight) * info_nce_loss(similarities) + weight * parts["soft_neighbours"]
+        torch.testing.assert_close(parts["loss"], expected)
+        assert parts.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
+        assert float(parts["with_neighbours"]) == share
+        assert float(parts["neighbours"]) == 4 * share
+
+
+def test_weights_of_neighbours_carry_no_gradient(meta_model: MetaGCDModel) -> None:
+    rows = rows_in_groups().requires_grad_()
+    similarities = rows.flatten(0, 1) @ rows.flatten(0, 1).T
+    closeness = closest_views(similarities.detach(), 2)
+    neighbours = (closeness >= 0.85).fill_diagonal_(False)
+    (expected,) = torch.autograd.grad(soft_neighbour_loss(similarities, closeness, neighbours, 0.07), rows)
+    meta_model.head.similarities = lambda bottleneck: bottleneck @ bottleneck.T
+    parts = objective_of(meta_model).losses(Rows(None, rows, None, torch.arange(rows.shape[1])))
+    torch.testing.assert_close(torch.autograd.grad(parts["soft_neighbours"], rows)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("known", "old", "novel"), [(70, 52, 18), (130, 97, 33), (140, 104, 36), (71, 53, 18)]
+)
+def test_pseudo_sessions_are_those_of_the_table(known: int, old: int, novel: int) -> None:
+    labels = np.repeat(np.arange(known), 16)
+    sessions = list(pseudo_sessions(labels, 3, numpy_generator("test")))
+    assert len(sessions) == 3
+    for number, session in enumerate(sessions, 1):
+        come = novel // 3 * number
+        # A quarter of four images is dealt over the sessions, of twelve that are left a novel class shows six.
+        counts = np.bincount(np.bincount(labels[session.images], minlength=known), minlength=7)
+        assert counts[6] == come
+        assert counts[1] + counts[2] == old
+        assert np.bincount(labels[session.held_out]).max() == 4
+        assert len(session.held_out) == 4 * (old + come)
+        assert not set(session.images) & set(session.held_out)
+    last = np.bincount(labels[sessions[-1].images], minlength=known)
+    dealt = np.concatenate([each.images[last[labels[each.images]] < 6] for each in sessions])
+    assert len(np.unique(dealt)) == len(dealt) == 4 * old, "no image of an old class comes twice"
+
+
+def test_few_classes_have_fewer_sessions_and_one_alone_has_none() -> None:
+    for known, expected in ((1, 0), (2, 1), (3, 2), (7, 3)):
+        labels = np.repeat(np.arange(known), 5)
+        assert len(list(pseudo_sessions(labels, 3, numpy_generator("test")))) == expected
+
+
+class Numbered(MetaGCDObjective):
+    """Sessions learn nothing, and the loss of each is its number."""
+
+    def _adapt(self, session: object, number: int, generator: object) -> None:
+        pass
+
+    def _judge(self, session: object, number: int, generator: object) -> torch.Tensor:
+        return torch.tensor(float(number))
+
+
+def test_meta_training_says_what_the_first_and_the_last_episode_lost_on_average(
+    meta_model: MetaGCDModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three sessions an episode: 0 to 2, then 3 to 5."""
+    context = StageContext(images=None, labels=torch.arange(7).repeat_interleave(5))
+    here = SimpleNamespace(is_main_process=True)
+    with caplog.at_level("INFO"):
+        Numbered(meta_model, context, TrainingArguments(), here, None).end_stage()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("Meta-training: 6 sessions,")
+    assert "1.0000 in the first episode, 4.0000 in the last" in said
+
+
+class Walked(MetaGCDObjective):
+    """Goes through its sessions and learns nothing."""
+
+    def _add_gradient(self, loss: torch.Tensor, share: float) -> None:
+        pass
+
+
+def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session_had(
+    meta_model: MetaGCDModel,
+) -> None:
+    """Also where unlabelled stages are shorter: two episodes of three sessions, each seen once and judged once.
+
+    Sessions adapt to 6, 4 and 6 images and are judged by 5, 6 and 7, in fours; a lone image is left out.
+    """
+    labels = torch.arange(7).repeat_interleave(5)
+    seen: list[int] = []
+    sizes: list[list[int]] = []
+
+    def forward_rows(what: str, batches: list[tuple[int, np.ndarray]]) -> Iterator[Rows]:
+        seen.extend(dict.fromkeys(epoch for epoch, _ in batches))
+        sizes.append([len(batch) for _, batch in batches])
+        for epoch, batch in batches:
+            rows = torch.randn(2, len(batch), 16, generator=torch_generator("rows", epoch))
+            yield Rows(None, F.normalize(rows, dim=-1), labels[batch], torch.from_numpy(batch), epoch)
+
+    arguments = TrainingArguments(epochs=10, discovery_epochs=3, batch_size=4)
+    here = SimpleNamespace(is_main_process=False)
+    Walked(meta_model, StageContext(None, labels), arguments, here, None, forward_rows).end_stage()
+    assert seen == list(range(10, 22))
+    assert sizes == 2 * [[4, 2], [4], [4], [4, 2], [4, 2], [4, 3]]
+
+
+def trained(
+    model: MetaGCDModel,
+    stages: StageStream,
+    states: list[TrainingState],
+    resumed: TrainingState | None = None,
+    **options: float,
+) -> torch.Tensor:
+    """What the last block and the head are after stage 0, as one vector."""
+    for name, value in options.items():
+        setattr(model.config, name, value)
+    images = StageImages.read(stages[0], 0, progress.progress_bar)
+    labels = torch.from_numpy(stages[0].labels[images.positions])
+    views = ViewOptions(image_size=16, resize_size=18)
+    arguments = TrainingArguments(
+        epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0, save_minutes=0
+    )
+    StageTrainer(
+        model, StageContext(images, labels), MetaGCDObjective,
+        arguments=arguments, views=TrainingViews(views),
+        evaluation_view=EvaluationView(build_image_processor(views)), accelerator=Accelerator(cpu=True),
+        stop=progress.StopRequest(), save=states.append,
+    ).train(resumed)  # fmt: skip
+    return torch.cat([each.detach().flatten().double() for each in model.parameters() if each.requires_grad])
+
+
+@pytest.mark.slow
+def test_meta_training_is_of_the_first_order_and_repeats_itself_after_an_interruption(
+    meta_model: MetaGCDModel, stages: StageStream
+) -> None:
+    start = {name: value.clone() for name, value in meta_model.state_dict().items()}
+
+    def again(resumed: TrainingState | None = None, **options: float) -> torch.Tensor:
+        meta_model.load_state_dict(start)
+        meta_model.train()
+        return trained(meta_model, stages, states, resumed, **options)
+
+    states: list[TrainingState] = []
+    without = again(meta_episodes=0)
+    kept = again(meta_episodes=1, meta_learning_rate=0.0)
+    assert torch.equal(kept, without), "what a session adapted is put back"
+    once, twice = (again(meta_learning_rate=rate) - without for rate in (1e-3, 2e-3))
+    assert float(once.abs().max()) > 1e-6
+    torch.testing.assert_close(twice, 2 * once, rtol=1e-2, atol=1e-6)
+    plain = again(meta_learning_rate=1e-3, meta_epochs=0) - without
+    assert not torch.allclose(plain, once, rtol=1e-4, atol=0), "the gradient is of the adapted weights"
+    assert torch.equal(again(states[-1], meta_epochs=1) - without, once)

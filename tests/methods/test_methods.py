@@ -1,0 +1,53 @@
+"""What the registry says of every method, against its model, its objective and the documentation."""
+
+import pytest
+
+from promptccd.methods import METHODS, PARTS
+from promptccd.methods.base import Objective
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+
+CLASSIFIERS = {"frost", "happy", "orca", "pa-cgcd", "rankstats", "simgcd"}
+FROZEN = {"pretrained_block", "part_labeller"}  # children that neither learn nor are fitted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_part_of_a_model_that_learns_or_is_fitted_has_a_title(name: str) -> None:
+    method = METHODS[name]
+    vision = {"model_type": "dinov2", **TINY_BACKBONE}
+    model = method.model(method.model.config_class(vision_config=vision, **TINY_HEAD))
+    children = {child for child, _ in model.named_children()}
+    assert method.parts.keys() == children - PARTS.keys() - FROZEN
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_prompts_act_in_training_from_the_first_epoch_but_in_a_warm_up(name: str) -> None:
+    """`None` would be as at test, where Grow & Merge may answer otherwise."""
+    objective = METHODS[name].objective
+    has_warm_up = objective.prompted is not Objective.prompted
+    assert has_warm_up == (name == "promptccd")
+    if not has_warm_up:
+        assert objective.prompted(object.__new__(objective), 0) is True
+
+
+def test_classifiers_answer_for_themselves_but_for_the_one_whose_paper_clusters() -> None:
+    natively = {name for name, method in METHODS.items() if method.answers_natively}
+    assert natively == CLASSIFIERS - {"pa-cgcd"}
+
+
+def test_who_can_learn_from_images_of_earlier_stages() -> None:
+    taking = {name for name, method in METHODS.items() if method.takes_exemplars}
+    assert taking == {"promptccd-gcd", "simgcd", "grow-merge"}
+
+
+def test_a_mean_answer_over_a_few_images_is_noise_and_proxies_have_none() -> None:
+    least = {name: method.objective.least_batch for name, method in METHODS.items()}
+    assert least == {name: 0.5 if name in CLASSIFIERS - {"pa-cgcd"} else 0.0 for name in METHODS}
+
+
+def test_names_in_the_papers_tables() -> None:
+    assert {name: method.published for name, method in METHODS.items() if method.published} == {
+        "promptccd": {"split_merge": "promptccd-u"},
+        "promptccd-b": {"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
+        "promptccd-gcd": {"exemplars": "gcd-replay"},
+        "simgcd": {"exemplars": "simgcd-replay"},
+    }

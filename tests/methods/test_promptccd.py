@@ -1,0 +1,123 @@
+"""PromptCCD's objective, beyond what the reference trainer holds."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd import PromptCCDModel
+from promptccd.clustering import fit_gaussian_mixture
+from promptccd.data.randomness import seed_of, torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
+from promptccd.methods import StageContext
+from promptccd.methods.promptccd import MixtureObjective
+from promptccd.models import Replay
+from promptccd.runs import train_run
+from promptccd.runs.evaluate import RunEvaluation
+from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import progress_bar
+from promptccd.training.recipe import Recipe
+from tests.conftest import quick_recipe
+
+KNOWN, NEW = 3, 3
+
+
+@pytest.fixture
+def images(stages: StageStream) -> StageImages:
+    return StageImages.read(stages[1], 0, progress_bar)
+
+
+def narrow(categories: torch.Tensor) -> torch.Tensor:
+    """Features of these categories, which lie far apart."""
+    generator = torch_generator("narrow categories", 2)
+    centres = F.normalize(torch.randn(KNOWN + NEW, 32, generator=generator), dim=1)
+    noise = torch.randn(len(categories), 32, generator=generator) / 32**0.5
+    return F.normalize(centres[categories] + 0.1 * noise, dim=1)
+
+
+def objective_on(
+    stage: StageContext, model: PromptCCDModel, features: torch.Tensor, **given: object
+) -> MixtureObjective:
+    """The objective of a stage whose images have these features."""
+    arguments, alone = TrainingArguments(init_components=KNOWN, **given), SimpleNamespace(num_processes=1)
+    return MixtureObjective(model, stage, arguments, alone, lambda what: features)
+
+
+@pytest.mark.parametrize(("prior", "components"), [("paper", KNOWN + 1), ("matched", KNOWN + NEW)])
+def test_components_of_an_unknown_number_are_counted_with_the_prior_that_was_asked_for(
+    prior: str, components: int, model: PromptCCDModel, images: StageImages
+) -> None:
+    """Of categories as narrow as these the paper's wide prior sees few, and one that fits the known ones all."""
+    known = torch.arange(KNOWN).repeat_interleave(8)
+    here = KNOWN + torch.arange(len(images)) % NEW
+    both = narrow(torch.cat([known, here]))
+    stage = StageContext(images, replay=Replay(both[: len(known)], known))
+    objective_on(stage, model, both[len(known) :], count_prior=prior).begin_epoch(0)
+    assert model.mixture.num_components == components
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize(
+    ("counting", "prior", "learns"),
+    [("split_merge", "calibrated", True), ("split_merge", "matched", False), ("kmeans", "calibrated", False)],
+)
+def test_a_labelled_stage_learns_the_scale_that_later_ones_count_with(
+    counting: str, prior: str, learns: bool, model: PromptCCDModel, images: StageImages
+) -> None:
+    labels = torch.arange(len(images)) % (KNOWN + NEW)
+    objective_on(
+        StageContext(images, labels), model, narrow(labels), category_count=counting, count_prior=prior
+    ).end_stage()
+    assert (model.config.count_scale != 1) == learns
+
+
+def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
+    model: PromptCCDModel, images: StageImages
+) -> None:
+    """It sees the last features, has a floor of its own, and as many components as the other; known ones come first."""
+    known = torch.tensor([5, 2]).repeat_interleave(8)
+    here = torch.arange(len(images)) % KNOWN
+    replay = Replay(narrow(known % KNOWN), known)
+    stage = StageContext(images, replay=replay, num_categories=KNOWN)
+    objective_on(stage, model, narrow(here), mixture_floor=0.01, answer_floor=0.5).begin_epoch(0)
+    before = [each.clone() for each in model.mixture.buffers()]
+    moved = narrow(here).roll(1, 1)
+    objective_on(stage, model, moved, mixture_floor=0.01, answer_floor=0.5).end_stage()
+    assert all(torch.equal(one, other) for one, other in zip(model.mixture.buffers(), before, strict=True))
+    assert model.config.component_categories == [2, 5, -1]
+    assert model.config.answer_categories == [2, 5, -1]
+    rows = torch.cat([moved, replay.features])
+    expected = fit_gaussian_mixture(
+        rows,
+        KNOWN,
+        fixed=torch.cat([torch.full((len(images),), -1), (known == 5).long()]),
+        floor_share=0.5,
+        seed=seed_of("mixture", 1, 1, TrainingArguments().epochs_of(1)),
+    )
+    for name in ("means", "variances", "log_weights", "floor"):
+        assert torch.equal(getattr(model.answer_mixture, name), getattr(expected, name)), name
+
+
+@pytest.mark.slow
+def test_a_run_answers_to_plain_features_where_prompts_act_at_test(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `evaluate` does, which reads the same checkpoint."""
+    answered: list[torch.Tensor] = []
+    answer = PromptCCDModel.assign_natively
+
+    def noted(model: PromptCCDModel, features: torch.Tensor) -> torch.Tensor | None:
+        answered.append(features.cpu())
+        return answer(model, features)
+
+    monkeypatch.setattr(PromptCCDModel, "assign_natively", noted)
+    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", prompts_at_test=True)
+    train_run(Recipe.from_dict(values))
+    (first, *_), run = list(answered), RunEvaluation(str(tmp_path / "run"))
+    run.native_answers(1, run.images[1])
+    torch.testing.assert_close(first, answered[-1], rtol=1e-4, atol=1e-5)
+    prompted = run.features(1, [run.images[1]])[0].cpu()
+    assert not torch.allclose(first, prompted, rtol=1e-3, atol=1e-3)

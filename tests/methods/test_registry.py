@@ -1,0 +1,124 @@
+"""The registry of methods, and the words for each."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from promptccd import methods
+from promptccd.errors import ConfigurationError
+from promptccd.methods import METHODS, Method, base, load_plugin, method_named, register
+from promptccd.methods.base import load_installed
+from promptccd.models import VARIANTS
+from promptccd.models.untrusted import bounds_of
+from promptccd.training.methods import MethodWords, words_of_methods
+
+
+def test_words_are_read_from_the_files_of_methods_without_running_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = {
+        name: MethodWords(name, each.title, each.summary, each.published) for name, each in METHODS.items()
+    }
+    assert words_of_methods() == words
+    monkeypatch.setattr(methods, "METHODS", {})
+    assert words_of_methods() == words
+    own = replace(METHODS["simgcd"], name="own", title="Own", summary="words of its own", published={})
+    monkeypatch.setattr(methods, "METHODS", {"own": own})
+    assert words_of_methods() == {**words, "own": MethodWords("own", "Own", "words of its own", {})}
+
+
+def test_a_name_stands_for_one_method() -> None:
+    method = method_named("simgcd")
+    assert register(method) is method
+    with pytest.raises(ValueError, match="There is a method 'simgcd' already"):
+        register(replace(method, title="another"))
+    assert METHODS["simgcd"] is method
+
+
+def test_a_method_that_is_registered_is_found_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = replace(METHODS["simgcd"], name="own")
+    monkeypatch.setattr(base, "METHODS", {})
+    for name in list(VARIANTS):
+        monkeypatch.delitem(VARIANTS, name)
+    assert register(own) is own
+    assert dict(base.METHODS) == {"own": own}
+    assert list(VARIANTS.values()) == [own.model]
+
+
+PLUGIN = """
+from promptccd import GCDModel
+from promptccd.methods import ContrastiveObjective, Method
+
+METHOD = Method("own", GCDModel, ContrastiveObjective, "Own", "words of its own")
+"""
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Method]]:
+    """A copy of the registry, and of the modules that plugins add, for one test."""
+    monkeypatch.setattr(base, "METHODS", dict(METHODS))
+    before = set(sys.modules)
+    yield base.METHODS
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_plugin_is_run_once(registry: dict[str, Method], tmp_path: Path) -> None:
+    path = tmp_path / "my_method.py"
+    path.write_text(PLUGIN)
+    method = load_plugin(str(path))
+    assert load_plugin(str(path)) is method is method_named("own")
+    assert sys.modules["my_method"].METHOD is method
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("absent.py", None, "No plugin .*absent.py"),
+        ("broken.py", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("empty.py", "", "has no METHOD"),
+        ("json.py", PLUGIN, "called like the module 'json'"),
+        ("twice.py", PLUGIN.replace('"own"', '"simgcd"'), "already"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_refused(
+    registry: dict[str, Method], tmp_path: Path, name: str, code: str | None, message: str
+) -> None:
+    if code is not None:
+        (tmp_path / name).write_text(code)
+    with pytest.raises(ConfigurationError, match=message):
+        load_plugin(str(tmp_path / name))
+    assert set(registry) == set(METHODS)
+
+
+def test_installed_methods_are_registered_and_a_broken_one_is_skipped(
+    registry: dict[str, Method], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = replace(METHODS["simgcd"], name="own")
+    found = [
+        SimpleNamespace(value="own_package:METHOD", load=lambda: own),
+        SimpleNamespace(value="broken_package", load=lambda: import_module("promptccd.nothing")),
+    ]
+    monkeypatch.setattr(base, "entry_points", lambda group: found if group == "promptccd.methods" else [])
+    load_installed()
+    assert registry["own"] is own
+    assert "broken_package cannot be used: ModuleNotFoundError" in caplog.text
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_options_are_the_fields_that_training_does_not_write(name: str) -> None:
+    """Every one has help, and a number has bounds; fields of transformers and of a finished stage are none."""
+    method = METHODS[name]
+    bounds = bounds_of(method.model.config_class)
+    for option, item in method.options.items():
+        assert method.help_of(option), option
+        if type(item.default) in (int, float):
+            low, high, _ = bounds[option]
+            assert low <= item.default <= high
+    stored = {"stage", "category_ids", "spread", "num_classes", "num_components", "id2label", "dtype"}
+    assert not stored & method.options.keys()

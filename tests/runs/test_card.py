@@ -1,0 +1,416 @@
+"""Cards: written from what a run recorded, and careful with what a person wrote into them."""
+
+import csv
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
+from PIL import Image
+
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.tables import BUILT_IN
+from promptccd.errors import RunError
+from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.evaluation.published import published_results
+from promptccd.models import VARIANTS
+from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.card import BEGIN, END, merge_card, stage_card
+from promptccd.training.recipe import Recipe, recipe_path, recipes_in
+from tests.shipped_recipes import HUB_CONFIGS
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
+
+TRAINED = {
+    "gcd, count estimated": {
+        "model": {"variant": "promptccd-gcd"},
+        "training": {"category_count": "kmeans"},
+    },
+    "mixture": {"model": {"prompts_at_test": True}},
+    "parts": {"model": {"variant": "promptccd-pp", "num_parts": 2}},
+}
+
+
+def card_of(
+    recipe: Recipe, stage: int = 3, num_scored: int | None = None, corrections: int = 0, **changes: object
+) -> str:
+    """The card of a run that was never made."""
+    blocks = recipe.data.resolved.class_blocks
+    total = sum(blocks[: stage + 1])
+    config = VARIANTS[recipe.model.variant].config_class(
+        stage=stage,
+        num_known=blocks[0],
+        **{
+            "category_ids": list(range(total)),
+            "category_names": [
+                f"bird {item}" if item < blocks[0] else f"discovered {item}" for item in range(total)
+            ],
+            **changes,
+        },
+    )
+    rows = [StageScore(index, 70.1234, 80.5, 60.25, total, 90) for index in range(1, stage + 1)]
+    return stage_card(
+        config,
+        recipe,
+        name="my-run",
+        fingerprint="f" * 64,
+        images=[
+            {
+                "stage": index,
+                "images": 100,
+                "used": 97,
+                "skipped": {"5": "cut short"},
+                "conflicting": {"6": 7, "7": 6},
+            }
+            for index in range(4)
+        ],
+        category_sizes={total - 1: 17},
+        scores=ContinualScore("cacc", rows[:num_scored]),
+        made_with={"promptccd": "0.1.0", "torch": "2.13.0", "on": "x86_64 CPU"},
+        corrections=corrections,
+    )
+
+
+def test_a_card_says_why_images_were_left_out() -> None:
+    card = card_of(recipe_of("promptccd-cub"))
+    assert "; 4 were left out because they could not be read" in card
+    assert "; 8 were left out because they have a copy with another label; labels of stage 0 only" in card
+
+
+def test_all_rows_of_a_table_are_as_wide(trained_run: Path) -> None:
+    tables = 0
+    for card in (
+        card_of(recipe_of("promptccd-cub")),
+        *(path.read_text() for path in trained_run.glob("stage*/README.md")),
+    ):
+        lines = card.splitlines()
+        for number, line in enumerate(lines):
+            if re.fullmatch(r"\|( *-+:? *\|)+", line):
+                tables += 1
+                rows = itertools.takewhile(lambda each: each.startswith("|"), lines[number - 1 :])
+                assert {each.count("|") for each in rows} == {line.count("|")}, lines[number - 1]
+    assert tables > 4
+
+
+def test_a_card_of_what_began_here_speaks_of_no_other_run() -> None:
+    assert "None" not in card_of(recipe_of("promptccd-cub"))
+
+
+def test_a_card_says_what_people_did() -> None:
+    recipe = recipe_of("promptccd-cub")
+    assert "No person reviewed" in card_of(recipe)
+    corrected = card_of(recipe, corrections=3)
+    assert "People made 3 corrections before this stage" in corrected
+    assert "No person reviewed" not in corrected
+
+
+def test_a_card_without_accuracies_speaks_of_none() -> None:
+    recipe = recipe_of("promptccd-cub")
+    assert "- The accuracy is measured" in card_of(recipe)
+    assert "accuracy is measured" not in card_of(recipe, stage=0)
+
+
+def recipe_of(name: str, **changes: dict) -> Recipe:
+    return Recipe.from_yaml(HUB_CONFIGS / f"{name}.yaml", changes)
+
+
+def check_metadata(card: str) -> dict:
+    """What huggingface_hub can check without a network; returns the metadata."""
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert ModelCard(card).data.to_dict() == header
+    assert str(ModelCard(card)) == card
+    assert header["library_name"] == "promptccd"
+    assert header["pipeline_tag"] == "image-feature-extraction"
+    assert header.get("license", "apache-2.0") == "apache-2.0"
+    assert {"category-discovery", "continual-category-discovery", "prompt-learning"} < set(header["tags"])
+    if "model-index" in header:
+        name, results = model_index_to_eval_results(header["model-index"])
+        assert all(isinstance(result, EvalResult) for result in results)
+        assert eval_results_to_model_index(name, results) == header["model-index"]
+    assert "More Information Needed" not in card
+    assert card.count(BEGIN) == card.count(END) == 1
+    return header
+
+
+def values_of(header: dict) -> list[float]:
+    return [
+        result.metric_value for result in ModelCard(f"---\n{yaml.safe_dump(header)}---\n").data.eval_results
+    ]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name == "mixture" else pytest.mark.slow) for name in TRAINED],
+)
+def run(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    image_folder: Path,
+    backbone_folder: Path,
+) -> RunDirectory:
+    """A run of a variant."""
+    changes = TRAINED[request.param]
+    head = {"projection_hidden_size": 32, "projection_bottleneck_size": 16, "projection_output_size": 64}
+    training = {"epochs": 1, "batch_size": 16, "refit_every": 1, "kmeans_restarts": 2, "replay_samples": 5}
+    folder = tmp_path_factory.mktemp("trained") / "tiny"
+    recipe = {
+        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
+        "views": {"image_size": 32, "resize_size": 36},
+        "model": {"backbone": str(backbone_folder), **head, **changes["model"]},
+        "training": {"output_dir": str(folder), **training, **changes.get("training", {})},
+    }
+    train_run(Recipe.from_dict(recipe))
+    return RunDirectory(folder)
+
+
+@pytest.mark.moderate
+def test_numbers_are_those_of_the_run(run: RunDirectory) -> None:
+    results = json.loads((run.path / "results.json").read_text())
+    for stage in range(4):
+        card = (run.stage(stage) / "README.md").read_text()
+        header = check_metadata(card)
+        assert f"# tiny-stage{stage}\n" in card
+        assert run.manifest["split_fingerprint"] in card
+        assert ("model-index" in header) == (stage > 0)
+        rows = results["stages"][:stage]
+        expected = [row[part] for row in rows for part in ("all", "old", "new") if row[part] is not None]
+        assert (values_of(header) if stage else [])[3 if stage else 0 :] == expected
+        for row in rows:
+            assert f"| Stage {row['stage']} | {row['all']:.2f} |" in card
+            if row["count_range"]:
+                assert f"({row['count_range'][0]} to {row['count_range'][1]})" in card
+    average = [results["average"][part] for part in ("all", "old", "new")]
+    assert values_of(header)[:3] == average
+    assert ContinualScore.from_dict(results).to_dict() == results  # the mean is that of the rows
+    sizes = run.assignments(3)["category_ids"]
+    config = json.loads((run.stage(3) / "config.json").read_text())
+    for item in config["category_ids"][config["num_known"] :]:
+        assert f"`discovered {item}` ({sizes.count(item)})" in card
+    assert "`category 0`, `category 1`." in card
+    assert ("was estimated as" in card) == (config.get("count_estimate") is not None)
+    components = config.get("component_categories", [])
+    assert set(components) <= set(config["category_ids"])
+    assert set(range(2)) <= set(components) or not components  # what stage 0 labelled keeps its components
+
+
+@pytest.mark.fault(47)
+def test_nothing_of_the_machine_is_in_a_card(
+    run: RunDirectory, image_folder: Path, backbone_folder: Path
+) -> None:
+    places = [run.path.parent, image_folder, backbone_folder, Path.home()]
+    names = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path.home().name, socket.gethostname()}
+    for stage in range(4):
+        card = (run.stage(stage) / "README.md").read_text()
+        header = check_metadata(card)
+        assert not {"base_model", "base_model_relation", "datasets"} & set(header)
+        assert "local folder" in card
+        for place in places:
+            assert f"{place}/" not in card
+        assert image_folder.name not in card
+        assert backbone_folder.name not in card
+        for name in filter(None, names):
+            assert not re.search(rf"\b{re.escape(name)}\b", card)
+
+
+def test_snippets_of_a_card_run(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    shutil.copytree(run.stage(3), tmp_path / "tiny-stage3")
+    monkeypatch.chdir(tmp_path)
+    card = (run.stage(3) / "README.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    Image.new("RGB", (40, 30)).save(tmp_path / "photo.jpg")
+    (snippet,) = snippets
+    exec(snippet, {})
+    assert (
+        capsys.readouterr().out.strip()
+        in json.loads((run.stage(3) / "config.json").read_text())["category_names"]
+    )
+
+
+def check_cards(path: Path) -> None:
+    """The cards of a recipe at the first, a middle and the last stage."""
+    recipe = Recipe.from_yaml(path)
+    facts = recipe.data.resolved
+    for stage in (0, 1, 3):
+        card = card_of(recipe, stage)
+        header = check_metadata(card)
+        assert recipe.model.variant in header["tags"]
+        base = (
+            None if recipe.model.backbone == "photographs" else recipe.model.backbone
+        )  # it is not on the Hub
+        assert header.get("base_model") == base
+        assert header.get("base_model_relation") == (base and "finetune")
+        assert header.get("datasets") == (None if facts.dataset in BUILT_IN else [facts.dataset])
+        assert 'CategoryDiscoveryPipeline.from_pretrained("my-run-stage' in card
+        assert ("scikit-learn's digits" in card) == (facts.dataset == "digits")
+        own_split = facts == BENCHMARKS[recipe.data.benchmark] and recipe.data.cuts is None
+        given = recipe.training.category_count == "known" and own_split
+        published = published_results(recipe.data.benchmark, recipe.published_name) if given else None
+        assert ("Average in the paper" in card) == (published is not None and stage == 3)
+
+
+@pytest.mark.slow
+def test_cards_of_every_method_and_every_data_set() -> None:
+    """The diagonal of their table."""
+    methods, data = (sorted((HUB_CONFIGS / kind).glob("*.yaml")) for kind in ("methods", "data"))
+    for number in range(max(len(methods), len(data))):
+        method, each = methods[number % len(methods)], data[number % len(data)]
+        check_cards(recipe_path(method, each.stem))
+
+
+@pytest.mark.slow
+def test_card_of_every_recipe() -> None:
+    for path in recipes_in(HUB_CONFIGS):
+        check_cards(path)
+
+
+@pytest.mark.slow
+def test_the_recipe_in_a_card_is_a_recipe(tmp_path: Path) -> None:
+    for path in recipes_in(HUB_CONFIGS):
+        recipe = Recipe.from_yaml(path)
+        (tmp_path / "recipe.yaml").write_text(
+            re.search(r"```yaml\n(.*?)```", card_of(recipe), re.DOTALL).group(1)
+        )
+        again = Recipe.from_yaml(
+            tmp_path / "recipe.yaml",
+            {"training": {name: getattr(recipe.training, name) for name in ("output_dir", "num_workers")}},
+        )
+        assert again == recipe
+
+
+def test_the_published_figure_stands_beside_what_it_compares_with() -> None:
+    row = "| Average in the paper | 76.02 | 86.31 | 71.73 |"
+    assert row in card_of(recipe_of("promptccd-pp-cub"))
+    for recipe in (
+        recipe_of("promptccd-pp-cub", data={"num_classes": 40, "class_blocks": [28, 4, 4, 4]}),
+        recipe_of("promptccd-pp-cub", data={"images_per_class": 10}),
+        recipe_of("promptccd-pp-cub", data={"dataset": "somebody/birds"}),
+        recipe_of(
+            "promptccd-pp-cub", data={"cuts": [[0.5, 0.5, 0.5, 1.0], [0.7, 0.67, 1.0], [0.9, 1.0], [1.0]]}
+        ),
+        recipe_of("promptccd-pp-cub", model={"backbone": "facebook/dinov2-small"}),
+        recipe_of("promptccd-pp-cub", training={"category_count": "split_merge"}),
+        recipe_of("promptccd-b-l2p-cub"),
+    ):
+        assert "in the paper" not in card_of(recipe)
+    assert "in the paper" not in card_of(recipe_of("promptccd-pp-cub"), stage=2)
+
+
+def test_a_backbone_that_comes_along_is_called_so() -> None:
+    summary = card_of(recipe_of("promptccd-pp-cub", model={"backbone": "photographs"}))
+    assert "over `photographs`, the small backbone bundled with promptccd, after stage" in summary
+    assert "bundled with promptccd" not in card_of(recipe_of("promptccd-pp-cub"))
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables are not here")
+def test_published_figures_are_those_of_the_paper() -> None:
+    names = {"cub": "cub200", "cars": "stanford_cars"}
+    methods = {"promptccd-gcd": "gcd"}
+    printed = {
+        (row["dataset"], row["method"], row["metric"]): float(row["value"])
+        for row in csv.DictReader(PAPER.open())
+        if row["table"] in ("main_result_avg", "main_result_avg_ssb") and row["backbone"] == "dinov2"
+    }
+    compared = Counter[str]()
+    for benchmark in ("cifar100", "imagenet100", "tinyimagenet", "caltech101", "cub", "aircraft", "cars"):
+        for variant in VARIANTS:
+            for part, value in (published_results(benchmark, variant) or {}).items():
+                key = (names.get(benchmark, benchmark), methods.get(variant, variant), part)
+                assert printed[key] == value
+                compared[variant] += 1
+    printed_methods = ("promptccd-gcd", "promptccd", "promptccd-pp", "happy", "pa-cgcd", "metagcd")
+    assert compared == dict.fromkeys(printed_methods, 7 * 3)
+    assert published_results("digits", "promptccd") is None
+
+
+def test_a_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine" / "birds").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for place in ("mine/birds", "birds", "../birds", "./birds", "~/birds", "/data/birds", "a/b/birds"):
+        header = check_metadata(
+            card_of(recipe_of("promptccd-cub", data={"dataset": place}, model={"backbone": place}))
+        )
+        assert not {"base_model", "base_model_relation", "datasets"} & set(header)
+        assert "birds" not in str(header)
+
+
+def test_names_cannot_end_the_block_and_long_lists_end() -> None:
+    names = [f"x\n{END}\n`y`", *(f"kind {item}" for item in range(139))]
+    card = card_of(recipe_of("promptccd-cub"), stage=0)
+    recipe = recipe_of("promptccd-cub")
+    config = VARIANTS["promptccd"].config_class(
+        stage=0, num_known=140, category_ids=list(range(140)), category_names=names
+    )
+    card = stage_card(
+        config, recipe, name="r", fingerprint="f", images=[], category_sizes={}, scores=None, made_with={}
+    )
+    assert "... and 90 more" in card
+    assert card.splitlines().count(END) == 1
+    assert merge_card(card, card) == card
+
+
+PERSONAL = """---
+license: cc-by-nc-4.0
+language: en
+tags: birds
+library_name: other
+---
+
+# Our birds
+
+My words.
+"""
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_persons_words_and_keys_stay(newline: str) -> None:
+    first, second = card_of(recipe_of("promptccd-cub"), 1), card_of(recipe_of("promptccd-cub"), 2)
+    before = PERSONAL.replace("\n", newline)
+    merged = merge_card(before, first) + f"{newline}Words behind.{newline}"
+    again = merge_card(merged, second)
+    assert again.index("My words.") < again.index(BEGIN) < again.index(END) < again.index("Words behind.")
+    assert "my-run-stage1" not in again
+    assert again.count("# my-run-stage2") == 1
+    assert merge_card(again, second) == again
+    assert ("\r\n" in again) == (newline == "\r\n")
+    assert again.replace("\r\n", "").count("\n") == (0 if newline == "\r\n" else again.count("\n"))
+    header = ModelCard(again).data.to_dict()
+    assert header["license"] == "cc-by-nc-4.0"
+    assert header["language"] == "en"
+    assert header["library_name"] == "promptccd"
+    assert header["tags"][-1] == "birds"
+    assert header["model-index"] == ModelCard(second).data.to_dict()["model-index"]
+
+
+def test_merging_begins_and_ends_well() -> None:
+    card = card_of(recipe_of("promptccd-cub"))
+    assert merge_card(None, card) == merge_card(" \n", card) == merge_card(card, card) == card
+    bare = merge_card("Only words.\n", card)
+    assert "Only words.\n\n" + BEGIN in bare
+    assert merge_card(bare, card) == bare
+    orphan = merge_card(f"Mine.\n{BEGIN}\nalso mine\n", card)  # somebody deleted the end
+    assert "also mine" in orphan
+    assert merge_card(orphan, card) == orphan
+    assert merge_card(bare, PERSONAL).endswith(f"{END}\n")  # somebody rewrote the card of the run
+    twice = merge_card(f"{bare}\nlast\n{BEGIN}\nold\n{END}\n", card)
+    assert twice.count(END) == 1
+    assert "last" in twice
+    assert "old\n" not in twice
+
+
+@pytest.mark.parametrize("header", ["a: [", "- a list", "1: number"])
+def test_metadata_nobody_can_read_is_not_overwritten(header: str) -> None:
+    with pytest.raises(RunError, match="model card cannot be read"):
+        merge_card(f"---\n{header}\n---\nwords\n", card_of(recipe_of("promptccd-cub")))
+    with pytest.raises(RunError, match="model card cannot be read"):
+        merge_card(PERSONAL, f"---\n{header}\n---\nwords\n")
