@@ -25,7 +25,7 @@ from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
