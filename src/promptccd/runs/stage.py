@@ -26,7 +26,7 @@ from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
@@ -238,8 +238,8 @@ def memory_before(
     images: Sequence[StageImages],
     config: CategoryDiscoveryConfig,
     with_labels: bool,
-) -> Memory:
-    """Exemplars of earlier stages with their present labels.
+) -> Memory | None:
+    """Exemplars of earlier stages with their present labels; `None` if none is readable.
 
     Args:
         run: its earlier stages are finished.

@@ -89,7 +89,7 @@ from promptccd.training.instruments import Instruments, measure
 from promptccd.training.options import MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer, TrainingState
+from promptccd.training.stage_trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def train_run(
     """
     require_callbacks(callbacks)
     own_processes, run = accelerator is None, RunDirectory(recipe.training.output_dir)
-    if run.begun:
+    if run.begun and recipe.training.mixed_precision == "auto":
         recipe = _in_precision(recipe, run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(recipe.training)
     recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
