@@ -218,7 +218,7 @@ class ImageCache:
 def _paths_of(folder: Path, images: ImageRows, views: ViewOptions) -> list[Path]:
     """The file of every part, named by what its copies depend on."""
     made_as = repr((FORMAT, views.resize_size, images.decoding, _decoders())).encode()
-    known, paths = list(images.known_by()), []
+    known, paths = list(images.content_keys()), []
     for rows in _in_parts(len(known)):
         digest = hashlib.blake2b(made_as, digest_size=16)
         for row in rows:
