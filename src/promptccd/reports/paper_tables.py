@@ -18,7 +18,7 @@ from promptccd.reports.charts import Chart, line_chart
 from promptccd.reports.comparison import BACKBONES, Scores, differences, rounded, stage_charts
 from promptccd.reports.measures import ABSENT, Spread, average_spreads, forgetting, signed
 from promptccd.reports.pages import Record, render_page, write_report_files
-from promptccd.reports.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
 
