@@ -184,7 +184,7 @@ def _stop_clocks() -> None:
         "runs.train",
         "reports.sweep",
         "reports.engines",
-        "training.trainer",
+        "training.stage_trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train"))["peak_memory"] = lambda device: {

@@ -383,9 +383,9 @@ def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undistur
     out = undisturbed.parent / "cleaned-up"
     shutil.copytree(undisturbed, out)
     cells = plan(recipes, out)
-    left = cells[0].path / "resume" / "stage3-epoch000000-step00000002"
-    left.mkdir(parents=True)
-    (left / "position.json").write_text("{}")
+    left = cells[0].path / "resume" / "stage3.safetensors"
+    left.parent.mkdir()
+    left.write_bytes(b"")
     scored = temporary(cells[0].path / "baselines.json")
     scored.write_text("{")
     assert run_sweep(cells, out).failures == {}

@@ -31,7 +31,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import blocks_of, entering, patch_count
+from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.training.devices import exact_device
 from promptccd.training.features import extract_features
@@ -428,16 +428,24 @@ def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict
     """Of each image the lengths of tokens ``(B,)``, and the cosine among its prompts entering each block ``(B, n)``."""
     tokens, rotation = model.embed(pixels), model.rotation(pixels)
     patches = tokens[:, -patch_count(model.backbone, tokens) :].norm(dim=-1)
-    plain = entering(model.backbone, tokens, rotation)[-2].norm(dim=-1)
+    plain = _entering_blocks(model, tokens, rotation)[-1].norm(dim=-1)
     found = {
         "patches entering block 0": patches.mean(1),
         "[CLS] entering block 0": tokens[:, 0].norm(dim=-1),
         "tokens entering the last block": plain.mean(1),
     }
-    means, blocks = model.mixture.means, len(blocks_of(model.backbone))
+    means = model.mixture.means
     as_patches = patches.mean() / means.norm(dim=1).mean()
     for name, scale in (("raw", 1.0), ("scaled", as_patches)):
         placed = insert_prompts(model.backbone, tokens, scale * means[chosen])
-        states = entering(model.backbone, placed, rotation)[:blocks]
+        states = _entering_blocks(model, placed, rotation)
         found[name] = torch.stack([mean_cosine(state[:, 1 : 1 + chosen.shape[1]]) for state in states], dim=1)
     return found
+
+
+def _entering_blocks(model: PromptCCDModel, tokens: Tensor, rotation: Rotation | None) -> list[Tensor]:
+    """Tokens ``(B, T, D)`` that enter each block."""
+    states = [tokens]
+    for block in blocks_of(model.backbone)[:-1]:
+        states.append(run_block(block, states[-1], rotation))
+    return states

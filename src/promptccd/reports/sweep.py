@@ -35,7 +35,7 @@ from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, vi
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import PIXELS, baseline_rows
-from promptccd.runs.start import described_backbone, require_whole_patches
+from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
 from promptccd.storage import (
     make_inside,
@@ -341,7 +341,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
         RunError: one was begun with other settings.
     """
     for cell in cells:
-        cell.run.require_recipe(cell.resumed_recipe or cell.recipe)
+        require_recipe(cell.run, cell.resumed_recipe or cell.recipe)
     states = {
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
@@ -579,7 +579,7 @@ class _Sweep:
     def run(self, train: Work, baselines: bool, scorings: Sequence[ProtocolScoring]) -> SweepResult:
         """Train, score, and read all results."""
         for cell in self.cells:
-            cell.run.require_recipe(cell.resumed_recipe or cell.recipe)
+            require_recipe(cell.run, cell.resumed_recipe or cell.recipe)
         # Only the training can tell whether all of a cell is on the Hub.
         done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
         todo = [cell for cell in self.cells if cell not in done]
