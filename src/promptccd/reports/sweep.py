@@ -24,7 +24,8 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from promptccd.data.hub import published_split
-from promptccd.data.loading import label_column_of, open_images, read_categories
+from promptccd.data.labels import label_column_of, read_categories
+from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
@@ -87,9 +88,8 @@ class OwnImages:
 @cache
 def _half_labelled(dataset: str, split: str, label_column: str | None) -> tuple[int, ...]:
     """Half of the categories at stage 0, the others in up to three stages."""
-    opened = open_images(dataset, split)
-    column = label_column_of(opened.source, label_column)
-    count = len(read_categories(opened.columns([column]), column)[1])
+    table = open_images(dataset, split).table
+    count = len(read_categories(table, label_column_of(table, label_column))[1])
     later = min(3, count // 2)
     blocks = (count - count // 2, *(count // 2 // later + (n < count // 2 % later) for n in range(later)))
     logger.info("%s: --class_blocks %s, unless given.", dataset, " ".join(map(str, blocks)))
