@@ -503,8 +503,8 @@ class _Run:
         if stage.index:
             own = model.assign_natively(
                 features[stage.index]
-                if model.answers_prompted is None
-                else self._features_of(model, images, model.answers_prompted)
+                if model.native_prompted is None
+                else self._features_of(model, images, model.native_prompted)
             )
         self._measure_spread(model, features, [*settled.assigned, found.category_ids])
         self.state.draw_groups = group_picture(
