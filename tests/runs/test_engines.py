@@ -360,7 +360,7 @@ def test_a_worker_and_a_node_of_ray_that_are_lost_cost_steps_alone(
     assert ended.returncode == 0, ended.stderr
     strikes.join()
     for cell in struck:
-        assert "goes on at epoch" in (cell.path / "train.log").read_text()
+        assert "resumes at epoch" in (cell.path / "train.log").read_text()
     assert run_sweep(plan(recipes, undisturbed, seeds=(1, 2, 3)), undisturbed).failures == {}
     assert hashes(cells) == hashes(plan(recipes, undisturbed, seeds=(1, 2, 3)))
 
