@@ -29,7 +29,8 @@ from torch import Tensor
 
 from promptccd.clustering.spread import measure_spread
 from promptccd.data.duplicates import look_at
-from promptccd.data.loading import image_column_of, label_column_of, load_images
+from promptccd.data.labels import image_column_of, label_column_of
+from promptccd.data.tables import load_images
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.grouping import KnownCategories, group_images

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.reports.paper_tables import TablePlan
 from promptccd.reports.sweep_cells import Settings

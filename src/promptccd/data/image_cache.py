@@ -345,7 +345,7 @@ class ImageCache:
     def _parts_of(self, images: ImageRows) -> list[_Part]:
         assert self._folder is not None and self._views is not None
         made_as = (FORMAT, self._views.resize_size, self._views.budget, images.decoding, _decoders())
-        known, parts = list(images.known_by()), []
+        known, parts = list(images.content_keys()), []
         for first in range(0, len(known), PART):
             rows = range(first, min(first + PART, len(known)))
             # mutant without digest_size=, 16 to 17, 16 to 15: of any length

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from promptccd.data.loading import open_images
+from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import ContinualScore, ForgettingScore, StageScore
 from promptccd.evaluation.paper import (

@@ -17,10 +17,9 @@ from promptccd.data.duplicates import look_at
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.loaders import Progress
-from promptccd.data.loading import BUILT_IN
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
-from promptccd.data.table_files import is_saved
+from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import (
     ArchiveSource,
@@ -53,7 +52,7 @@ def find_source(
 
     Args:
         path: a folder of images, a zip archive, an image, a folder or name of a data set as
-            `promptccd.data.loading.load_images` knows it, or a list of images and archives.
+            `promptccd.data.tables.load_images` knows it, or a list of images and archives.
         roots: further folders that links in a folder of images may lead into.
 
     Raises:
