@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.reports.sweep_cells import ProtocolScoring, score_baselines
+from promptccd.reports.sweep import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe

@@ -156,10 +156,10 @@ def test_a_mixtures_own_answer_is_recorded_as_its_checkpoint_gives_it(
             torch.stack([view(images[each]) for each in range(len(images))]), view.mean, view.std
         )
         plain = model.features_of(pixels, prompted=False)
-        likeliest = model.answer_mixture.log_joint(plain).argmax(1)
-        answers = np.array(model.config.answer_categories)[likeliest.numpy()]
+        likeliest = model.native_mixture.log_joint(plain).argmax(1)
+        answers = np.array(model.config.native_categories)[likeliest.numpy()]
         assert evaluation.run.assignments(stage)["class_ids"] == answers.tolist()
-        assert sorted(model.config.answer_categories) == model.config.category_ids
+        assert sorted(model.config.native_categories) == model.config.category_ids
 
 
 @pytest.mark.slow

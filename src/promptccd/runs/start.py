@@ -586,8 +586,8 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     sizes |= {"num_branches": stage, "num_clusters": blocks[stage] if stage else 0}
     own = variant.config_class.__dataclass_fields__
     options |= {name: size for name, size in sizes.items() if name in own}
-    if "answer_categories" in own:
-        options["answer_categories"] = [-1] * sizes["num_components"]
+    if "native_categories" in own:
+        options["native_categories"] = [-1] * sizes["num_components"]
     with torch.device("meta"):
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1

@@ -517,8 +517,8 @@ class _Training:
         """The method's own classes as a column of the assignments; empty for stage 0 and for most methods."""
         if not stage.index:
             return {}
-        if model.answers_prompted is not None:
-            features = self._features_of(model, images, model.answers_prompted)
+        if model.native_prompted is not None:
+            features = self._features_of(model, images, model.native_prompted)
         class_ids = model.assign_natively(features)
         return {} if class_ids is None else {"class_ids": class_ids.cpu().numpy()}
 
