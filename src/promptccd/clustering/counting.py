@@ -141,7 +141,6 @@ def estimate_by_split_merge(
     starts = sorted({min(math.ceil(factor * start), max(start, len(points))) for factor in START_FACTORS})
     results = [split_and_merge(points, each, fixed=fixed, prior=prior, seed=seed) for each in starts]
     best = max(results, key=lambda result: result.log_posterior)
-    # mutant 1 to 2: every number below zero says that a feature is free
     anchors = torch.full((len(points),), -1) if fixed is None else fixed
     merges, splits = _affordable_moves(points, best.labels, anchors.to(points.device), prior, seed)
     allowed = LOSS_PER_VALUE * points.numel()

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.selection import UNUSED
 from promptccd.data.splits import split_by_category
-from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy
@@ -31,7 +31,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import Rotation, blocks_of, patch_count, run_block
+from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.training.devices import exact_device
 from promptccd.training.features import extract_features

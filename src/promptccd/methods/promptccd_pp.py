@@ -11,16 +11,11 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.parts import (
-    OBJECT_THRESHOLD,
-    PROJECTION_WIDTH,
-    PartLabelParameters,
-    objectness,
-)
+from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
-from promptccd.models.backbones import (
+from promptccd.models.backbone import (
     Rotation,
     blocks_of,
     class_attention,
@@ -173,7 +168,7 @@ class PartPools(Pool):
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
         own_cosines = cosines.gather(-1, own)
         scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
-        best = scores.topk(self.top_k, dim=-1).indices  # mutant without dim=: what PyTorch takes by itself
+        best = scores.topk(self.top_k, dim=-1).indices
         return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
 
     def bias(self, indices: Tensor) -> Tensor:
@@ -326,7 +321,7 @@ def projections(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> T
 
 def unit_features(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
     """[CLS] itself: a head that learns too takes no part of the distance."""
-    return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
+    return F.normalize(features.float(), dim=-1)
 
 
 HELD = {"projection": projections, "cls": unit_features}
@@ -446,7 +441,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
                 theirs = held(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
             shares = log_shares(output.part_logits)
             divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
-            # mutant without -: logits of the head are (B, d): their last dimension is 1
             losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
             losses["anchor"] = self.config.distill_weight * divergence
         return losses

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import published_results
@@ -30,8 +30,9 @@ from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES
-from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
+from promptccd.runs.folder import StreamRecord, change_places
 from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
+from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.recipe import Recipe, shipped
