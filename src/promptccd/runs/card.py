@@ -181,6 +181,8 @@ def stage_card(
         end=END,
         placed=_PLACED,
         title=title,
+        recipe=recipe,
+        history=history,
         stage=stage,
         num_categories=len(pairs),
         num_known=len(known),
@@ -190,9 +192,6 @@ def stage_card(
         links=_links(recipe, dataset, backbone),
         method=_method(recipe),
         backbone=_backbone(recipe.model.backbone),
-        of_stages=f" of {len(recipe.data.resolved.class_blocks) - 1}"
-        if recipe.data.unlabelled is None
-        else "",
         data=data_in_words(recipe),
         estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
         source=source,
@@ -206,13 +205,10 @@ def stage_card(
         streams=[each for each in streams if each.stage <= stage],
         exemplars=_exemplars(recipe),
         images=_images([row for row in images if row["stage"] <= stage]),
-        seed=recipe.training.seed,
         fingerprint=fingerprint,
-        made_with=", ".join(f"{package} {what}" for package, what in made_with.items()),
-        whose_fields=f", for the stages from {source.stage + 1} on" if source else "",
+        made_with=made_with,
         fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
         log=_log_rows(history),
-        num_epochs=len(history),
         corrections=corrections,
         counting=_counting(recipe),
         licence=licence,
@@ -410,7 +406,7 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
     return published_results(recipe.data.benchmark, recipe.published_name) if same else None
 
 
-def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, list[Any]]:
+def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, Any]:
     values = instruments.to_dict() if instruments else {}
     warnings = instruments.warnings(recipe.training.mixed_precision).values() if instruments else ()
     return {
