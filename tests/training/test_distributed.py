@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from promptccd import PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
@@ -205,7 +205,7 @@ def test_every_process_has_the_mixture_that_the_first_one_fitted(
         )  # fmt: skip
         objective.begin_epoch(0)
         objective.end_stage()
-        both = model.mixture, model.answer_mixture
+        both = model.mixture, model.native_mixture
         return [value.tolist() for mixture in both for value in mixture.state_dict().values()]
 
     first, second = on_two_processes(fitted, tmp_path)

@@ -19,8 +19,8 @@ from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
@@ -582,8 +582,8 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     sizes |= {"num_branches": stage, "num_clusters": blocks[stage] if stage else 0}
     own = variant.config_class.__dataclass_fields__
     options |= {name: size for name, size in sizes.items() if name in own}
-    if "answer_categories" in own:
-        options["answer_categories"] = [-1] * sizes["num_components"]
+    if "native_categories" in own:
+        options["native_categories"] = [-1] * sizes["num_components"]
     with torch.device("meta"):
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1

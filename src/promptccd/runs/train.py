@@ -21,11 +21,10 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.spread import measure_spread
-from promptccd.data.duplicates import Original
-from promptccd.data.image_cache import ImageCache
+from promptccd.data.cached import ImageCache
 from promptccd.data.loaders import workers_for
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError, DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
@@ -518,8 +517,8 @@ class _Training:
         """The method's own classes as a column of the assignments; empty for stage 0 and for most methods."""
         if not stage.index:
             return {}
-        if model.answers_prompted is not None:
-            features = self._features_of(model, images, model.answers_prompted)
+        if model.native_prompted is not None:
+            features = self._features_of(model, images, model.native_prompted)
         class_ids = model.assign_natively(features)
         return {} if class_ids is None else {"class_ids": class_ids.cpu().numpy()}
 
