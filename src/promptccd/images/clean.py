@@ -6,8 +6,8 @@ programs append. Every picture that is exported or pushed goes through `clean_im
 
 An upright JPEG keeps its coded picture, by a list of the segments that a decoder needs. A wide colour space goes with
 it as a standard profile, because a file's own profile may name people and machines. Every other file is encoded again
-without loss, in sRGB: a PNG as PNG, and all others as WebP. For photographs WebP has a quarter fewer bytes than PNG and a
-fifth of the time (.05 s per million pixels; four times the bytes of the JPEG).
+without loss, in sRGB: a PNG as PNG, and all others as WebP. For photographs WebP has a quarter fewer bytes than PNG and
+a fifth of the time (.05 s per million pixels; four times the bytes of the JPEG).
 """
 
 import io

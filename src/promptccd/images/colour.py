@@ -1,7 +1,7 @@
 """Colours as they are meant: what a file's colour profile says, in sRGB, which screens and models expect.
 
-A profile may name a person, a serial number or a printer. A cleaned picture has no profile, or one of `profiles/`, whose
-files hold numbers and the name of their colour space.
+A profile may name a person, a serial number or a printer. A cleaned picture has no profile, or one of `profiles/`,
+whose files hold numbers and the name of their colour space.
 """
 
 import io
