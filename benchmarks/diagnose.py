@@ -26,9 +26,9 @@ from torch import Tensor
 from promptccd.cli.tables import table
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.selection import UNUSED
 from promptccd.data.splits import split_by_category
-from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import DataError
@@ -38,7 +38,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import Rotation, blocks_of, patch_count, run_block
+from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.runs import stage_of, stage_stream
 from promptccd.training.devices import device_named, exact_device, placed

@@ -30,12 +30,12 @@ from benchmarks.diagnose import (
 )
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
 from promptccd.evaluation import continual_accuracy
-from promptccd.models.backbones import class_position
+from promptccd.models.backbone import class_position
 from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
 from tests.conftest import TINY_HEAD, coloured_images

@@ -16,7 +16,7 @@ from transformers.utils import ModelOutput, is_accelerate_available
 from promptccd.errors import CheckpointError, one_line, shown
 
 from .assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
-from .backbones import (
+from .backbone import (
     Rotation,
     blocks_of,
     build_backbone,
@@ -511,7 +511,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return {}
 
     @property
-    def answers_prompted(self) -> bool | None:
+    def native_prompted(self) -> bool | None:
         """Whether prompts act on the features that `assign_natively` takes; `None` as at test."""
         return None
 

@@ -21,18 +21,18 @@ from datasets import Dataset
 
 from promptccd import PromptCCDBModel, PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.runs import train_run
 from promptccd.runs.train import accelerator_for
 from promptccd.training import progress
-from promptccd.training import trainer as trainer_module
+from promptccd.training import stage_trainer as trainer_module
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot
+from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore, snapshot
 from tests.conftest import TINY_HEAD, coloured_images
 
 
