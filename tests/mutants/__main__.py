@@ -86,7 +86,9 @@ def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mut
     """The mutants that a run draws from: those that a comment explains are none of them."""
     files = [file for file in project.files() if not paths or any(each in file for each in paths)]
     changed = changed_lines(project.root, since) if since else {}
-    found = [mutant for file in files for mutant in mutants_of(project.root, file) if not mutant.is_equivalent]
+    found = [
+        mutant for file in files for mutant in mutants_of(project.root, file) if not mutant.is_equivalent
+    ]
     return [each for each in found if not since or each.line in changed.get(each.file, ())]
 
 

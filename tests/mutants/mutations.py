@@ -1,7 +1,7 @@
 """Every mutant of a source file: where it is, what it changes, and the file's text with it.
 
-``equivalent.toml`` lists the mutants that no test could tell from the code, each with its reason: by file, function, line
-of code and operators (all operators of the line if none is named).
+``equivalent.toml`` lists the mutants that no test could tell from the code, each with its reason: by file, function,
+line of code and operators (all operators of the line if none is named).
 """
 
 import ast

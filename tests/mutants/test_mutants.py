@@ -287,7 +287,9 @@ def test_every_listed_mutant_exists() -> None:
             places = equivalent_of(ast.parse(whole), whole, [entry])
             here = {each.operator.split(" #")[0] for each in mutants if each.line in places}
             assert here, f"{file}: {entry['line']}"
-            assert {each.split(" #")[0] for each in entry.get("operators", [])} <= here, f"{file}: {entry['line']}"
+            assert {each.split(" #")[0] for each in entry.get("operators", [])} <= here, (
+                f"{file}: {entry['line']}"
+            )
 
 
 def test_every_file_has_an_area_and_every_area_tests() -> None:
