@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from promptccd.methods import ContrastiveObjective, Method, register
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.backbones import class_token
+from promptccd.models.backbone import class_token
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
 
@@ -36,7 +36,7 @@ class TintModel(CategoryDiscoveryModel):
     def reset_prompts(self, generator: torch.Generator) -> None:  # drawn for the seed of the run
         nn.init.normal_(self.tint.weight, std=0.02, generator=generator)
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         tokens = self.embed(pixel_values)  # (B, 1 + L, D): [CLS], then patches

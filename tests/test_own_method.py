@@ -189,14 +189,6 @@ def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Pat
     assert type(load_model(tmp_path / "found" / "stage4")) is run.method.model
 
 
-def test_help_names_every_method(own_method: Method, capsys) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", "--help-all"])
-    said = "".join(capsys.readouterr().out.split())  # lines end behind hyphens too
-    for method in METHODS.values():
-        assert f"{method.name} ({method.title}, {method.summary})".replace(" ", "") in said
-
-
 def test_a_name_is_given_once(own_method: Method) -> None:
     other = Method(OWN, own_method.model, own_method.objective, title="Another", summary="")
     with pytest.raises(ValueError, match="give yours another name"):

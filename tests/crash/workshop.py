@@ -183,9 +183,8 @@ def _stop_clocks() -> None:
     for name in (
         "runs.train",
         "reports.sweep",
-        "reports.engines.carrying",
-        "reports.engines.local",
-        "training.trainer",
+        "reports.engines",
+        "training.stage_trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train"))["peak_memory"] = lambda device: {

@@ -48,9 +48,7 @@ def fork(
 @pytest.mark.slow
 def test_a_fork_says_where_it_began_and_what_is_its_own(fork: RunDirectory, hub: Hub) -> None:
     commits = [hub.repo(f"user/run-stage{stage}").history()[0].sha for stage in range(2)]
-    recorded = {f"stage{stage}": f"user/run-stage{stage}@{commits[stage]}" for stage in range(2)}
-    assert fork.manifest["fetched"] == recorded
-    assert not (fork.path / "fetched.json").exists()
+    assert fork.fetched == {stage: f"user/run-stage{stage}@{commits[stage]}" for stage in range(2)}
     push_run(fork)
     for stage in range(4):
         card, before = card_of(hub, f"stranger/fork-stage{stage}"), min(stage, 1)
@@ -60,8 +58,8 @@ def test_a_fork_says_where_it_began_and_what_is_its_own(fork: RunDirectory, hub:
         assert ("\n  epochs: 1\n" in card) == (stage >= 2)
         assert ("\n  epochs: 2\n" in card) == (stage < 2)
         assert (", for the stages from 2 on:" in card) == (stage >= 2)
-        assert ("| Stage 1, trained by others | " in card) == (stage >= 2)
-        assert "| Stage 2, trained by others | " not in card
+        assert ("| Stage 1, trained elsewhere | " in card) == (stage >= 2)
+        assert "| Stage 2, trained elsewhere | " not in card
         assert (f'"stranger/fork-stage{stage}"' in card) == (stage >= 2)
         assert (f'"user/run-stage{stage}"' in card) == (stage < 2)
         assert not problems(f"stranger/fork-stage{stage}")
@@ -242,7 +240,7 @@ def test_a_run_records_the_licence_once_and_every_card_has_it(
         card = ModelCard.load(run.stage(stage) / "README.md")
         assert card.data.license == "cc-by-nc-4.0"
         assert (
-            "The weights are under `cc-by-nc-4.0`, as the card of the backbone in a local folder says"
+            "The weights are under `cc-by-nc-4.0`, as the card of the backbone in a local folder states"
             in card.text
         )
     assert "name no licence" not in caplog.text

@@ -13,7 +13,7 @@ from transformers import AutoModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, ContrastiveObjective, Rows, StageContext
 from promptccd.methods.grow_merge import METHOD, GrowMergeConfig, GrowMergeModel, GrowMergeObjective
-from promptccd.models.backbones import blocks_of, class_attention, class_row, run_prefix
+from promptccd.models.backbone import blocks_of, class_attention, class_row, run_prefix
 from promptccd.runs import count_parameters, load_model, train_run
 from promptccd.training.devices import gather_rows, shard_bounds
 from promptccd.training.options import TrainingArguments
@@ -306,9 +306,11 @@ def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp
             name for name, each in model.named_parameters() if each.requires_grad
         }
     entering = run_prefix(model.backbone, model.embed(pixels))
-    expected = class_attention(model.branches[1], entering, 4)
+    expected = class_attention(model.backbone, entering, model.branches[1])
     assert torch.equal(model.attention_row(pixels), expected)
-    assert not torch.allclose(expected, class_attention(blocks_of(model.backbone)[-1], entering, 4))
+    assert not torch.allclose(
+        expected, class_attention(model.backbone, entering, blocks_of(model.backbone)[-1])
+    )
 
 
 def test_images_that_look_known_may_keep_the_features_of_the_static_branch(grown) -> None:

@@ -10,7 +10,7 @@ from transformers import Dinov2Config
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, PartRouter, log_shares, modulate
-from promptccd.models.backbones import blocks_of, class_attention, embed, run_prefix
+from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
 from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import parts_config
 from tests.order_one import fill
@@ -186,7 +186,8 @@ def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPlusPl
     )
     full = torch.softmax(query @ key.transpose(-1, -2) / 8**0.5, dim=-1)
     expected = full[:, :, 0, 1:].transpose(1, 2)
-    torch.testing.assert_close(class_attention(block, entering, 16), expected, rtol=1e-5, atol=1e-6)
+    found = class_attention(first.backbone, entering, block)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def losses_of(

@@ -12,7 +12,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.errors import RunError
-from promptccd.hub.push import _holdings
+from promptccd.hub.push import _contents_of
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import EXEMPLARS
 from promptccd.training.exemplars import Memory
@@ -107,7 +107,7 @@ def test_card_report_and_hub_say_what_is_shown_again(run: RunDirectory, tmp_path
     assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
     assert "up to 4 per category" in (tmp_path / "report" / "index.html").read_text()
     count = len(exemplars_of(run, 3)["sample_ids"])
-    assert f"the row numbers of {count} images so far" in _holdings(run.stage(3))
+    assert f"the row numbers of {count} replayed images" in _contents_of(run.stage(3))
     assert main(["verify", str(run.path)]) == 0
 
 
@@ -226,8 +226,9 @@ def test_a_run_that_was_killed_inside_an_epoch_ends_in_the_same_bytes(
         train_run(recipe)
 
     assert in_a_fork(train_until_killed) == -signal.SIGKILL
-    state = max((tmp_path / "run" / "resume").glob("stage1-*")).name
-    assert not state.endswith("step00000000")
+    loaded = RunDirectory(tmp_path / "run").load_state(1)
+    assert loaded is not None
+    assert loaded[0].step > 0
     listen(Signals(every=7, numbers=[signal.SIGTERM, signal.SIGINT]), monkeypatch)
     _, stops = train_through_signals(recipe)
     assert sum(step > 0 for step in stops) > 1

@@ -16,9 +16,9 @@ from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.reports import ReportOptions, write_report
-from promptccd.reports.measures import measure_run
+from promptccd.reports.tables import read_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage import key_of, observe_stage, settled_images
+from promptccd.runs.stage import earlier_images, key_of, observe_stage
 from promptccd.storage import problems_of
 from tests.discovery.corrected import correct, registry_in
 
@@ -209,11 +209,13 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     )
     correct(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
-    settled = settled_images(RunDirectory(run), sample_ids)
-    gone = sum(int((ids == NO_CATEGORY).sum()) for ids in settled.ids)
+    earlier = earlier_images(RunDirectory(run), sample_ids)
+    gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
     assert gone == new.size > 0
     features = [torch.arange(len(ids)).float()[:, None] for ids in sample_ids]
-    for ids, assigned, placed in zip(settled.ids, settled.assigned, settled.of_placed(features), strict=True):
+    for ids, assigned, placed in zip(
+        earlier.ids, earlier.assigned, earlier.features_of_assigned(features), strict=True
+    ):
         assert len(assigned) == len(placed)
         assert np.array_equal(ids[placed[:, 0].long().numpy()], assigned)
     go_on(run)
@@ -246,10 +248,10 @@ def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
     registry.edit(SetAside(new.id))
-    settled = type(settled_images(run, sample_ids))(registry, settled_images(run, sample_ids).ids)
+    earlier = type(earlier_images(run, sample_ids))(registry, earlier_images(run, sample_ids).ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id + 50]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
-    after, observed = observe_stage(settled, found, np.array([9001, 9002]), ["a", "b"])
+    after, observed = observe_stage(earlier, found, np.array([9001, 9002]), ["a", "b"])
     assert observed.category_ids.tolist() == [0, NO_CATEGORY]
     assert after.members["row:9002"] == new.id
     assert new.id not in observed.prototype_ids
@@ -265,7 +267,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     correct(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
-    measured = measure_run(RunEvaluation(str(run)))
+    measured = read_run(RunEvaluation(str(run)))
     assert measured.score.to_dict()["stages"] == RunDirectory(run).results.to_dict()["stages"]
     page = write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
     assert "no category" in page.read_text()
@@ -282,11 +284,11 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     kept, gone = [each for each in last.active if not each.known][:2]
     for words in (("rename", str(kept.id), "heron"), ("merge", str(kept.id), str(gone.id))):
         assert main(["categories", str(run / "stage3"), *words]) == 0
-    measured = measure_run(RunEvaluation(str(run)))
+    measured = read_run(RunEvaluation(str(run)))
     rows = RunDirectory(trained_run).results.to_dict()["stages"]
     assert measured.score.to_dict()["stages"] == rows
-    assert measured.stages[-1].names[kept.id] == "heron"
-    assert measured.stages[-1].names[gone.id] == gone.name
+    assert measured.names[kept.id] == "heron"
+    assert measured.names[gone.id] == gone.name
     write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
     (run / "results.json").unlink()  # as where a stage comes from the Hub
     go_on(run)
@@ -308,12 +310,12 @@ def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> Non
     new = next(each for each in registry.active if not each.known)
     registry.edit(NotACategory(new.id))
     sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
-    settled = settled_images(RunDirectory(trained_run), sample_ids)
-    settled = type(settled)(registry, settled.ids)
+    earlier = earlier_images(RunDirectory(trained_run), sample_ids)
+    earlier = type(earlier)(registry, earlier.ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id, new.id]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
     found = Discovery(np.array([0, new.id + 50, new.id + 50]), found.prototypes, found.prototype_ids)
-    after, observed = observe_stage(settled, found, np.array([9001, 9002, 9003]), ["a", "b"])
+    after, observed = observe_stage(earlier, found, np.array([9001, 9002, 9003]), ["a", "b"])
     assert observed.category_ids.tolist() == [0, NO_CATEGORY, NO_CATEGORY]
     assert new.id not in observed.prototype_ids
     assert {"row:9002", "row:9003"} <= set(after.unassigned)

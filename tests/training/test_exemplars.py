@@ -14,18 +14,18 @@ from torch import Tensor
 from promptccd import GCDModel
 from promptccd.data import StageStream
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.gcd import GCDConfig
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.untrusted import MOST_CATEGORIES
+from promptccd.training.batches import Batch, BatchPlan, training_loader, training_loss
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
-from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.training.reference_networks import eq5
 

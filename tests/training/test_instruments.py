@@ -16,13 +16,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import kmeans
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import blocks_of
-from promptccd.reports.run_report import ReportOptions, write_report
+from promptccd.models.backbone import blocks_of
+from promptccd.reports.report import ReportOptions, write_report
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
 from promptccd.training.features import extract_features, routing_agreement
@@ -234,7 +234,7 @@ def test_a_large_stage_is_measured_on_512_of_its_images(
     seen: list[int] = []
     model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     monkeypatch.setattr(StageImages, "__len__", lambda _: 600)
-    monkeypatch.setattr(StageImages, "_kept", lambda *_: None)
+    monkeypatch.setattr(images, "_checked", None)
     monkeypatch.setattr(
         StageImages, "__getitem__", lambda _, row: Image.new("RGB", (18, 18), (row % 256, 0, 0))
     )

@@ -21,17 +21,16 @@ from transformers import Dinov2Model
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import ViewOptions
 from promptccd.errors import DataError
-from promptccd.evaluation.category_counts import SplitMergeCount
+from promptccd.evaluation.counting import SplitMergeCount
 from promptccd.methods import LOSSES, method_named
 from promptccd.models.auto import stored_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import initial_model
-from promptccd.runs.train import stage_stream
+from promptccd.runs.start import initial_model, stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
 from tests.training.reference import NATIVE, Reference

@@ -10,9 +10,8 @@ from promptccd import reports, runs
 from promptccd.cli.parsing import MOST_WORKERS, add_device, add_plugin, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
+from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
 from promptccd.evaluation.protocol_terms import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
-from promptccd.evaluation.published import published_rows
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -60,7 +59,7 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     add_device(evaluate)
     add_plugin(evaluate)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
-    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.run_report",))
+    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.report",))
 
 
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
@@ -198,7 +197,7 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
     )
     _add_place_of_data(report)
     add_plugin(report)
-    report.set_defaults(run=report_command, needs=("promptccd.reports.run_report",))
+    report.set_defaults(run=report_command, needs=("promptccd.reports.report",))
 
 
 def report_command(options: argparse.Namespace) -> None:

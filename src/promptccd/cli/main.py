@@ -48,9 +48,6 @@ COMMANDS = {
         "report": "write a page about runs: an HTML file that stands alone, CSV and JSON",
         "audit": "hold the paper's rows against the split they are said to come from",
     },
-    "diagnosis_commands": {
-        "diagnose": "what a mixture's prompts could do over a backbone, measured on labelled images; trains nothing",
-    },
     "model_commands": {
         "explain": "show what a stage looked at in an image, and which prompts acted",
         "predict": "assign the images of a folder to a stage's categories",
@@ -177,7 +174,7 @@ def _quieten_libraries() -> None:
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
-    after_import("promptccd.data.loading", _hide_bars_in_logs)
+    after_import("promptccd.data.hub", _hide_bars_in_logs)
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate
 

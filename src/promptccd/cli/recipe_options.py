@@ -13,7 +13,6 @@ from promptccd import runs
 from promptccd.cli.parsing import Parser, add_plugin
 from promptccd.data.ranges import alternatives
 from promptccd.errors import ConfigurationError
-from promptccd.training.methods import words_of_methods
 from promptccd.training.recipe import (
     Recipe,
     describe_type,
@@ -48,10 +47,6 @@ def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Coll
             flags = [f"--{name}"] if item.name in taken else [f"--{item.name}", f"--{name}"]
             taken.add(item.name)
             meaning = item.metadata["help"]
-            if name == "model.variant":
-                meaning += ": " + ", ".join(
-                    f"{each.name} ({each.title}, {each.summary})" for each in words_of_methods().values()
-                )
             meaning += _default(item) if "(none:" not in meaning else ""
             is_common = item.metadata["common"] and name not in without
             _add_field(parser, group, flags, item.type, meaning, advanced=not (is_common or only))

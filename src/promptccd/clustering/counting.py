@@ -17,7 +17,7 @@ from promptccd.clustering.split_merge import (
     cluster_means,
     disjoint,
     halve,
-    holders,
+    has_fixed,
     log_hastings_merge,
     log_hastings_split,
     log_marginal_likelihood,
@@ -141,7 +141,6 @@ def estimate_by_split_merge(
     starts = sorted({min(math.ceil(factor * start), max(start, len(points))) for factor in START_FACTORS})
     results = [split_and_merge(points, each, fixed=fixed, prior=prior, seed=seed) for each in starts]
     best = max(results, key=lambda result: result.log_posterior)
-    # mutant 1 to 2: every number below zero says that a feature is free
     anchors = torch.full((len(points),), -1) if fixed is None else fixed
     merges, splits = _affordable_moves(points, best.labels, anchors.to(points.device), prior, seed)
     allowed = LOSS_PER_VALUE * points.numel()
@@ -160,7 +159,7 @@ def _affordable_moves(
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
 
     every = torch.arange(num_clusters, device=labels.device)
-    pairs = nearest_pairs(points, labels, every, holders(labels, anchors))
+    pairs = nearest_pairs(points, labels, every, has_fixed(labels, anchors))
     gains, involved = log_hastings_merge(points, labels, pairs, log_marginals, prior), sizes[pairs].sum(1)
     rows = disjoint(pairs, gains / involved)
     merges = _affordable(gains[rows], involved[rows], points.shape[1])

@@ -21,10 +21,9 @@ from torch.nn import functional
 
 from promptccd.errors import DataError
 
-ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long # mutant: memory alone
-# mutant: memory alone
-VALUES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: a second copy of all is never held
-POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time # mutant: memory alone
+ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long
+VALUES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: there is never a second copy of all
+POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
 
 WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
 
@@ -57,9 +56,7 @@ class Problem:
     def affinities_to_points(self, indices: Tensor) -> Tensor:
         """The same with centres placed on points: ``(M,)`` to ``(M, N)``."""
         if self.gram is None:
-            # mutant without .double(): changes the last digits of a sum alone
             return self.affinities(self.points[indices].double())
-        # mutant without .to(): changes the last digits of a sum alone
         return self.gram[indices].sub_(0.5 * self.squares[indices, None].to(self.points.dtype))
 
 
@@ -132,7 +129,6 @@ def prepare(
         sums.index_add_(0, block_classes, block.double())
         squares += block.double().square().sum()
 
-    # mutant without dtype=: any origin near the points will do
     origin = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
     origin = origin.to(points.dtype).double()  # exactly what is subtracted from the points
     centred = points - origin.to(points.dtype)
@@ -168,14 +164,12 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
     best = best.expand(num_restarts, num_points)  # to the nearest centre so far
     for new in range(num_new):
         first = num_classes + new == 0  # without a centre all points are equally likely
-        # mutant without .clamp_(): what rounding puts below zero moves a draw by no more than the rounding
         weights = torch.ones_like(best) if first else problem.squares.sub(best, alpha=2).clamp_(min=0)
         cumulated = running_sums(weights.double(), 1)
         drawn = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
         drawn.clamp_(max=num_points - 1)  # if all points lie on centres
         improved = problem.affinities_to_points(drawn.flatten()).view(num_restarts, trials, num_points)
         after = torch.maximum(best[:, None], improved)
-        # mutant without dtype=: candidates that differ in the last digits are as good as each other
         winner = after.sum(2, dtype=torch.float64).argmax(1)[:, None]
         restart = torch.arange(num_restarts, device=winner.device)[:, None]
         best = after[restart, winner][:, 0]
@@ -188,7 +182,6 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
         centres=centres,
         sums=problem.class_sums.repeat(num_restarts, 1, 1),
         counts=problem.class_counts.repeat(num_restarts, 1),
-        # mutant 1 to 2: any number below zero says that a point has not been assigned
         labels=torch.full((num_restarts, num_points), -1, device=ids.device),
     )
 
@@ -202,25 +195,19 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
         if not done.any():
             continue
         centres = restarts.centres[done]
-        # mutant without .tolist(): a tensor's numbers are indices as good as a list's
         ended = done.nonzero().flatten().tolist()  # one by one, as views: together they would be a copy
         affinity = torch.stack([restarts.affinity[restart].amax(0) for restart in ended])
-        # mutant without dtype=: restarts that differ in the last digits are as good as each other
         inertia = problem.squares.sum() - 2 * affinity.sum(1, dtype=torch.float64)
         inertia += problem.labelled_inertia(centres)
         winner = int(inertia.argmin())
         solutions.append(
             Solution(
-                float(inertia[winner]),
-                int(restarts.ids[done][winner]),
-                iteration,
-                # mutant: the copy lets go of the centres of the other restarts: memory alone
-                centres[winner].clone(),
+                float(inertia[winner]), int(restarts.ids[done][winner]), iteration, centres[winner].clone()
             )
         )
         restarts = restarts.keep(~done)
         if not len(restarts.ids):
-            break  # mutant: further iterations of no restart only take time
+            break
     return min(solutions, key=lambda solution: (solution.inertia, solution.restart))
 
 
@@ -228,13 +215,13 @@ def assign(restarts: Restarts) -> Moves:
     """Assign every unlabelled point to its nearest centre; returns the changes."""
     num_clusters = restarts.affinity.shape[1]
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
-    unsettled = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
-    restart, point = unsettled.nonzero().unbind(1)
+    unassigned = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
+    restart, point = unassigned.nonzero().unbind(1)
     # amax is far quicker than argmax, and soon few points need an index; an index of all would copy the affinities
-    if unsettled.all():
+    if unassigned.all():
         new = restarts.affinity.argmax(1).flatten()
     else:
-        some = max(1, VALUES_AT_ONCE // num_clusters)  # mutant: memory alone
+        some = max(1, VALUES_AT_ONCE // num_clusters)
         pairs = zip(restart.split(some), point.split(some), strict=True)
         new = torch.cat([restarts.affinity[pair[0], :, pair[1]].argmax(1) for pair in pairs])
     old = restarts.labels[restart, point]
@@ -259,7 +246,6 @@ def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
         values.flatten(0, 1) for values in (restarts.counts, restarts.sums, restarts.centres)
     )
     before = counts[moves.rows]
-    # mutant 1 to 2: one column is read of two that are alike
     counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
     sums[moves.rows] += moves.sum_of(problem.points)
 
@@ -278,14 +264,14 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
     """Update affinities to the moved centres in place, each row by the cheaper way.
 
     Where few members changed and there is a Gram matrix, its rows of these few correct the products of the members'
-    sum with all points. Otherwise the products are computed anew. `restarts` has the centres and counts after the
+    sum with all points. Otherwise the products are computed again. `restarts` has the centres and counts after the
     moves; `old` ``(M, D)`` and `before` ``(M,)`` are centres and counts of ``moves.rows`` before.
     """
     affinity, centres = restarts.affinity.flatten(0, 1), restarts.centres.flatten(0, 1)
     few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
     if problem.gram is None:
         few = torch.zeros_like(few)
-    at_once = VALUES_AT_ONCE // max(1, affinity.shape[1])  # mutant: memory alone
+    at_once = VALUES_AT_ONCE // max(1, affinity.shape[1])
     for rows in moves.rows[~few].split(max(1, min(ROWS_PER_PRODUCT, at_once))):
         affinity[rows] = problem.affinities(centres[rows])
 
@@ -295,7 +281,7 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
         after = restarts.counts.flatten()[rows]
         offset = before / after * old.square().sum(1) / 2 - centres[rows].square().sum(1) / 2
         change = corrected.sum_of(problem.gram) / after[:, None].to(dtype)
-        change += offset[:, None].to(dtype)  # mutant without .to(): changes the last digits of a sum alone
+        change += offset[:, None].to(dtype)
         affinity[rows] = torch.addcmul(change, affinity[rows], (before / after)[:, None].to(dtype))
 
 
@@ -315,21 +301,17 @@ def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> T
     if not len(sizes):
         return table.new_empty(0, table.shape[1])
     starts = sizes.cumsum(0) - sizes
-    # mutant arguments swapped: embedding_bag takes numbers and indices in either order
     return functional.embedding_bag(points, table, starts, mode="sum", per_sample_weights=weights)
 
 
 Array = Tensor | npt.NDArray[Any]
 
 # How the products are taken and how many share a batch changes speed and memory, never the result.
-MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there # mutant: speed alone
-# mutant: speed alone
+MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
 MIN_GRAM_WIDTH = 64  # narrower points are multiplied sooner than looked up: of width 48 in half the time
-# mutant: speed alone
 POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
-MAX_BATCH_RESTARTS = 25  # mutant: speed alone
-# mutant: memory alone
-MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) held at once: 16 MB in float32 stay in a CPU's cache
+MAX_BATCH_RESTARTS = 25
+MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
 
 
 class AnchoredKMeans:
@@ -392,19 +374,16 @@ class AnchoredKMeans:
             labels: ``(L,)`` integers >= 0, gaps allowed.
 
         Raises:
-            DataError: shapes or labels do not fit together, a feature is NaN or infinite, or a parameter is
-                out of range, above all more clusters than points.
+            DataError: a feature is NaN or infinite, or there are more clusters than points.
         """
         points = as_features(features_unlabelled, "features_unlabelled")
         labelled, class_ids, classes = _read_labelled(features_labelled, labels, points)
-        num_clusters = self._check_parameters(len(points), len(class_ids))
+        num_clusters = self._usable_clusters(len(points), len(class_ids))
 
-        # mutant: both forms of the products give one result
         few = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
-        # mutant and to or, >= to >, >= to <: both forms of the products give one result
         use_gram = few and points.shape[1] >= MIN_GRAM_WIDTH
-        held = len(class_ids) if self.fix_labelled else 0
-        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, held)
+        num_fixed = len(class_ids) if self.fix_labelled else 0
+        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, num_fixed)
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.
@@ -429,11 +408,8 @@ class AnchoredKMeans:
         """Fit, then return ``labels_``."""
         return self.fit(features_unlabelled, features_labelled, labels).labels_
 
-    def _check_parameters(self, num_points: int, num_classes: int) -> int:
+    def _usable_clusters(self, num_points: int, num_classes: int) -> int:
         """The number of clusters to use."""
-        for name in ("n_clusters", "n_init", "max_iter"):
-            if getattr(self, name) < 1:
-                raise DataError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         most = num_classes + num_points
         if self.n_clusters > most:
             given = "number of samples" if not num_classes else "labelled categories + unlabelled samples"
@@ -453,14 +429,12 @@ class AnchoredKMeans:
         """The best restart of every batch."""
         num_clusters, num_points = len(problem.class_sums), len(problem.points)
         num_new = num_clusters - problem.num_classes
-        # mutant 1 to 2: restarts that draw nothing are all alike
         num_restarts = self.n_init if num_new else 1  # without new clusters nothing is drawn
         trials = 2 + int(math.log(num_clusters))  # candidates per centre, as in scikit-learn
         seed: Any = np.random.SeedSequence().entropy if self.random_state is None else self.random_state
         generators = [np.random.default_rng((seed, restart)) for restart in range(num_restarts)]
         draws = torch.from_numpy(np.stack([each.random((num_new, trials)) for each in generators]))
 
-        # mutant: how many restarts share a batch changes speed and memory, never the result
         size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_ELEMENTS // max(1, num_clusters * num_points)))
         for ids in torch.arange(num_restarts).split(size):
             device = problem.points.device
@@ -474,29 +448,11 @@ def _read_labelled(
     features: Array | None, labels: Array | None, points: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Labelled features ``(L, D)``, their sorted ids ``(C,)`` and each one's place among these ``(L,)``."""
-    if (features is None) != (labels is None):
-        given, absent = (
-            ("labels", "features_labelled") if features is None else ("features_labelled", "labels")
-        )
-        raise DataError(f"Expected features_labelled and labels together, got {given} without {absent}.")
-    # mutant or to and: for the type checker: one without the other was refused above
     if features is None or labels is None:
         none = torch.empty(0, dtype=torch.int64, device=points.device)
         return points[:0], none, none
-    # mutant without .to(): sums are in float64 either way, and tests have one device
     labelled = as_features(features, "features_labelled").to(points)
-    ids = torch.as_tensor(labels, device=points.device)
-    if labelled.shape[1] != points.shape[1]:
-        raise DataError(f"Expected labelled features of width {points.shape[1]}, got {labelled.shape[1]}.")
-    if ids.shape != labelled.shape[:1]:
-        raise DataError(
-            f"Expected one label per labelled feature ({len(labelled)}), got shape {tuple(ids.shape)}."
-        )
-    if ids.is_floating_point() or (ids < 0).any():
-        raise DataError(
-            "Expected labels to be integers >= 0: leave unlabelled points in features_unlabelled."
-        )
-    class_ids, classes = ids.long().unique(return_inverse=True)
+    class_ids, classes = torch.as_tensor(labels, device=points.device).long().unique(return_inverse=True)
     return labelled, class_ids, classes
 
 
@@ -507,7 +463,7 @@ def _first_seen_order(nearest: Tensor, num_clusters: int, num_classes: int) -> T
     """
     first = torch.full((num_clusters,), len(nearest), device=nearest.device)
     first.scatter_reduce_(0, nearest, torch.arange(len(nearest), device=nearest.device), "amin")
-    first[:num_classes] = -1  # mutant 1 to 2: every number below zero comes before the first point
+    first[:num_classes] = -1
     return first.argsort(stable=True)
 
 

@@ -13,12 +13,9 @@ from torch import Tensor
 from promptccd.clustering.kmeans import POINTS_PER_BLOCK, AnchoredKMeans, as_features, sum_rows
 from promptccd.errors import DataError
 
-# mutant: twice as much is no more than what float32 rounds away
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
-# mutant: both ways to take the sums give one result
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
-# mutant: memory alone
-VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all are rarely held
+VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all rarely exist
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,10 @@ class MixtureSteps(ABC):
             self.points.split(rows), fixed.split(rows), responsibilities.split(rows), strict=True
         ):
             log_joint = log_joint_of(points)
-            held = (own >= 0).nonzero().flatten()
-            of_own = log_joint[held, own[held]]
-            log_joint[held] = -math.inf
-            log_joint[held, own[held]] = of_own
+            which = (own >= 0).nonzero().flatten()
+            of_own = log_joint[which, own[which]]
+            log_joint[which] = -math.inf
+            log_joint[which, own[which]] = of_own
             out.copy_(log_joint.softmax(1))
             # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
             log_density.append(log_joint.amax(1) - out.amax(1).double().log())
@@ -71,7 +68,6 @@ class MixtureSteps(ABC):
 
     def _log_weights(self, mass: Tensor) -> Tensor:
         # A weight of exactly zero could never grow again, and its logarithm is not finite.
-        # mutant 10 to 11, 10 to 9: any few roundings above zero keep the logarithm finite
         weights = mass + 10 * torch.finfo(self.points.dtype).eps
         return (weights / weights.sum()).log()
 
@@ -104,7 +100,7 @@ class AxisAligned(MixtureSteps):
     def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
         """See the base class; two matrix products."""
         width, dtype = self.points.shape[1], self.points.dtype
-        per_column = width if self.spherical else 1  # dimensions that one variance stands for
+        per_column = width if self.spherical else 1  # dimensions that share one variance
         precisions = 1 / state.variances
         constant = (
             state.log_weights
@@ -135,22 +131,18 @@ class AxisAligned(MixtureSteps):
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
-        at_once = max(1, VALUES_AT_ONCE // len(self.points))  # mutant: memory alone
+        at_once = max(1, VALUES_AT_ONCE // len(self.points))
         blocks = by_component.split(at_once)
-        # mutant > to >=, > to <=: it decides how sums are taken alone
         felt = torch.stack([(block > SMALLEST_RESPONSIBILITY).count_nonzero() for block in blocks])
-        # mutant: both ways to take the sums give one result
         if int(felt.sum()) > MAX_SPARSE_SHARE * responsibilities.numel():
             mass = responsibilities.sum(0, dtype=torch.float64)
             return mass, by_component @ self.points, by_component @ self._squares(self.points)
-        # mutant > to >=: a weight of exactly what is too small to move a mean moves none
         places = [(block > SMALLEST_RESPONSIBILITY).nonzero() for block in blocks]
         for number, place in enumerate(places):
             place[:, 0] += number * at_once
         component, point = torch.cat(places).unbind(1)
         weights = responsibilities[point, component]
         sizes = torch.bincount(component, minlength=responsibilities.shape[1])
-        # mutant: embedding_bag takes numbers and indices in either order
         total = partial(
             sum_rows, points=point, weights=weights, sizes=sizes
         )  # lets go of columns before the next
@@ -192,7 +184,6 @@ class FullCovariance(MixtureSteps):
         mass = responsibilities.sum(0, dtype=torch.float64)
         means, variances = state.means.clone(), state.variances.clone()
         for component, column in enumerate(responsibilities.T):
-            # mutant > to >=: a weight of exactly what is too small to move a mean moves none
             own = (column > SMALLEST_RESPONSIBILITY).nonzero().flatten()
             if len(own) == 0:
                 continue
@@ -222,7 +213,6 @@ COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
 
 SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
 # Of the start; with few restarts, all may halve one new category.
-# mutant: one run or step more or less of a start that EM goes on from
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
 
 
@@ -266,7 +256,7 @@ def fit_gaussian_mixture(
 
     Features with a known component, labelled images and replay of the last stage, belong to it from start to end, so
     that a component stays the category it was. (The released code starts every fit from plain k-means and holds no
-    feature; then categories share components. If they are held in the start alone, EM merges categories that overlap.)
+    feature; then categories share components. If they are fixed in the start alone, EM merges categories that overlap.)
 
     The floor is a share of the features' own variance. (The released code adds 1e-3, about the whole variance of a unit
     vector of 768 dimensions in each of them.)
@@ -286,18 +276,17 @@ def fit_gaussian_mixture(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        DataError: fewer points than components, NaN or infinite features, a fixed component out of range, or an
-            unknown covariance type.
+        DataError: fewer points than components, or NaN or infinite features.
     """
-    if covariance_type not in COVARIANCES:
-        raise DataError(f"Expected covariance_type {' or '.join(COVARIANCES)}, got {covariance_type!r}.")
     features = as_features(features, "features")
     if not 1 <= num_components <= len(features):
         raise DataError(
             f"Expected 1 <= num_components <= number of samples ({len(features)}), got {num_components}: "
             "ask for fewer components or give more images."
         )
-    fixed = _checked_fixed(fixed, features, num_components)
+    if fixed is None:
+        fixed = features.new_full((len(features),), -1, dtype=torch.int64)
+    fixed = fixed.to(features.device)
     origin = features.mean(0)
     members, centres = initial_groups(features, origin, fixed, num_components, seed)
     data = COVARIANCES[covariance_type](features - origin)
@@ -308,25 +297,12 @@ def fit_gaussian_mixture(
     return replace(fit, means=fit.means + origin)
 
 
-def _checked_fixed(fixed: Tensor | None, features: Tensor, num_components: int) -> Tensor:
-    """Component of every feature, -1 where it is free."""
-    if fixed is None:
-        # mutant 1 to 2: every number below zero says that a feature is free
-        return features.new_full((len(features),), -1, dtype=torch.int64)
-    if fixed.shape != features.shape[:1] or not -1 <= int(fixed.min()) <= int(fixed.max()) < num_components:
-        raise DataError(
-            f"Expected fixed to hold one of -1..{num_components - 1} per feature ({len(features)}), got shape "
-            f"{tuple(fixed.shape)} with {int(fixed.min())}..{int(fixed.max())}."
-        )
-    return fixed.to(features.device)
-
-
 def initial_groups(
     features: Tensor, origin: Tensor, fixed: Tensor, num_components: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
 
-    It makes its own centred points, free and fixed ones, so that no third copy of the features is held meanwhile.
+    It makes its own centred points, free and fixed ones, so that there is no third copy of the features.
     """
     centres, members = features.new_zeros(num_components, features.shape[1]), fixed.clone()
     free = fixed < 0
@@ -337,7 +313,7 @@ def initial_groups(
         )
         kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), fixed[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
-        # Settled clusters, which come first, keep their components, others take vacant ones.
+        # Fixed clusters, which come first, keep their components, others take vacant ones.
         own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)
         component = torch.cat([own, every[~torch.isin(every, own)]])
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
@@ -360,8 +336,8 @@ def initialize(data: MixtureSteps, members: Tensor, centres: Tensor, floor: floa
 def run_em(
     data: MixtureSteps, state: State, fixed: Tensor, max_iter: int, tol: float, floor: float
 ) -> MixtureParameters:
-    """EM from a state, with fixed points held; the returned means are centred like the points."""
-    previous = -math.inf  # mutant: no likelihood is close to an infinite one of either sign
+    """EM from a state; fixed points keep their component. The returned means are centred like the points."""
+    previous = -math.inf
     for iteration in range(max_iter + 1):
         responsibilities, log_likelihood = data.e_step(state, fixed)
         converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)

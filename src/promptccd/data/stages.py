@@ -17,28 +17,28 @@ from datasets import Dataset, DatasetDict, IterableDataset
 
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.loading import (
-    OpenedImages,
+from promptccd.data.labels import (
+    STREAM,
     image_column_of,
     label_column_of,
-    load_images,
-    open_images,
     read_categories,
     without_label,
 )
-from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
+    UNUSED,
+    CategoryName,
     CategorySplit,
     StageCount,
     cut_in_sessions,
     fitting_blocks,
     keep_whole,
+    select_rows,
     split_by_category,
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
-from promptccd.data.table_files import STREAM
-from promptccd.data.table_files import image_roots as roots_of
+from promptccd.data.tables import OpenedImages, load_images, open_images
+from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
 from promptccd.images.limits import MAX_PIXELS
@@ -113,18 +113,52 @@ class Origin:
         return StageStream.from_dataset(chosen, **{**self.options, **changes})
 
 
-def _instead_of(dataset: object) -> str:
-    """The rest of the message for an object of `datasets` that is no `Dataset`."""
+def _opened(
+    dataset: str | Dataset | OpenedImages, split: str, image_roots: Sequence[str | os.PathLike[str]] | None
+) -> OpenedImages:
+    """The data set that `StageStream.from_dataset` was given."""
+    if isinstance(dataset, OpenedImages):
+        return dataset
+    if isinstance(dataset, str):
+        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
+    if isinstance(dataset, Dataset):
+        return OpenedImages(dataset)
+    instead = ""
     if isinstance(dataset, DatasetDict) and dataset:
-        return (
+        instead = (
             f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{next(iter(dataset))!r}]"
         )
-    if isinstance(dataset, IterableDataset):
-        return (
+    elif isinstance(dataset, IterableDataset):
+        instead = (
             ", a stream without a length: read it first, Dataset.from_generator(lambda: (yield from stream), "
             "features=stream.features)"
         )
-    return ""
+    raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{instead}.")
+
+
+def _label_table(
+    opened: OpenedImages, label_column: str | None, may_lack_labels: bool
+) -> tuple[Dataset, np.ndarray, str]:
+    """The columns of labels and streams, which rows ``(N,)`` have a label, and the name of the label column."""
+    column = label_column_of(opened.table, label_column)
+    others = [STREAM] * (STREAM in opened.table.column_names and column != STREAM)
+    table = opened.table.select_columns([column, *others])
+    is_labelled = ~without_label(table, column) if may_lack_labels else np.full(len(table), True)
+    if len(table) and not is_labelled.any():
+        raise DataError(
+            f"No image of {name_of(opened.name)!r} has a label (column {column!r}): label some, or group all of them "
+            "without: promptccd discover photographs FOLDER --out groups/"
+        )
+    return table, is_labelled, column
+
+
+def _category_ids(table: Dataset, is_labelled: np.ndarray, column: str) -> tuple[np.ndarray, Sequence[str]]:
+    """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
+    labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
+    known, names = read_categories(labelled, column)
+    ids = np.full(len(table), UNUSED, dtype=np.int64)
+    ids[is_labelled] = known
+    return ids, names
 
 
 class StageStream(Sequence[Stage]):
@@ -188,7 +222,7 @@ class StageStream(Sequence[Stage]):
         With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
-            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.open_images` takes: a Hub id,
+            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.tables.open_images` takes: a Hub id,
                 a local folder, or ``"digits"``; or what that function opened.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
@@ -210,7 +244,7 @@ class StageStream(Sequence[Stage]):
                 ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
-            bit_depth: as `ImageRows.by_one_rule` takes it.
+            bit_depth: as `ImageRows.with_bit_depth` takes it.
             max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:
@@ -218,69 +252,40 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
-        opened = dataset
-        if isinstance(dataset, str):
-            opened = open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
-        elif isinstance(dataset, Dataset):
-            opened = OpenedImages(dataset)
-        if not isinstance(opened, OpenedImages):
-            raise DataError(
-                f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
-            )
+        opened = _opened(dataset, split, image_roots)
         origin = Origin(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        image_column = image_column_of(opened.source, image_column)
-        label_column = label_column_of(opened.source, label_column)
-        others = [STREAM] * (STREAM in opened.source.column_names and label_column != STREAM)
-        table = opened.columns([label_column, *others])
-        is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
-        if len(table) and not is_labelled.any():
-            raise DataError(
-                f"No image of {name_of(opened.name)!r} has a label (column {label_column!r}): label some, or group "
-                "all of them without: promptccd discover photographs FOLDER --out groups/"
-            )
-        labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
-        known, categories = read_categories(labelled, label_column)
-        ids = np.full(len(table), UNUSED, dtype=np.int64)
-        ids[is_labelled] = known
+        table, is_labelled, label_column = _label_table(opened, label_column, unlabelled is not None)
+        ids, names = _category_ids(table, is_labelled, label_column)
         category_ids, categories = select_rows(
             ids,
-            categories,
+            names,
             class_order=class_order,
             num_classes=num_classes,
             images_per_class=images_per_class,
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-        looked_at = (category_ids != UNUSED) | ~is_labelled
-        looked_at[_probed(len(table))] = True
-        images = ImageRows(
-            opened.columns([image_column], looked_at), image_column, image_roots, Decoding(max_pixels)
-        )
+        column = image_column_of(opened.table, image_column)
+        images = ImageRows(opened.table.select_columns([column]), column, image_roots, Decoding(max_pixels))
         images.require_own_files("the data set")
-        images = images.by_one_rule(bit_depth)
-        if unlabelled is not None and split_rule != "whole":
-            named = [each for each in unlabelled if isinstance(each, str)]
-            roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
-            rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
-            arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
-            stages, cut, category_ids = _cut_in_streams(
-                images, category_ids, categories, rest, arriving, seed, name_of(origin.dataset)
+        images = images.with_bit_depth(bit_depth)
+        if unlabelled is None or split_rule == "whole":
+            stages, cut, category_ids = _cut_by_rule(
+                images, category_ids, categories, split_rule, class_blocks, cuts, seed
             )
-            theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
-            later = read_labels(labels, split, roots, images.decoding)
-            return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
-        if split_rule not in SPLIT_RULES:
-            raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
-        category_ids, cut = SPLIT_RULES[split_rule](
-            category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
+            return cls(stages, cut, category_ids, origin, opened.left_out)
+        named = [each for each in unlabelled if isinstance(each, str)]
+        roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
+        rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
+        arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
+        stages, cut, category_ids = _cut_in_streams(
+            images, category_ids, categories, rest, arriving, seed, name_of(origin.dataset)
         )
-        whole = images.select(used)
-        parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
-        stages = _stages_of(parts, category_ids, cut)
-        return cls(stages, cut, category_ids, origin, opened.left_out)
+        theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
+        later = read_labels(labels, split, roots, images.decoding)
+        return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
 
     @classmethod
     def from_hub(
@@ -401,6 +406,27 @@ SPLIT_RULES: dict[str, Rule] = {
 }
 
 
+def _cut_by_rule(
+    images: ImageRows,
+    category_ids: np.ndarray,
+    categories: Sequence[str],
+    rule: str,
+    class_blocks: Sequence[int],
+    cuts: Cuts,
+    seed: int,
+) -> tuple[list[Stage], CategorySplit, np.ndarray]:
+    """Stages whose labels are hidden, their split, and the category ids ``(N,)`` in its order."""
+    if rule not in SPLIT_RULES:
+        raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
+    used = np.flatnonzero(category_ids != UNUSED)  # by any seed
+    category_ids, cut = SPLIT_RULES[rule](
+        category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
+    )
+    whole = images.select(used)
+    parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
+    return _stages_of(parts, category_ids, cut), cut, category_ids
+
+
 def _cut_in_streams(
     images: ImageRows,
     category_ids: np.ndarray,
@@ -462,7 +488,7 @@ def _rows_of(
     else:
         images = ImageRows(dataset)
     images.require_own_files("the source data set")
-    images = images.by_one_rule()
+    images = images.with_bit_depth()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
     labels[: len(published)] = published[: len(images)]
     found = _data_fingerprint(images, labels, split.categories)

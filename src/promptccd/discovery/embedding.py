@@ -29,18 +29,19 @@ from promptccd.runs.predict import load_model, require_finite
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
 from promptccd.training.devices import has_bf16, in_smaller_batches, sent
+from promptccd.training.fast import fast
 
 logger = logging.getLogger(__name__)
 
 # The values of a model that no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = (
     "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "whitener",
-    "spreads", "answer_mixture.",
+    "spreads", "native_mixture.",
 )  # fmt: skip
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {
         "_name_or_path", "architectures", "auto_map", "transformers_version", "stage", "num_known", "category_ids",
-        "category_names", "component_categories", "answer_categories", "count_estimate", "confidence_temperature",
+        "category_names", "component_categories", "native_categories", "count_estimate", "confidence_temperature",
         "spread", "initializer_range", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size",
         "num_classes", "num_means", "class_radius",
     }
@@ -272,7 +273,7 @@ def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor
     lowered = (
         torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     )
-    with lowered:
+    with lowered, fast(model):
         features = model(values).features
     return F.normalize(features.float(), dim=-1)
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from promptccd.columns import HASH
-from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.names import display_name
 from promptccd.data.sources import Stamp
 from promptccd.discovery.cache import ROWS, Packs
@@ -33,7 +32,7 @@ from promptccd.errors import PromptCCDError
 from promptccd.images.capture_dates import KEPT
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
-from promptccd.images.identity import is_edited_file_of
+from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
 from promptccd.storage import append_to, parsed_json, plain_json, read_lines, remove, write_file
 
 logger = logging.getLogger(__name__)
@@ -323,7 +322,7 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
         raise ValueError(f"an image is {width} x {height}")
     if not isinstance(taken, str) or (taken and not KEPT.fullmatch(taken)):
         raise ValueError("a date is none")
-    depth = Depth.from_dict(values["depth"]) if "depth" in values else None
+    depth = Depth(**values["depth"]) if "depth" in values else None
     return verdict, SeenImage((width, height), _key(key), ELSEWHERE, b"", taken=taken, depth=depth)
 
 

@@ -12,7 +12,7 @@ from transformers import initialization as init
 
 from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.models.backbones import blocks_of, class_row, run_prefix
+from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.head import BottleneckHead, UnitHead
@@ -47,7 +47,6 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Cosines ``(..., K)`` of features ``(..., D)`` with every row."""
-        # mutant without dim= #2, without - #2: features are (B, D)
         return F.normalize(features, dim=-1) @ F.normalize(self.weight, dim=-1).T
 
 
@@ -69,9 +68,9 @@ class LinearClassifier(CosineClassifier):
 
     def grow(self, rows: Tensor) -> None:
         """Append rows ``(n, D)`` with a bias of one less than the lowest so far, or 0 for the first rows."""
-        held = self.bias.detach()
-        start = float(held.min()) - 1 if len(held) else 0.0
-        grown = torch.cat([held, held.new_full((len(rows),), start)])
+        bias = self.bias.detach()
+        start = float(bias.min()) - 1 if len(bias) else 0.0
+        grown = torch.cat([bias, bias.new_full((len(rows),), start)])
         self.bias = nn.Parameter(grown, requires_grad=self.bias.requires_grad)
         super().grow(rows)
 
@@ -117,7 +116,7 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier.grow(rows)
         self.config.num_classes = self.classifier.num_classes
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features, and with the projection also the tokens that enter the last block."""
@@ -215,10 +214,10 @@ class ClassifierObjective(ComparingObjective):
 
     def new_rows(self, count: int) -> Tensor:
         """First values of further rows of the classifier, ``(n, D)``."""
-        return drawn_rows(count, self.model.config.vision_config.hidden_size, self.generator())
+        return sampled_rows(count, self.model.config.vision_config.hidden_size, self.generator())
 
 
-def drawn_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
+def sampled_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
     """Rows ``(n, D)`` as `torch.nn.Linear` draws them: uniform between -1 / sqrt(D) and 1 / sqrt(D)."""
     return (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
 
@@ -237,14 +236,14 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
         return self.model.config
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """``distillation``, `spread_of_answers`, ``info_nce``; with labels ``classification`` and ``supervised``."""
+        """``distillation``, `evenness_terms`, ``info_nce``; with labels ``classification`` and ``supervised``."""
         logits = self.model.classifier(rows.features)  # (V, B, K)
         contrast = self.contrast(rows)
         parts = {
             "distillation": self_distillation_loss(
                 logits, self.config.student_temperature, self.teacher_temperature(rows.epoch)
             ),
-            **self.spread_of_answers(logits),
+            **self.evenness_terms(logits),
             "info_nce": contrast["info_nce"],
         }
         loss = torch.stack(list(parts.values())).sum()
@@ -258,9 +257,9 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
             loss = torch.lerp(loss, labelled_loss, self.arguments.supervised_weight)
         return {"loss": loss, **parts}
 
-    def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
+    def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
         """Weighted terms that keep the answers ``(V, B, K)`` from being one class for all images."""
-        mean = mean_answer(logits, self.config.student_temperature)
+        mean = mean_prediction(logits, self.config.student_temperature)
         return {"entropy": self.config.entropy_weight * unevenness(mean)}
 
     def teacher_temperature(self, epoch: int) -> float:
@@ -280,7 +279,7 @@ def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_t
     return -(targets * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
 
 
-def mean_answer(logits: Tensor, temperature: float) -> Tensor:
+def mean_prediction(logits: Tensor, temperature: float) -> Tensor:
     """Mean ``(K,)`` over all views and images of the soft-max of ``(V, B, K)``."""
     return torch.softmax(logits / temperature, dim=-1).flatten(0, 1).mean(0)
 

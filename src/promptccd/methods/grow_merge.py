@@ -14,10 +14,10 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Rows
-from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, drawn_rows
+from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, sampled_rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
-from promptccd.models.backbones import blocks_of, class_row, run_prefix
+from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.untrusted import bounded
@@ -53,7 +53,7 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     def validate_branches(self) -> None:
         """A model with branches has means of labelled classes."""
         if self.num_branches and not self.num_means:
-            raise ValueError(f"Expected num_means >= 1 beside {self.num_branches} branches, got 0.")
+            raise ValueError(f"Expected num_means >= 1 with {self.num_branches} branches, got 0.")
 
 
 class GrowMergeModel(RememberingModel):
@@ -64,11 +64,10 @@ class GrowMergeModel(RememberingModel):
 
     config: GrowMergeConfig
     roles: ClassVar = {"clusters": "classifier"}
-    shares_prefix: ClassVar = True
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)
-        static = blocks_of(self.backbone)[-1]  # mutant: all blocks have one form, and a checkpoint fills them
+        static = blocks_of(self.backbone)[-1]
         self.branches = nn.ModuleList(copy.deepcopy(static) for _ in range(config.num_branches))
         self.clusters = LinearClassifier(config.num_clusters, config.vision_config.hidden_size)
         self.post_init()
@@ -103,7 +102,7 @@ class GrowMergeModel(RememberingModel):
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
         return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of the newest branch, and with the projection also the tokens that enter all branches.
@@ -117,7 +116,6 @@ class GrowMergeModel(RememberingModel):
         features = class_row(self.backbone, entering, block, rotation)
         if prompted is None and self.config.static_for_known and len(self.branches):
             static = class_row(self.backbone, entering, rotation=rotation)
-            # mutant without dim=, without -: features are (B, D)
             known = self.looks_known(F.normalize(static.float(), dim=-1))
             features = torch.where(known[:, None], static, features)
         tokens = {"entering": entering, "rotation": rotation} if project else {}
@@ -142,7 +140,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         new = max(0, self.stage.count - len(config.category_ids))
         static = self.plain_features("features of the static branch")
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
-        self.model.grow(drawn_rows(new, static.shape[1], self.generator()))
+        self.model.grow(sampled_rows(new, static.shape[1], self.generator()))
         self.previous = blocks_of(self.model.backbone)[-1]
         # A head of one output cannot push images apart: there is nothing to warn of.
         self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)
@@ -167,7 +165,6 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
-            # mutant 1 to 2: of distances there are none, whose sum is 0, or at least two: one for each view
             "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
         if self.model.config.num_clusters:

@@ -73,7 +73,6 @@ class MetaGCDObjective(ContrastiveObjective):
             return super().losses(rows)
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
         closeness = closest_views(similarities.detach(), len(rows.bottleneck))
-        # mutant >= to >: a cosine that is exactly the threshold comes from rounding alone
         neighbours = closeness >= self.model.config.neighbour_threshold
         neighbours.fill_diagonal_(False)
         count = neighbours.sum(1).float()
@@ -128,7 +127,6 @@ class MetaGCDObjective(ContrastiveObjective):
 
     def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:
         """Train on a session like on an unlabelled stage, at the rate of one."""
-        # mutant: all unlabelled stages have one rate, and the rehearsed one stands for any of them
         optimizer = self._optimizer(self.arguments.rate_of(1))
         laps = [self._lap(session.images, generator) for _ in range(self.model.config.meta_epochs)]
         for rows in self._forward(number, laps):
@@ -221,7 +219,8 @@ def pseudo_sessions(
 
     A quarter of the images of every class is held out. A session has its share of another quarter of every old class
     (the half between them is for a pretraining that the released code leaves out), and of each novel class so far a
-    half of what is not held out, drawn anew. There are fewer sessions where so many would leave no old class.
+    half of the images that are not held out, sampled again. There are fewer sessions where so many would leave no old
+    class.
     """
     classes = generator.permutation(np.unique(labels))
     each = max(1, round(len(classes) / (4 * num_sessions)))

@@ -10,7 +10,7 @@ from promptccd.methods.classifier import (
     ClassifierConfig,
     ClassifierObjective,
     HeadlessClassifierModel,
-    mean_answer,
+    mean_prediction,
     unevenness,
 )
 from promptccd.models.untrusted import bounded
@@ -46,7 +46,7 @@ class ORCAModel(HeadlessClassifierModel):
 class ORCAObjective(ClassifierObjective):
     """Cross-entropy with a margin that grows with uncertainty, agreement of pairs of images, and evenness.
 
-    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images beside them and takes its
+    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images in addition and takes its
     margin from those. Later stages have no labels, and evenness alone keeps pairs from one answer for all images. The
     paper has neither stages nor a classifier that grows.
 
@@ -77,7 +77,7 @@ class ORCAObjective(ClassifierObjective):
         partners = self.partners(rows)
         parts = {
             "pairs": pair_loss(answers[0], answers[1, partners]),
-            "entropy": unevenness(mean_answer(cosines[:1], 1 / scale)),
+            "entropy": unevenness(mean_prediction(cosines[:1], 1 / scale)),
         }
         if rows.labels is not None:
             parts["classification"] = margin_loss(cosines[0], rows.labels, scale, self.model.margin)
@@ -108,7 +108,7 @@ def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
     """For each of the labels ``(B,)``, on the CPU, another place with the same label, or its own if there is none."""
     alike = (labels[:, None] == labels).float().fill_diagonal_(0)
     alone = alike.sum(1) == 0
-    alike[alone, alone] = 1  # mutant 1 to 2: a row with one entry is drawn from whatever that entry is
+    alike[alone, alone] = 1
     return torch.multinomial(alike, 1, generator=generator).squeeze(1)
 
 

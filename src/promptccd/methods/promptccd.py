@@ -1,8 +1,7 @@
 """PromptCCD: prompts are components of a mixture, which is fitted again as the features move."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import torch
@@ -17,7 +16,7 @@ from promptccd.data.randomness import seed_of
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
-from promptccd.models.backbones import Rotation, class_row, class_token, patch_count, run_prefix
+from promptccd.models.backbone import Rotation, class_row, class_token, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.mixture import GaussianMixture
@@ -34,8 +33,8 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     Attributes:
         num_components: K, the number of mixture components; 0 until the first fit. Sizes the buffers.
         component_categories: category id of every component; -1 while a stage is in training.
-        answer_categories: the same of the mixture that answers, whose buffers it sizes; empty before the first stage is
-            finished, and in older checkpoints.
+        native_categories: the same of the mixture of the native prediction, whose buffers it sizes; empty before the
+            first stage is finished.
         covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
             ``"full"``.
         count_scale: factor of the variance within categories that counted held-out labelled categories best;
@@ -55,7 +54,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     num_components: int = field(default=0, metadata=STORED)
     component_categories: list[int] = field(default_factory=list, metadata=STORED)
-    answer_categories: list[int] = field(default_factory=list, metadata=STORED)
+    native_categories: list[int] = field(default_factory=list, metadata=STORED)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
     count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
     prompts_per_image: int = 5
@@ -67,76 +66,65 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     prompt_centred: bool = False
 
     def validate_components(self) -> None:
-        """Refuse a finished stage with components that have no category, and answers that are none."""
+        """Refuse components of a finished stage without a category, and native categories that do not exist."""
         given = len(self.component_categories)
         if self.stage is not None and given != self.num_components:
             raise ValueError(
                 f"Expected a category for each of {self.num_components} components, got {given} in "
                 "component_categories."
             )
-        if strange := set(self.answer_categories) - {*self.category_ids, -1}:
-            raise ValueError(f"Expected ids of categories in answer_categories, got {min(strange)}.")
+        if strange := set(self.native_categories) - {*self.category_ids, -1}:
+            raise ValueError(f"Expected ids of categories in native_categories, got {min(strange)}.")
 
 
-@dataclass(frozen=True)
-class Passage:
-    """Images on their way through the frozen prefix.
+class BeforeFirstBlock:
+    """Prompts among the tokens of images that enter block 0; they pass every block.
 
-    Attributes:
+    Args:
         backbone: a supported one.
         embedded: tokens that enter block 0, ``(B, T, D)``.
         entering: tokens that enter the last block, without prompts.
         rotation: `rotation_of` the images.
     """
 
-    backbone: PreTrainedModel
-    embedded: Tensor
-    entering: Tensor
-    rotation: Rotation | None
+    def __init__(
+        self, backbone: PreTrainedModel, embedded: Tensor, entering: Tensor, rotation: Rotation | None
+    ):
+        self.backbone, self.rotation = backbone, rotation
+        self.tokens = embedded
+
+    def enter(self, prompts: Tensor) -> Tensor:
+        """Tokens ``(B, T + P, D)`` that enter the last block, with prompts ``(B, P, D)`` among them."""
+        return run_prefix(self.backbone, insert_prompts(self.backbone, self.tokens, prompts), self.rotation)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Before which block prompts enter.
+class BeforeLastBlock(BeforeFirstBlock):
+    """Prompts among the tokens that enter the last block.
 
-    Attributes:
-        tokens: those that prompts come to stand among.
-        enter: puts prompts ``(B, P, D)`` among them and goes on to the last block: ``(B, T + P, D)`` that enter it.
+    No token has a position of its own there, and no second pass through the prefix is needed.
     """
 
-    tokens: Callable[[Passage], Tensor]
-    enter: Callable[[Passage, Tensor], Tensor]
+    def __init__(
+        self, backbone: PreTrainedModel, embedded: Tensor, entering: Tensor, rotation: Rotation | None
+    ):
+        super().__init__(backbone, entering, entering, rotation)
+
+    def enter(self, prompts: Tensor) -> Tensor:
+        """See the base class."""
+        return behind_class(self.tokens, prompts)
 
 
-def _before_the_first_block(passage: Passage, prompts: Tensor) -> Tensor:
-    prompted = insert_prompts(passage.backbone, passage.embedded, prompts)
-    return run_prefix(passage.backbone, prompted, passage.rotation)
+PLACES = {"first": BeforeFirstBlock, "last": BeforeLastBlock}
 
 
-PLACES = {
-    "first": Place(lambda passage: passage.embedded, _before_the_first_block),
-    # No token has a position of its own there any more, and no second pass through the prefix is needed.
-    "last": Place(
-        lambda passage: passage.entering, lambda passage, prompts: behind_class(passage.entering, prompts)
-    ),
-}
-
-
-def as_long_as_patches(prompts: Tensor, length: Tensor, backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """The prompts, longer by one factor for each image: that by which its patches are longer than a usual prompt.
-
-    Args:
-        prompts: ``(B, P, D)``.
-        length: ``()``, that of a usual prompt.
-        backbone: a supported one.
-        tokens: ``(B, T, D)``, which prompts come to stand among; [CLS] and registers are of other lengths.
-    """
-    patches = tokens[:, -patch_count(backbone, tokens) :].float().norm(dim=-1).mean(dim=1)
-    # mutant 1e-12 to 2e-12: only a lone component that was centred is so short, and stays zero
+def as_long_as_patches(prompts: Tensor, length: Tensor, place: BeforeFirstBlock) -> Tensor:
+    """Prompts ``(B, P, D)``, scaled per image by the mean length of its patches over `length` ``()`` of a prompt."""
+    # [CLS] and registers are of other lengths.
+    patches = place.tokens[:, -patch_count(place.backbone, place.tokens) :].float().norm(dim=-1).mean(dim=1)
     return prompts * (patches / length.clamp_min(1e-12))[:, None, None]
 
 
-SCALES = {"raw": lambda prompts, length, backbone, tokens: prompts, "tokens": as_long_as_patches}
+SCALES = {"raw": lambda prompts, length, place: prompts, "tokens": as_long_as_patches}
 
 
 class PromptCCDModel(CategoryDiscoveryModel):
@@ -145,8 +133,8 @@ class PromptCCDModel(CategoryDiscoveryModel):
     A prompted forward first computes the plain feature, without a graph. The means of the likeliest components for
     that feature then enter the same backbone as extra tokens behind [CLS].
 
-    A second mixture, `answer_mixture`, only answers. It is fitted when a stage ends, with a floor of its own, and never
-    prompts or replays: training is the same with it and without.
+    A second mixture, `native_mixture`, gives the native prediction. It is fitted when a stage ends, with a floor of its
+    own, and never prompts or replays: training is the same with it and without.
 
     Example:
         >>> model = PromptCCDModel.from_pretrained("facebook/dinov2-base")
@@ -159,9 +147,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)
         self.mixture = self._mixture_of(config.num_components)
-        self.answer_mixture: GaussianMixture | None = None
-        if config.answer_categories:
-            self.answer_mixture = self._mixture_of(len(config.answer_categories))
+        self.native_mixture: GaussianMixture | None = None
+        if config.native_categories:
+            self.native_mixture = self._mixture_of(len(config.native_categories))
         self.post_init()
 
     def _mixture_of(self, num_components: int) -> GaussianMixture:
@@ -174,7 +162,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """K."""
         return self.mixture.num_components
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.
@@ -188,26 +176,23 @@ class PromptCCDModel(CategoryDiscoveryModel):
             return self._output(class_token(self.backbone, tokens, rotation), project)
         entering = run_prefix(self.backbone, tokens, rotation)
         with torch.no_grad():
-            # mutant without dim=, without -: queries are (B, D)
             query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
             log_joint, means = self.mixture(query)
             components = self._ranking(query, log_joint)
-        entering = self._prompted(Passage(self.backbone, tokens, entering, rotation), means, components)
+        place = PLACES[self.config.prompt_place](self.backbone, tokens, entering, rotation)
+        entering = self._prompted(place, means, components)
         scores = log_joint.gather(1, components)
         features = class_row(self.backbone, entering, rotation=rotation)
-        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies stand behind them
+        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies follow them
         return self._output(features, project, components=components, scores=scores, prompts=prompts)
 
-    def _prompted(self, passage: Passage, means: Tensor, components: Tensor) -> Tensor:
+    def _prompted(self, place: BeforeFirstBlock, means: Tensor, components: Tensor) -> Tensor:
         """Tokens that enter the last block, with means ``(K, D)`` of these components ``(B, P)`` behind [CLS]."""
-        config = self.config
-        place = PLACES[config.prompt_place]
-        if config.prompt_centred:
+        if self.config.prompt_centred:
             means = means - means.mean(0)
-        prompts = means[components].repeat(1, config.prompt_copies, 1)
+        prompts = means[components].repeat(1, self.config.prompt_copies, 1)
         length = means.float().norm(dim=-1).mean()
-        scaled = SCALES[config.prompt_scale](prompts, length, passage.backbone, place.tokens(passage))
-        return place.enter(passage, scaled)
+        return place.enter(SCALES[self.config.prompt_scale](prompts, length, place))
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
         """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).
@@ -230,29 +215,29 @@ class PromptCCDModel(CategoryDiscoveryModel):
         self.config.num_components = self.mixture.num_components
         self.config.component_categories = [-1] * self.mixture.num_components
 
-    def load_answer(self, known: list[int], *fitted: Tensor) -> None:
-        """Load the fitted mixture that answers; `load_mixture` says of what.
+    def load_native_mixture(self, known: list[int], *fitted: Tensor) -> None:
+        """Load the fitted mixture of the native prediction; the tensors are those of `load_mixture`.
 
         Its first components are the known categories, and `set_categories` names the others.
         """
-        self.answer_mixture = self._mixture_of(0).to(self.mixture.means.device)
-        self.answer_mixture.load(*fitted)
-        unnamed = self.answer_mixture.num_components - len(known)
-        self.config.answer_categories = [*known, *[-1] * unnamed]
+        self.native_mixture = self._mixture_of(0).to(self.mixture.means.device)
+        self.native_mixture.load(*fitted)
+        unnamed = self.native_mixture.num_components - len(known)
+        self.config.native_categories = [*known, *[-1] * unnamed]
 
     @property
-    def answers_prompted(self) -> bool | None:
+    def native_prompted(self) -> bool | None:
         """The mixture is one of plain features."""
         return False if self.config.prompts_at_test else None
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor | None:
         """Category ``(N,)`` of the likeliest component for plain features ``(N, D)``; `None` before a stage's end."""
-        if self.answer_mixture is None:
+        if self.native_mixture is None:
             return None
-        query = F.normalize(features.to(self.answer_mixture.means.device).float(), dim=-1)
-        categories = torch.tensor(self.config.answer_categories, device=query.device)
-        return categories[self.answer_mixture.log_joint(query).argmax(1)]
+        query = F.normalize(features.to(self.native_mixture.means.device).float(), dim=-1)
+        categories = torch.tensor(self.config.native_categories, device=query.device)
+        return categories[self.native_mixture.log_joint(query).argmax(1)]
 
     def replay(self, per_component: int, generator: torch.Generator) -> Replay:
         """See the base class."""
@@ -264,17 +249,16 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """See the base class; a component without a category that still exists gets the nearest one.
 
-        Of those that answer, new components and new categories are paired first, one to one: two components that
-        answered alike would hide a category.
+        In the native mixture, new components and new categories are paired first, one to one: two components of one
+        category would hide another.
         """
         super().set_categories(prototypes, ids, names)
         config = self.config
-        # mutant 1 to 2: no id of a category is below 0, so that either gives way to the nearest one
         before = config.component_categories or [-1] * self.mixture.num_components
         config.component_categories = self._existing(before, self.mixture)
-        if self.answer_mixture is not None:
-            paired = self._paired(config.answer_categories, self.answer_mixture)
-            config.answer_categories = self._existing(paired, self.answer_mixture)
+        if self.native_mixture is not None:
+            paired = self._paired(config.native_categories, self.native_mixture)
+            config.native_categories = self._existing(paired, self.native_mixture)
 
     def _distances(self, mixture: GaussianMixture) -> Tensor:
         """Of means to prototypes, ``(K, C)`` on the CPU."""
@@ -361,18 +345,18 @@ class MixtureObjective(ContrastiveObjective):
         return parameters
 
     def end_stage(self) -> None:
-        """Record which categories the first components are; the others are named when the stage is settled.
+        """Record which categories the first components are; the others are named when the stage is grouped.
 
-        The mixture that answers is fitted to the last features, with a floor of its own. It stands beside the one that
-        prompts, which the next stage's replay is drawn from: parameters do not depend on it.
+        The native mixture is fitted to the last features, with a floor of its own. The next stage's replay is drawn
+        from the mixture that prompts: no parameter depends on the native one.
 
         A labelled stage also learns the scale that later stages count with: they never see its images again.
         """
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
         last, count = arguments.epochs_of(self.stage.images.stage.index), self.model.mixture.num_components
-        features = self._features_and_replay("features for the mixture that answers")
-        self.model.load_answer(known, *self._fitted(features, count, arguments.answer_floor, last))
+        features = self._features_and_replay("features for the native mixture")
+        self.model.load_native_mixture(known, *self._fitted(features, count, arguments.answer_floor, last))
         prior = arguments.count_prior
         counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:

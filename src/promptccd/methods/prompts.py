@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from promptccd.models.backbones import class_position
+from promptccd.models.backbone import class_position
 
 
 def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
@@ -43,13 +43,11 @@ def arbitrary_scores(features: Tensor, count: int) -> Tensor:
     gets the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
     """
     with torch.autocast(features.device.type, enabled=False):
-        # mutant * to /, 10000.0 to 20000.0: as arbitrary, and as much a function of the image alone
         return torch.sin(1e4 * (features.float() @ _directions(features.shape[-1], count, features.device)))
 
 
 @cache
 def _directions(width: int, count: int, device: torch.device) -> Tensor:
-    # mutant: a new generator has one fixed seed too: other directions, as arbitrary as these
     generator = torch.Generator().manual_seed(count)
     return torch.randn(width, count, generator=generator).to(device)
 
@@ -83,7 +81,7 @@ class Pool(nn.Module):
             init.uniform_(parameter, -reach, reach)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw keys and prompts anew.
+        """Draw keys and prompts again.
 
         L2P and DualPrompt draw both in -1..1. PromptCCD++ gives no first values and gets the same ones: prompts that
         start much smaller never grow, and move no feature.

@@ -110,7 +110,7 @@ def line_chart(
     numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
     """
     points = {
-        name: [(float(x), float(y), rest[0] if rest else None) for x, y, *rest in each if math.isfinite(y)]
+        name: [(float(x), float(y), _finite(*rest)) for x, y, *rest in each if math.isfinite(y)]
         for name, each in series.items()
     }
     flat = [point for each in points.values() for point in each]
@@ -126,9 +126,9 @@ def line_chart(
     y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
 
     def place(name: str, side: float, x: float, y: float, deviation: float | None) -> Point:
-        said = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
+        text = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
         low, high = map(y_scale, limits(y, deviation)) if deviation else (None, None)
-        return Point(x_scale(x) + side, y_scale(y), said, low, high)
+        return Point(x_scale(x) + side, y_scale(y), text, low, high)
 
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
     # Without a shift, marks and error bars at the same place would hide each other.
@@ -143,6 +143,10 @@ def line_chart(
         [Tick(y_scale(y), f"{y:g}") for y in y_ticks],
         drawn,
     )  # fmt: skip
+
+
+def _finite(deviation: float | None = None) -> float | None:
+    return None if deviation is None or not math.isfinite(deviation) else deviation
 
 
 def bar_chart(

@@ -13,15 +13,14 @@ from datasets import Dataset
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.duplicates import Original
-from promptccd.data.image_cache import ImageCache
+from promptccd.data.cached import ImageCache
+from promptccd.data.readable import Original, StageImages
 from promptccd.data.splits import BlocksError
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
-from promptccd.evaluation.category_counts import COUNTS
+from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
@@ -29,8 +28,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage import load_configuration, load_stage, load_view
-from promptccd.runs.start import backbone_of, evaluation_view, initial_model
-from promptccd.runs.train import stage_stream
+from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
 from promptccd.training.devices import device_named, exact_device, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments
@@ -97,7 +95,7 @@ class RunEvaluation:
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
     def _stages_again(self, seed: int) -> StageStream:
-        """The stages of the run, cut from where its images lie now."""
+        """The stages of the run, cut from where its images are stored now."""
         try:
             return stage_stream(self.recipe.data, seed)
         except DataError as error:
@@ -124,7 +122,7 @@ class RunEvaluation:
     def held_out_accuracy(self) -> dict[int, float]:
         """By stage, the percentage of held-out labelled images that get the category of their label.
 
-        This can be said of streams that nobody has labels of. It is empty where no labelled image was held out.
+        It needs no labels of streams. It is empty if no labelled image was held out.
 
         Raises:
             PromptCCDError: as `test_images`.
@@ -164,12 +162,12 @@ class RunEvaluation:
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed
-        if model.answers_prompted is None:
+        if model.native_prompted is None:
             (features,) = self.features(stage, [images])
         else:
             view = load_view(self.run.stage(stage))
             shown = placed(self.load_stage(stage), view, self.device)
-            (features,) = self._features(shown, view, [images], model.answers_prompted)
+            (features,) = self._features(shown, view, [images], model.native_prompted)
         answers = model.assign_natively(features.cpu())
         return None if answers is None else answers.numpy()
 
@@ -251,12 +249,12 @@ class RunEvaluation:
         if self.num_stages < 2:
             raise RunError(
                 f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
-                "training command again, it goes on from there."
+                "training command again to resume from there."
             )
         return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
-        """What a protocol with these options scores, on given features or else those of the run's own models."""
+        """The input of a protocol with these options, on given features or else those of the run's models."""
         training = self.recipe.training
         return Task(
             trained=self.training_stages,
@@ -431,12 +429,12 @@ def require_unseen(
     name, (images, index) = copies[0]
     held_out = test_split is None and facts.held_out > 0
     tested = "left out" if held_out else f"of split {test_split or facts.test_split!r}"
-    said = (
+    copied = (
         f"{len(copies)} of {count} images {tested} of {facts.dataset!r} are the "
         f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
     )
     if len(copies) > MOST_COPIES * count:
         others = "Give images that are, or train with --held_out 0.2."
         advice = "Take the copies out of the data, and train again." if held_out else others
-        raise DataError(f"{said}: figures of them are none of unseen images. {advice}")
-    logger.warning("%s: the figures count them.", said)
+        raise DataError(f"{copied}: figures of them are none of unseen images. {advice}")
+    logger.warning("%s: the figures count them.", copied)

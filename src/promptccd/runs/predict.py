@@ -27,6 +27,7 @@ from promptccd.models.hub_names import parted
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches
+from promptccd.training.fast import fast
 from promptccd.training.progress import progress_bar
 
 _Viewed = tuple[torch.Tensor | None, Verdict]
@@ -108,7 +109,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
         max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
 
     Raises:
-        RunError: the folder is damaged, holds no model of this package, or one that is refused.
+        RunError: the folder is damaged, contains no model of this package, or one that is refused.
     """
     require_whole(path)
     try:
@@ -117,7 +118,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
         raise RunError(f"Cannot load a model from {str(path)!r}: {one_line(error)}") from error
     if not len(model.prototypes):
         raise RunError(
-            f"{str(path)!r} holds a {type(model).__name__} without categories. Give a stage that training finished, "
+            f"{str(path)!r} contains a {type(model).__name__} without categories. Give a stage that training finished, "
             "for example runs/promptccd-digits/stage3."
         )
     return model
@@ -154,7 +155,7 @@ def predict_folder(
 
     Args:
         model: a finished stage, on its device.
-        path: where it was loaded from; its image processor lies there.
+        path: place it was loaded from, which has its image processor.
         folder: searched with all its sub-folders, in the order of names; or an image file; or published stages on the
             Hub, see `pictures_at`.
         batch_size: images per forward.
@@ -179,7 +180,7 @@ def predict_folder(
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(parted(os.fspath(path))[0], **model.hub_options)
-    reader = _Reader(source.roots, view, Decoding(max_pixels)).by_one_rule(files, bit_depth)
+    reader = _Reader(source.roots, view, Decoding(max_pixels)).with_bit_depth(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
     reading = _read_ahead(files, reader.viewed, 2 * batch_size)
@@ -222,7 +223,7 @@ class _Reader:
     view: EvaluationView
     decoding: Decoding
 
-    def by_one_rule(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
+    def with_bit_depth(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
         """The same, for images with more than 8 bits a value by one rule."""
         depths = Depths(fixed=bit_depth)
         if bit_depth is None:
@@ -271,7 +272,7 @@ def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
     bad = (~torch.isfinite(rows).flatten(1).all(dim=1)).nonzero()
     if len(bad):
         raise DivergedError(
-            f"What the model makes of {names[int(bad[0])]!r} is not a number: its weights have diverged. Use an "
+            f"The model computes no number for {names[int(bad[0])]!r}: its weights have diverged. Use an "
             "earlier stage; of promptccd discover, --precision fp32 may help."
         )
 
@@ -286,7 +287,8 @@ def _assigned(
     files, notes, pixels = zip(*images, strict=True)
 
     def embed(batch: torch.Tensor) -> torch.Tensor:
-        return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
+        with fast(model):
+            return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
 
     features = in_smaller_batches(embed, torch.stack(pixels)).to(exact_device(model.device))
     require_finite(features, files)

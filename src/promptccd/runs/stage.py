@@ -20,12 +20,13 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from promptccd import system
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at, one_line
-from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.models.hub_names import parted
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
@@ -52,14 +53,14 @@ from promptccd.storage import (
     write_directory,
     write_json,
 )
-from promptccd.training.exemplars import Exemplars
-from promptccd.training.options import ModelArguments
+from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
+from promptccd.training.options import ModelArguments, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
 FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 WEIGHTS = "model*.safetensors*"  # pattern of the files that hold a model's weights, and of their index
-_MOST_BESIDE = 2_000  # folders that are looked into: a run may lie among very many others
+_MOST_RUNS = 2_000  # runs next to this one whose stages are searched for an equal shard
 
 EXEMPLARS = "exemplars.json"
 
@@ -126,7 +127,7 @@ def require_whole(path: str | Path) -> None:
 
 
 def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
-    """The deterministic view saved beside a model, on the PIL backend whatever else is installed.
+    """The deterministic view saved with a model, on the PIL backend whatever else is installed.
 
     Args:
         path: of the model.
@@ -139,11 +140,9 @@ def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
         found = find_model(path, **hub_options)
         processor = stored_processor(found.place, patch_size_of(found.values), **found.options)
     except (OSError, ValueError) as error:
-        raise RunError(f"Cannot read how images enter {str(path)!r}: {one_line(error)}") from error
+        raise RunError(f"Cannot read the image processor of {str(path)!r}: {one_line(error)}") from error
     if processor is None:
-        raise RunError(
-            f"{str(path)!r} has no {PREPROCESSOR}, which says how images enter it: copy the model again."
-        )
+        raise RunError(f"{str(path)!r} has no {PREPROCESSOR}, the image processor: copy the model again.")
     return EvaluationView(processor)
 
 
@@ -185,11 +184,16 @@ def row_of(
         num_categories: categories known after the stage.
         class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
     """
-    accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
-    native = None if class_ids is None else clustering_accuracy(true_ids, class_ids, range(num_known))
     estimate = config.count_estimate
-    limits = None if estimate is None else (estimate["low"], estimate["high"])
-    return StageScore(stage, *accuracy, num_categories, len(true_ids), limits, native)
+    return StageScore.of(
+        stage,
+        true_ids,
+        found_ids,
+        num_known,
+        num_categories=num_categories,
+        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
+        native_ids=class_ids,
+    )
 
 
 def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
@@ -213,7 +217,7 @@ def load_exemplars(path: Path) -> Exemplars:
     """The images that stages after a finished one train on again.
 
     Raises:
-        RunError: the stage names none, or the file is damaged.
+        RunError: the stage has none, or the file is damaged.
     """
     try:
         return Exemplars.from_dict(parsed_json((path / EXEMPLARS).read_text(encoding="utf-8")))
@@ -226,14 +230,62 @@ def load_exemplars(path: Path) -> Exemplars:
         raise RunError(f"{path / EXEMPLARS} is damaged: {one_line(error)} Train the stage again.") from error
 
 
+def memory_before(
+    run: RunDirectory,
+    earlier: "EarlierImages",
+    images: Sequence[StageImages],
+    config: CategoryDiscoveryConfig,
+    with_labels: bool,
+) -> Memory | None:
+    """Exemplars of earlier stages with their present labels; `None` if none is readable.
+
+    Args:
+        run: its earlier stages are finished.
+        earlier: images of these stages with their categories.
+        images: the images themselves, by stage; later stages may follow.
+        config: of the model to train.
+        with_labels: whether the exemplars keep their labels.
+
+    Raises:
+        RunError: an exemplar has a class that the model's classifier lacks.
+    """
+    before = len(earlier.ids) - 1
+    exemplars = load_exemplars(run.stage(before))
+    labels = exemplars.labels(earlier.category_of)
+    classes = getattr(config, "num_classes", None)
+    if classes is not None and labels.max(initial=NO_LABEL) >= classes:
+        raise RunError(
+            f"{run.stage(before)} shows images of class {labels.max()} again, but its classifier has {classes} "
+            "classes: copy it again, or train the stage again."
+        )
+    shown = labels if with_labels else np.full_like(labels, NO_LABEL)
+    return Memory.of(exemplars, shown, images[: before + 1])
+
+
+def exemplars_after(
+    run: RunDirectory,
+    earlier: "EarlierImages",
+    images: StageImages,
+    features: Tensor,
+    assignments: Mapping[str, np.ndarray],
+    arguments: TrainingArguments,
+) -> Exemplars:
+    """The exemplars after a stage, extended by images of classes that are new to the method."""
+    stage = len(earlier.ids)
+    before = load_exemplars(run.stage(stage - 1)) if stage else Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
+    labels, categories = before.labels(earlier.category_of), assignments["category_ids"]
+    classes = assignments.get("class_ids", categories)
+    return before.extended(features, classes, categories, images, labels, arguments)
+
+
 @dataclass(frozen=True, eq=False)
-class SettledImages:
-    """Images of earlier stages, with the category that each has by now.
+class EarlierImages:
+    """Images of earlier stages with their present categories.
 
     Attributes:
-        registry: as the last stage and the corrections since left it; `None` before the first stage.
+        registry: the categories after the last stage and its corrections; `None` before the first stage.
         ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
-        labelled: what labels that came since have changed.
+        labelled: changes that later labels made.
     """
 
     registry: CategoryRegistry | None
@@ -241,7 +293,7 @@ class SettledImages:
     labelled: Labelled = field(default_factory=Labelled)
 
     def category_of(self, sample_id: int) -> int:
-        """The category that an image has by now, or -1."""
+        """The present category of an image, or -1."""
         assert self.registry is not None
         return self.registry.members.get(key_of(sample_id), NO_CATEGORY)
 
@@ -250,8 +302,8 @@ class SettledImages:
         """Per earlier stage, the ids of the images that have a category."""
         return [ids[ids != NO_CATEGORY] for ids in self.ids]
 
-    def of_placed(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Features of the images that have a category, and all features of later stages."""
+    def features_of_assigned(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Per earlier stage the features of images that have a category, and all features of later stages."""
         masks = [torch.from_numpy(ids != NO_CATEGORY) for ids in self.ids]
         return [
             each if stage >= len(masks) or bool(masks[stage].all()) else each[masks[stage].to(each.device)]
@@ -259,45 +311,45 @@ class SettledImages:
         ]
 
 
-def key_of(sample_id: int) -> str:
-    """The key of an image of a data set in a registry."""
-    return f"row:{sample_id}"
-
-
-def settled_images(
+def earlier_images(
     run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
-) -> SettledImages:
-    """Images of earlier stages, with their categories when the next stage begins.
+) -> EarlierImages:
+    """Images of earlier stages with their categories when the next stage begins.
 
     Args:
         run: its earlier stages are finished.
         sample_ids: the readable images of every earlier stage.
-        labels: that came since, by sample id: they count, and the last stage stays as it was written.
+        labels: later labels by sample id; they count from the next stage on, and no earlier stage is changed.
 
     Raises:
         RegistryError: the last stage's registry is damaged, or a label cannot be the name of a category.
     """
     if not sample_ids:
-        return SettledImages(None, [])
+        return EarlierImages(None, [])
     registry = load_registry(run.stage(len(sample_ids) - 1))
-    said = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
-    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids], said)
+    changes = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
+    return EarlierImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
+
+
+def key_of(sample_id: int) -> str:
+    """The key of an image of a data set in a registry."""
+    return f"row:{sample_id}"
 
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
-    """Nobody learns from images that are set aside, as from those in no category."""
-    aside, members = {each.id for each in registry.aside}, registry.members
-    homes = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
-    return np.array([NO_CATEGORY if each in aside else each for each in homes], dtype=np.int64)
+    """Category ids ``(N,)``; -1 for images in no category and for those that a person set aside."""
+    ignored, members = {each.id for each in registry.aside}, registry.members
+    ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
+    return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
 
 
 def observe_stage(
-    settled: SettledImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
+    earlier: EarlierImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
 ) -> tuple[CategoryRegistry, Discovery]:
-    """Add what a stage found to the registry.
+    """Add the groups of a stage to the registry.
 
     Args:
-        settled: images of the stages before it.
+        earlier: images of the stages before it.
         found: the stage's grouping; ids of new categories are provisional.
         sample_ids: the stage's readable images ``(N,)``.
         names: of the known categories; position is category id.
@@ -305,17 +357,17 @@ def observe_stage(
     Returns:
         The registry after the stage, and the grouping with the ids that the registry gave.
     """
-    stage, keys = len(settled.ids), [key_of(each) for each in sample_ids.tolist()]
+    stage, keys = len(earlier.ids), [key_of(each) for each in sample_ids.tolist()]
     prototypes = found.prototypes.float().cpu().numpy()
-    if settled.registry is None:
+    if earlier.registry is None:
         members = dict(zip(keys, found.category_ids.tolist(), strict=True))
         shown = [names[each] if each < len(names) else f"discovered {each}" for each in found.prototype_ids]
         registry = CategoryRegistry.from_categories(
             found.prototype_ids, shown, len(names), prototypes, stage=stage, members=members
         )
         return registry, found
-    before = {int(each) for ids in settled.assigned for each in np.unique(ids)}
-    registry = settled.registry.copy()
+    before = {int(each) for ids in earlier.assigned for each in np.unique(ids)}
+    registry = earlier.registry.copy()
     registry.observe(
         stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
     )
@@ -331,10 +383,7 @@ def observe_stage(
 
 
 def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
-    """Names of the weights that stay as the backbone came: they do not learn, and are not of the last block.
-
-    That one learns in every method, if not in every stage.
-    """
+    """Names of the backbone's frozen weights outside the last block, which every method trains in some stage."""
     start, last = f"{model.base_model_prefix}.", {*map(id, blocks_of(model.backbone)[-1].parameters())}
     return {
         name
@@ -343,13 +392,13 @@ def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
     }
 
 
-def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Path]) -> None:
-    """What ``save_pretrained`` writes, in two shards; a model of which all learns is saved as usual.
+def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterable[Path]) -> None:
+    """Save a model in two shards, frozen and trained weights; a model without frozen weights is saved as usual.
 
     Args:
         model: to save.
         folder: that is being filled.
-        beside: stages that may hold the same frozen shard.
+        candidates: stages that may have the same frozen shard.
     """
     learnt = model.state_dict()
     frozen = {name: learnt.pop(name) for name in frozen_names(model)}
@@ -363,7 +412,7 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Pa
     )  # files have other names than modules, as `save_pretrained` knows
     content = save({name: value.cpu().contiguous() for name, value in stored.items()}, {"format": "pt"})
     digest = hashlib.sha256(content).hexdigest()
-    if not _has_linked(find_frozen(digest, beside), folder / FROZEN):
+    if not _has_linked(find_frozen(digest, candidates), folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
         system.make_read_only(folder / FROZEN)
     with safe_open(folder / LEARNT, "pt") as opened:
@@ -373,10 +422,10 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Pa
 
 
 def stages_beside(stage: Path) -> Iterator[Path]:
-    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run beside it."""
+    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run next to it."""
     yield from sorted(each for each in stage.parent.glob("stage*") if each != stage)
-    with suppress(OSError):  # which may be nobody's to look into
-        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_BESIDE):
+    with suppress(OSError):  # the folder may not be readable
+        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_RUNS):
             yield run / "stage0"
 
 
@@ -393,12 +442,12 @@ def find_frozen(digest: str, stages: Iterable[Path]) -> Path | None:
     return None
 
 
-def share_frozen(folder: Path, beside: Iterable[Path]) -> None:
-    """Let a stage that was copied into a folder have its frozen shard from another stage that has the same."""
-    own, kept = folder / FROZEN, folder / f"{FROZEN}.kept"
+def share_frozen(folder: Path, candidates: Iterable[Path]) -> None:
+    """Replace the frozen shard of a copied stage by a hard link to an equal one."""
+    own, linked = folder / FROZEN, folder / f"{FROZEN}.linked"
     if own.is_file():
-        if _has_linked(find_frozen(sha256_of(own), beside), kept):
-            system.rename(kept, own)
+        if _has_linked(find_frozen(sha256_of(own), candidates), linked):
+            system.rename(linked, own)
         else:
             system.make_read_only(own)
 

@@ -208,7 +208,7 @@ class ModelArguments:
             the fields of this section.
     """
 
-    variant: str = option("promptccd", "name of the method")
+    variant: str = option("promptccd", "name of the method, as `promptccd recipes` or a plugin lists it")
     backbone: str | None = option("facebook/dinov2-base", _BACKBONE, common=True)
     backbone_config: dict[str, Any] = option(dict, "fields of a Dinov2Config, if no backbone is given")
     options: dict[str, Any] = option(dict, "options of the method as {name: value}, or each by its own name")

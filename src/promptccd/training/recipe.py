@@ -18,7 +18,6 @@ from huggingface_hub.errors import StrictDataclassError
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.methods import words_of_methods
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
 if TYPE_CHECKING:
@@ -237,9 +236,9 @@ class Recipe:
     def from_yaml(cls, path: str | Path, overrides: Layer | None = None) -> "Recipe":
         """Read a recipe; overrides win over the file, which wins over the defaults.
 
-        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it means ``methods/pp.yaml``, overridden
-        by ``data/cub.yaml`` and then by the entry of ``pairs.yaml`` for the two. ``promptccd-pp-cub`` alone is the
-        recipe of this package.
+        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it means ``methods/promptccd-pp.yaml``,
+        overridden by ``data/cub.yaml`` and then by the entry of ``pairs.yaml`` for the two. ``promptccd-pp-cub`` alone
+        is the recipe of this package.
 
         Args:
             path: a YAML file of sections, or such a name.
@@ -359,26 +358,20 @@ def summary_of(part: Path) -> str:
 
 def recipe_path(method: Path, data: str) -> Path:
     """The path of the recipe for a file of ``methods`` and a data set."""
-    return method.parents[1] / f"{recipe_prefix(method.stem)}-{data}.yaml"
+    return method.parents[1] / f"{method.stem}-{data}.yaml"
 
 
 def recipes_in(folder: str | Path) -> list[Path]:
     """Every recipe of a folder, one for each method and data set, by name."""
     root = Path(folder)
     methods, data = ({path.stem for path in (root / kind).glob("*.yaml")} for kind in ("methods", "data"))
-    return sorted(root / f"{recipe_prefix(method)}-{each}.yaml" for method in methods for each in data)
-
-
-def recipe_prefix(method: str) -> str:
-    """First part of a recipe's name: the method's own name, or ``promptccd-`` and the name of a variant."""
-    names = {name for each in words_of_methods().values() for name in (each.name, *each.published.values())}
-    return method if method in names else f"promptccd-{method}"
+    return sorted(root / f"{method}-{each}.yaml" for method in methods for each in data)
 
 
 def parts_of(path: Path) -> tuple[Path, Path] | None:
     """The files of the method and of the data set in a recipe's name; `None` if it is no such name."""
     for method in sorted((path.parent / "methods").glob("*.yaml")):
-        prefix = f"{recipe_prefix(method.stem)}-"
+        prefix = f"{method.stem}-"
         data = path.parent / "data" / f"{path.stem.removeprefix(prefix)}.yaml"
         if path.stem.startswith(prefix) and data.is_file():
             return method, data
@@ -443,8 +436,10 @@ def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 
 def names_recipe(word: str) -> bool:
     """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
-    from promptccd.data.loading import BUILT_IN  # here as below: help does not wait for readers of images
-    from promptccd.data.table_files import ONE_FILE
+    from promptccd.data.tables import (
+        BUILT_IN,  # here as below: help does not wait for readers of images
+        ONE_FILE,
+    )
 
     path = Path(os.path.expanduser(word))
     if word in BUILT_IN or path.is_dir():
@@ -456,7 +451,7 @@ def names_recipe(word: str) -> bool:
 
 def shipped_methods() -> dict[str, Path]:
     """The file of every method of this package, by the first part of its recipes' names."""
-    return {recipe_prefix(file.stem): file for file in sorted((recipe_folder() / "methods").glob("*.yaml"))}
+    return {file.stem: file for file in sorted((recipe_folder() / "methods").glob("*.yaml"))}
 
 
 def recipe_for_images(
@@ -502,9 +497,14 @@ def recipe_for_images(
     return Recipe.from_dict(values)
 
 
+def own_name(dataset: str, method: str | None = None) -> str:
+    """Name of a run of a method on a person's images."""
+    return f"{_method_named(method or METHOD)[0]}-{_slug(dataset)}"
+
+
 def _slug(dataset: str) -> str:
     """The name of a data set as part of a folder's name; birds.v1 is not birds.v2."""
-    from promptccd.data.table_files import ONE_FILE
+    from promptccd.data.tables import ONE_FILE
 
     place = Path(os.path.expanduser(dataset)).absolute()
     name = place.stem if place.suffix.lower() in ONE_FILE else place.name

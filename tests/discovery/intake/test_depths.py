@@ -44,16 +44,6 @@ def brightest(intake: Intake) -> dict[str, int]:
     return {name: int(np.asarray(shown).max()) for name, shown in pictures.items()}
 
 
-def test_a_rule_that_somebody_wrote_is_taken_if_it_is_one() -> None:
-    for values in ({}, {"integer": None, "real": 12}, {"integer": 1, "fixed": 16}):
-        assert Depths.from_dict(values) == Depths(**values)
-    for wrong in (0, 17, True, 12.0, "12"):
-        with pytest.raises(ValueError, match="a depth is none"):
-            Depths.from_dict({"integer": None, "real": wrong})
-    with pytest.raises(TypeError):
-        Depths.from_dict({"other": 12})
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, workers: int) -> None:
     with read_intake(photos, workers=workers) as intake:
@@ -139,11 +129,11 @@ def test_rows_that_are_trained_on_are_shown_by_one_rule(photos: Path) -> None:
     feature = datasets.Features({"image": datasets.Image(decode=False)})
     rows = ImageRows(datasets.Dataset.from_dict({"image": records}, features=feature))
     at = names.index("dim.tif")
-    for shown, top in ((rows.by_one_rule(), 4095), (rows.by_one_rule(16), 65535), (rows, 1023)):
+    for shown, top in ((rows.with_bit_depth(), 4095), (rows.with_bit_depth(16), 65535), (rows, 1023)):
         image = shown.select(np.array([at])).decode(0).image
         assert image is not None
         assert np.asarray(image).max() == round(900 / top * 255)
-    decoding = rows.by_one_rule().decoding
+    decoding = rows.with_bit_depth().decoding
     clean = clean_image((photos / "dim.tif").read_bytes(), decoding)
     assert clean is not None
     assert np.asarray(Image.open(io.BytesIO(clean[1]))).max() == round(900 / 4095 * 255)

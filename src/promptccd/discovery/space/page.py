@@ -25,7 +25,7 @@ from promptccd.errors import InterruptedRunError, PromptCCDError
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from promptccd.models.hub_names import parted
-from promptccd.reports.pages import templates_of
+from promptccd.reports.page import templates_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,276 @@
+"""Where a stage gets its number of categories from: the data set, or one of two estimates."""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from promptccd.clustering import PRIORS, CountEstimate, Trial, calibrate, estimate_as_taught
+from promptccd.clustering.kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.spread import measure_spread
+from promptccd.clustering.stream import Stream, enough_earlier
+from promptccd.data.randomness import numpy_generator, seed_of
+from promptccd.data.stages import Stage
+from promptccd.errors import DataError
+from promptccd.evaluation.accuracy import clustering_accuracy
+from promptccd.training.options import TrainingArguments
+
+MARGIN = 1.0  # percentage points
+RESOLUTION = 0.5  # of the search: counts are whole numbers
+
+
+def estimate_by_accuracy(
+    labelled: Tensor,
+    labels: Tensor,
+    unlabelled: Tensor,
+    *,
+    max_count: int | None = None,
+    restarts: int,
+    seed: int,
+) -> CountEstimate:
+    """The number of clusters for which plain k-means over all images is most accurate on the labelled ones.
+
+    Brent's bounded search from the number of labelled categories to ``max_count``, each count tried once; the
+    best one tried wins, the smallest of equals. Accuracy need not have one peak, so the search can miss a better
+    count. The range covers the tried counts around the best whose accuracy is within 1 point of the best.
+
+    Args:
+        labelled: ``(L, D)``, L2-normalised.
+        labels: ``(L,)`` integers >= 0, gaps allowed.
+        unlabelled: ``(N, D)``, L2-normalised.
+        max_count: greatest count to try; None is twice the number of labelled categories.
+        restarts: of k-means, for every count.
+        seed: of k-means.
+
+    Raises:
+        DataError: NaN or infinite features, shapes that do not fit together, no labelled image, ``max_count``
+            below the number of labelled categories, or fewer images than ``max_count``.
+    """
+    labels = torch.as_tensor(labels)
+    points = _joined(labelled, labels, unlabelled)
+    known = len(labels.unique())
+    max_count = 2 * known if max_count is None else max_count
+    if max_count < known:
+        raise DataError(
+            f"Expected max_count >= number of labelled categories ({known}), got {max_count}: "
+            "every one of them is a category, so allow at least as many."
+        )
+    if len(points) < max_count:
+        raise DataError(
+            f"Expected at least max_count ({max_count}) images to cluster, got {len(points)}: "
+            "lower max_count or give more images."
+        )
+    scores: dict[int, float] = {}
+
+    def error(position: float) -> float:
+        count = min(int(position), max_count)
+        if count not in scores:
+            clusters = AnchoredKMeans(count, restarts, random_state=seed).fit_predict(points)
+            found = torch.as_tensor(clusters)[: len(labels)]
+            scores[count] = clustering_accuracy(labels.cpu(), found.cpu(), ()).all
+        return -scores[count]
+
+    # The search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached.
+    minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
+    return _estimate(scores)
+
+
+def _joined(labelled: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
+    """Labelled features, then the unlabelled: ``(L + N, D)``."""
+    first, second = as_features(labelled, "labelled"), as_features(unlabelled, "unlabelled")
+    if first.shape[1] != second.shape[1]:
+        raise DataError(
+            f"Expected unlabelled features of width {first.shape[1]}, like the labelled ones, "
+            f"got {second.shape[1]}: take both from one model."
+        )
+    if not len(first) or labels.shape != first.shape[:1]:
+        raise DataError(
+            f"Expected one label for each of at least one labelled feature, got {tuple(labels.shape)} labels "
+            f"for {len(first)} features: accuracy is counted on the labelled images."
+        )
+    if labels.is_floating_point() or (labels < 0).any():
+        raise DataError(
+            f"Expected labels to be integers >= 0, got {labels.dtype} from {labels.min()}: "
+            "leave images without a label in `unlabelled`."
+        )
+    return torch.cat([first, second.to(first)])
+
+
+def _estimate(scores: dict[int, float]) -> CountEstimate:
+    """The best count; its range ends where neighbouring counts are no longer about as good."""
+    best = max(scores, key=lambda count: (scores[count], -count))
+    tried = sorted(scores)
+    place = tried.index(best)
+
+    def last_good(counts: Sequence[int]) -> int:
+        return list(takewhile(lambda count: scores[count] >= scores[best] - MARGIN, counts))[-1]
+
+    low, high = last_good(tried[place::-1]), last_good(tried[place:])
+    return CountEstimate(best, low, high, "labelled accuracy of k-means", "1 point of labelled accuracy")
+
+
+KMEANS_RESTARTS = 3  # per count that is tried: ranking counts needs less than grouping does
+
+
+class KnownCount:
+    """The data says the number of categories, as in most of the paper's tables."""
+
+    estimated: ClassVar[Literal["never", "before training", "after training"]] = "never"
+
+    def __init__(self, arguments: TrainingArguments):
+        self.arguments = arguments
+
+    def before_training(
+        self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate | None:
+        """The number of categories to train and group a stage with; `None` if training itself finds it.
+
+        Args:
+            stage: the next stage.
+            features: computes the features of stages 0 to this one under the model of the stage before it.
+            assigned: category ids of all earlier stages.
+        """
+        if stage.index == 0 or self.estimated == "never":
+            return CountEstimate.known(self.number(stage))
+        if self.estimated == "before training":
+            return self.estimate(stage.index, features(), assigned)
+        return None
+
+    def number(self, stage: Stage) -> int:
+        """The number of categories of a stage where none is estimated."""
+        return stage.num_categories
+
+    def estimate(
+        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate:
+        """Estimate the number of categories, also of a stage for which `before_training` gave none.
+
+        Args:
+            stage: index of an unlabelled stage.
+            features: of stages 0 to this one under one model, ``(N, D)`` each.
+            assigned: category ids of all earlier stages.
+        """
+        raise NotImplementedError
+
+
+class GivenCount(KnownCount):
+    """The recipe says the numbers: all rows of a table of the paper with unknown numbers share theirs."""
+
+    def number(self, stage: Stage) -> int:
+        """See the base class; the recipe has no number for the labelled stage."""
+        given = self.arguments.given_counts
+        return given[stage.index - 1] if given and stage.index else super().number(stage)
+
+
+class AccuracyCount(KnownCount):
+    """GCD's estimate: the count at which k-means groups labelled images best."""
+
+    estimated = "before training"
+
+    def estimate(
+        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate:
+        """See the base class."""
+        *reference, unlabelled = features
+        ids, seed = np.concatenate(assigned), seed_of("count", self.arguments.seed, stage)
+        estimate = estimate_by_accuracy(
+            torch.cat(reference),
+            torch.from_numpy(ids).to(unlabelled.device),
+            unlabelled,
+            max_count=self.arguments.max_categories,
+            restarts=KMEANS_RESTARTS,
+            seed=seed,
+        )
+        if not PRIORS[self.arguments.count_prior].scales:
+            return estimate
+
+        def found(trial: Trial, scale: float) -> int:
+            return estimate_by_accuracy(
+                trial.labelled, trial.labels, trial.unlabelled, restarts=KMEANS_RESTARTS, seed=seed
+            ).count
+
+        # K-means has no scale to try.
+        off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, prior="matched")
+        return off.widened(estimate, len(np.unique(ids)))
+
+
+class SplitMergeCount(KnownCount):
+    """PromptCCD-U: every fit of the mixture splits and merges, and the final features give the estimate.
+
+    The mixture is fitted with replay samples of earlier categories. The estimate takes features of settled images
+    instead, as many per category: they are more like the new images than samples of a diagonal Gaussian are. The
+    number of components that the mixture keeps may therefore differ. Unless the prior is the paper's, the range is as
+    wide as the error of the same estimate on held-out labelled categories.
+    """
+
+    estimated = "after training"
+
+    def estimate(
+        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate:
+        """See the base class."""
+        *reference, unlabelled = features
+        ids = np.concatenate(assigned)
+        arguments = self.arguments
+        chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
+        kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
+        settled = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
+        return estimate_as_taught(
+            torch.cat([unlabelled, kept]),
+            len(np.unique(ids)) + arguments.init_components,
+            fixed=torch.from_numpy(settled),
+            labelled=reference[0],
+            labels=torch.from_numpy(assigned[0]),
+            seed=seed_of("count", arguments.seed, stage),
+            prior=arguments.count_prior,
+        )
+
+
+class StreamCount(SplitMergeCount):
+    """Beside earlier streams, a category opens where the newest images have come to lie and hardly any lay before.
+
+    Trained images lie closer together than others of their categories, so those of the labelled stage are no measure
+    of what is usual. Where there are too few others, as in the first stream, components are split and merged.
+    """
+
+    def before_training(
+        self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate | None:
+        """See the base class."""
+        num_earlier = sum(map(len, assigned[1:]))
+        if not enough_earlier(num_earlier, len(stage.sample_ids)):
+            return super().before_training(stage, features, assigned)
+        labelled, *earlier, newest = (F.normalize(each.float().cpu(), dim=1) for each in features())
+        ids, numbers = np.unique(np.concatenate(assigned), return_inverse=True)
+        everything, rows = torch.cat([labelled, *earlier]), torch.from_numpy(numbers)
+        known = torch.stack([everything[rows == row].mean(0) for row in range(len(ids))])
+        points, rows, seed = everything[len(labelled) :], rows[len(labelled) :], self.arguments.seed
+        stages = torch.cat([torch.full((len(each),), index) for index, each in enumerate(earlier, 1)])
+        spread = measure_spread(points, rows, known, seed=seed_of("spread", seed, stage.index))
+        if spread is not None:
+            newest, points, known = (each @ spread.whitener.to(each) for each in (newest, points, known))
+        stream = Stream(newest, points, stages, known, stage.index, seed_of("count", seed, stage.index))
+        return stream.opened().estimate(len(ids))
+
+
+COUNTS: dict[str, type[KnownCount]] = {
+    "known": KnownCount,
+    "given": GivenCount,
+    "kmeans": AccuracyCount,
+    "split_merge": SplitMergeCount,
+    "stream": StreamCount,
+}
+
+
+def _some_of_each(ids: np.ndarray, per_category: int, seed: int, stage: int) -> np.ndarray:
+    """Positions of at most `per_category` random images of every category, ascending."""
+    chosen = []
+    for category in np.unique(ids):
+        generator = numpy_generator("settled", seed, stage, int(category))
+        chosen.append(generator.permutation(np.flatnonzero(ids == category))[:per_category])
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,307 @@
+"""A DINO backbone in parts: its embeddings, its blocks, and the [CLS] feature behind them.
+
+Blocks are modules of transformers and are called whole, so that hooks, adapters, offload, quantised weights and shards
+act. Only the last block learns (PromptCCD, "Why finetune the final block"): the blocks before it need no graph.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate.utils import align_module_device
+from torch import Tensor, nn
+from transformers import (
+    AttentionInterface,
+    Dinov2Model,
+    Dinov2WithRegistersModel,
+    DINOv3ViTModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    ViTModel,
+)
+
+_CLASSES = {
+    "dinov2": (Dinov2Model, {}),
+    "dinov2_with_registers": (Dinov2WithRegistersModel, {}),
+    "dinov3_vit": (DINOv3ViTModel, {}),
+    "vit": (ViTModel, {"add_pooling_layer": False}),
+}
+_OPEN = "promptccd_open"  # name of `_open_attention` in transformers
+
+# Rotary position embedding (DINOv3): cosines and sines ``(L, D / H)`` for queries and keys of the patches.
+Rotation = tuple[Tensor, Tensor]
+Prefix = tuple[Tensor, Tensor]  # keys and values ``(B, S, D)``
+
+
+def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
+    """A backbone with random weights; the attention of its last block can be read (`class_attention`)."""
+    model_class, options = _CLASSES[config.model_type]
+    backbone: PreTrainedModel = model_class(config, **options)
+    backbone.calls = BlockCalls()
+    open_attention(blocks_of(backbone)[-1])
+    return backbone
+
+
+def blocks_of(backbone: PreTrainedModel) -> nn.ModuleList:
+    """The transformer blocks, first to last."""
+    if hasattr(backbone, "layers"):
+        return backbone.layers
+    return backbone.model.layer if hasattr(backbone, "rope_embeddings") else backbone.encoder.layer
+
+
+def final_norm(backbone: PreTrainedModel) -> nn.Module:
+    """The norm behind the last block."""
+    return backbone.norm if hasattr(backbone, "rope_embeddings") else backbone.layernorm
+
+
+def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
+    """Tokens that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches.
+
+    Positions are added already, unless the backbone rotates queries and keys instead (`rotation_of`). A graph is built
+    only if the embeddings learn, which here they never do.
+
+    Args:
+        backbone: a supported one.
+        pixel_values: normalised images ``(B, 3, H, W)``; any size that the patch size divides.
+    """
+    # ViT is the only one that refuses other sizes by default.
+    options = {"interpolate_pos_encoding": True} if backbone.config.model_type == "vit" else {}
+    with torch.set_grad_enabled(torch.is_grad_enabled() and _learns(backbone.embeddings)):
+        tokens: Tensor = backbone.embeddings(pixel_values, **options)
+    return tokens
+
+
+def rotation_of(backbone: PreTrainedModel, pixel_values: Tensor) -> Rotation | None:
+    """Rotary position embedding of the patches in every block; `None` where positions are added to the tokens.
+
+    Only patches are rotated, which are the last tokens: not [CLS], registers or prompts.
+    """
+    rotary = getattr(backbone, "rope_embeddings", None)
+    return None if rotary is None else rotary(pixel_values.to(backbone.dtype))
+
+
+def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
+    """Number of patches, which are the last tokens, among ``(B, T, D)`` tokens of `embed`."""
+    return tokens.shape[1] - 1 - getattr(backbone.config, "num_register_tokens", 0)
+
+
+def class_position(backbone: PreTrainedModel) -> Tensor:
+    """Position embedding of [CLS], ``(1, 1, D)``; zero where only patches have positions."""
+    embeddings = backbone.embeddings
+    with align_module_device(embeddings):  # accelerate may have offloaded it
+        if hasattr(backbone, "rope_embeddings"):
+            return torch.zeros_like(embeddings.cls_token)
+        position: Tensor = embeddings.position_embeddings[:, :1]
+        return position
+
+
+def run_prefix(
+    backbone: PreTrainedModel,
+    tokens: Tensor,
+    rotation: Rotation | None = None,
+    prefixes: Sequence[Prefix] = (),
+) -> Tensor:
+    """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
+
+    A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
+
+    Args:
+        backbone: a supported one, in eval mode.
+        tokens: of `embed`, perhaps with prompts among them.
+        rotation: `rotation_of` the images.
+        prefixes: of the first blocks, whose attention is open.
+
+    Raises:
+        ValueError: the backbone rotates queries and keys, and there is no rotation.
+    """
+    if rotation is None and hasattr(backbone, "rope_embeddings"):
+        raise ValueError(
+            "This backbone rotates queries and keys by the place of their patch: pass rotation=, which is "
+            "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
+        )
+    learns = any(map(_learns, blocks_of(backbone)[:-1]))
+    needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
+    # mutant and to or: without gradients no token requires one
+    with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
+        found: Tensor = backbone.calls.prefix(backbone, tokens, rotation, prefixes)
+    return found
+
+
+def class_row(
+    backbone: PreTrainedModel,
+    entering: Tensor,
+    last_block: nn.Module | None = None,
+    rotation: Rotation | None = None,
+    prefix: Prefix | None = None,
+) -> Tensor:
+    """The [CLS] feature after the final norm, of tokens that enter the last block: ``(B, D)``.
+
+    Args:
+        backbone: a supported one, in eval mode.
+        entering: ``(B, T, D)`` from `run_prefix`.
+        last_block: a block that replaces the backbone's own last one, such as a pretrained copy.
+        rotation: `rotation_of` the images.
+        prefix: as in `run_block`.
+    """
+    block = blocks_of(backbone)[-1] if last_block is None else last_block
+    return final_norm(backbone)(backbone.calls.class_row(block, entering, rotation, prefix))
+
+
+def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
+    """The [CLS] feature ``(B, D)`` after the final norm, of tokens ``(B, T, D)`` that enter block 0.
+
+    Without prompts it equals ``backbone(...).last_hidden_state[:, 0]``. `rotation` is `rotation_of` the images.
+    """
+    return class_row(backbone, run_prefix(backbone, tokens, rotation), rotation=rotation)
+
+
+def patch_features(
+    backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
+) -> Tensor:
+    """Patch features ``(B, L, D)`` after the final norm, of tokens that enter this last block."""
+    patches = patch_count(backbone, entering)
+    return final_norm(backbone)(run_block(last_block, entering, rotation)[:, -patches:])
+
+
+def class_attention(
+    backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
+) -> Tensor:
+    """Attention weights ``(B, L, H)`` of [CLS] for the patches, after a soft-max over all T tokens.
+
+    Args:
+        backbone: a supported one.
+        entering: ``(B, T, D)``, which enter the block.
+        last_block: the backbone's own, or a copy of it.
+        rotation: `rotation_of` the images.
+    """
+    weights: Tensor = backbone.calls.class_weights(last_block, entering, rotation)
+    return weights[:, :, -patch_count(backbone, entering) :].transpose(1, 2).float()
+
+
+def run_block(
+    block: Any,
+    tokens: Tensor,
+    rotation: Rotation | None = None,
+    prefix: Prefix | None = None,
+    read: "AttentionRead | None" = None,
+) -> Tensor:
+    """A block, called whole: ``(B, T, D)`` to ``(B, T, D)``.
+
+    Args:
+        block: of any supported backbone.
+        tokens: ``(B, T, D)``.
+        rotation: `rotation_of` the images.
+        prefix: keys and values that every query also attends to (prefix tuning).
+        read: receives queries and keys.
+
+    Raises:
+        TypeError: a prefix or a read, and the attention of the block is not open (`open_attention`).
+    """
+    given = {"position_embeddings": rotation, "prefix": prefix, "read": read}
+    options = {name: value for name, value in given.items() if value is not None}
+    if (prefix or read) and not isinstance(
+        getattr(getattr(block, "attention", None), "config", None), _OpenConfig
+    ):
+        raise TypeError(
+            f"The attention of this {type(block).__name__} cannot be read or given a prefix: call "
+            "promptccd.models.backbone.open_attention with a block of transformers."
+        )
+    found: Tensor = block(tokens, **options)
+    return found
+
+
+def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
+    """Apply a function of a block, with activation checkpointing if that is on.
+
+    The blocks do so by themselves only in training mode, in which the backbone never is.
+    """
+    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
+        function = partial(block._gradient_checkpointing_func, function)
+    return function(*tensors)
+
+
+class BlockCalls:
+    """How a backbone runs its blocks: whole. `promptccd.training.fast` has a cheaper way for blocks that are plain."""
+
+    def prefix(
+        self,
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        rotation: Rotation | None,
+        prefixes: Sequence[Prefix] = (),
+    ) -> Tensor:
+        """Tokens behind all blocks but the last, ``(B, T, D)``."""
+        for block, prefix in zip_longest(blocks_of(backbone)[:-1], prefixes):
+            tokens = recomputed(block, partial(run_block, block), tokens, rotation, prefix)
+        return tokens
+
+    def class_row(
+        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
+    ) -> Tensor:
+        """[CLS] behind a block, ``(B, D)``."""
+        return run_block(block, tokens, rotation, prefix)[:, 0]
+
+    def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
+        """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
+        read = AttentionRead()
+        run_block(block, tokens, rotation, read=read)
+        scores = (read.query[:, :, :1] @ read.key.transpose(2, 3))[:, :, 0]
+        return torch.softmax((scores * block.attention.scaling).float(), dim=-1).to(tokens.dtype)
+
+
+@dataclass
+class AttentionRead:
+    """Queries and keys ``(B, H, T, D / H)`` of an attention, rotated if the backbone rotates."""
+
+    query: Any = None
+    key: Any = None
+
+
+class _OpenConfig:
+    """The configuration of an attention that lets transformers find `_open_attention`."""
+
+    _attn_implementation = _OPEN
+
+    def __init__(self, config: PreTrainedConfig):
+        self.config = config
+
+
+def open_attention(block: Any) -> None:
+    """Let the attention of a block take ``prefix`` and ``read`` of `run_block`."""
+    if not isinstance(block.attention.config, _OpenConfig):
+        block.attention.config = _OpenConfig(block.attention.config)
+
+
+def _open_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    prefix: Prefix | None = None,
+    read: AttentionRead | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as transformers calls it; the weights are returned only where the kernel is ``eager``, as there."""
+    if read is not None:
+        read.query, read.key = query, key
+    if prefix is not None:
+        more = [each.to(key).unflatten(-1, (-1, module.head_dim)).transpose(1, 2) for each in prefix]
+        key, value = torch.cat([more[0], key], dim=2), torch.cat([more[1], value], dim=2)
+    # mutant without scale=: every supported backbone has PyTorch's own scale
+    mixed = F.scaled_dot_product_attention(query, key, value, scale=scaling).transpose(1, 2)
+    if module.config.config._attn_implementation != "eager":
+        return mixed, None
+    return mixed, torch.softmax(query @ key.transpose(2, 3) * scaling, dim=-1)
+
+
+AttentionInterface.register(_OPEN, _open_attention)
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())

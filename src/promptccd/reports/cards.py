@@ -1,0 +1,177 @@
+"""Discovered categories for people: typical images, and the nearest known categories."""
+
+import base64
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from promptccd.data.readable import StageImages
+from promptccd.images.decode import media_type
+
+SIDE = 96
+PIXEL_ART = 32  # images up to this side are PNGs and shown pixel by pixel
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small picture as a ``data:`` URI; `is_small` asks for visible pixels."""
+
+    uri: str
+    is_small: bool
+
+
+def thumbnail(image: Image.Image) -> Thumbnail:
+    """A picture of at most `SIDE` pixels each way: PNG of tiny images, JPEG of others."""
+    is_small = max(image.size) <= PIXEL_ART
+    copy = image.convert("RGB")
+    copy.thumbnail((SIDE, SIDE))
+    stream = io.BytesIO()
+    if is_small:
+        copy.save(stream, "PNG", optimize=True)
+    else:
+        copy.save(stream, "JPEG", quality=72, optimize=True)
+    return Thumbnail(picture_uri(stream.getvalue()), is_small)
+
+
+def picture_uri(content: bytes) -> str:
+    """A picture as a ``data:`` URI; empty for no bytes."""
+    return f"data:{media_type(content)};base64,{base64.b64encode(content).decode()}" if content else ""
+
+
+MAX_CARDS = 60
+MAX_BYTES = 4_000_000  # of all pictures of a page
+NEAREST = 3
+
+
+@dataclass(frozen=True)
+class NearKnown:
+    """A known category near a discovered one, with a typical labelled image unless the page is full."""
+
+    name: str
+    similarity: float  # cosine of the angle between the mean features
+    image: Thumbnail | None
+
+
+@dataclass(frozen=True)
+class CategoryCard:
+    """A discovered category at the stage that discovered it."""
+
+    name: str
+    stage: int
+    num_images: int
+    mostly: str  # the most frequent true category of its images; empty where nobody knows
+    purity: float  # share of images of that category, in percent; NaN where nobody knows
+    sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
+    images: Sequence[Thumbnail]
+    near: Sequence[NearKnown]  # nearest first
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The card without its pictures, as a row of a table."""
+        return {
+            "stage": self.stage,
+            "category": self.name,
+            "images": self.num_images,
+            "mostly": self.mostly,
+            "purity": self.purity,
+            "sample_ids": " ".join(map(str, self.sample_ids)),
+        }
+
+
+@dataclass
+class CardMaker:
+    """Makes the cards of a run, stage by stage, until the page is full."""
+
+    labelled: StageImages  # readable images of stage 0
+    labels: np.ndarray  # (N,), their categories
+    categories: Sequence[str]  # names of the true categories; position is category id
+    samples: int  # pictures per card
+    cards: list[CategoryCard] = field(default_factory=list)
+    left_out: int = 0  # discovered categories beyond `MAX_CARDS`
+    _bytes: int = 0
+    _seen: set[int] = field(default_factory=set)
+
+    def add_stage(
+        self,
+        stage: int,
+        found_ids: np.ndarray,
+        names: Mapping[int, str],
+        images: StageImages,
+        known_features: np.ndarray,
+        own_features: np.ndarray,
+        true_ids: np.ndarray | None = None,
+    ) -> None:
+        """Add a card for every category that a stage discovers.
+
+        Args:
+            stage: its index.
+            found_ids: category of every image of the stage, ``(N,)``.
+            names: of categories by id.
+            images: of the stage.
+            known_features: of stage 0 under the stage's model, normalised, ``(M, D)``.
+            own_features: of the stage itself, ``(N, D)``.
+            true_ids: true categories ``(N,)``; `None` where nobody knows.
+        """
+        known_means = {
+            int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
+        }
+        for category in np.unique(found_ids).tolist():
+            if category < 0 or category in known_means or category in self._seen:  # -1 is no category
+                continue
+            self._seen.add(category)
+            if len(self.cards) >= MAX_CARDS:
+                self.left_out += 1
+                continue
+            rows = np.flatnonzero(found_ids == category)
+            mean = _mean(own_features[rows])
+            typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples]
+            mostly, purity = "", math.nan
+            if true_ids is not None:
+                most, count = Counter(true_ids[rows].tolist()).most_common(1)[0]
+                mostly, purity = self.categories[most], 100 * count / len(rows)
+            self.cards.append(
+                CategoryCard(
+                    name=names[category],
+                    stage=stage,
+                    num_images=len(rows),
+                    mostly=mostly,
+                    purity=purity,
+                    sample_ids=images.sample_ids[typical].tolist(),
+                    images=[picture for row in typical if (picture := self._picture(images, int(row)))],
+                    near=self._near(mean, known_means, known_features),
+                )
+            )
+
+    def _near(
+        self, mean: np.ndarray, known_means: Mapping[int, np.ndarray], features: np.ndarray
+    ) -> list[NearKnown]:
+        similarities = {item: float(known @ mean) for item, known in known_means.items()}
+        nearest = sorted(similarities, key=lambda item: (-similarities[item], item))[:NEAREST]
+        near = []
+        for item in nearest:
+            rows = np.flatnonzero(self.labels == item)
+            typical = int(rows[np.argmax(features[rows] @ known_means[item])])
+            near.append(
+                NearKnown(self.categories[item], similarities[item], self._picture(self.labelled, typical))
+            )
+        return near
+
+    def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
+        """A picture; `None` once the page is full."""
+        if self._bytes > MAX_BYTES:
+            return None
+        picture = thumbnail(images[row])
+        self._bytes += len(picture.uri)
+        return picture
+
+
+def _mean(features: np.ndarray) -> np.ndarray:
+    """Mean direction, of length 1."""
+    mean = features.mean(axis=0)
+    return mean / max(float(np.linalg.norm(mean)), 1e-12)

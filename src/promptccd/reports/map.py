@@ -1,0 +1,289 @@
+"""The map of features: layouts that are carried from stage to stage, and how a page draws them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from scipy.linalg import orthogonal_procrustes
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.neighbors import NearestNeighbors
+
+from promptccd.data.randomness import numpy_generator, seed_of
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.reports.charts import style_of
+
+PERPLEXITY = 30.0
+WIDTH, MARGIN = 600.0, 12.0  # of the drawing
+NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
+FIRST_ITERATIONS = 1000  # with fewer, points would go on moving at the next stage
+ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
+LATER_ITERATIONS = 300  # few are enough from a finished layout
+FEWEST_FOR_TSNE = 5
+
+
+@dataclass(frozen=True)
+class StageMaps:
+    """Layouts of the stages.
+
+    Attributes:
+        rows: rows of the features that are shown, ascending, ``(M,)``.
+        layouts: per stage the places of the shown points that exist then, ``(M_t, 2)``: the first M_t of `rows`.
+        moved: per stage the median distance that earlier points moved, as a share of the width of the map before;
+            `None` at the first stage.
+        method: ``"tsne"`` or ``"pca"``.
+    """
+
+    rows: np.ndarray
+    layouts: list[np.ndarray]
+    moved: list[float | None]
+    method: str
+
+
+def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarray:
+    """About `max_points` random rows, ascending: the same share of the rows that each stage adds, at least one."""
+    total, start, chosen = sum(sizes), 0, []
+    for stage, size in enumerate(sizes):
+        wanted = size if total <= max_points else min(size, max(1, round(max_points * size / total)))
+        drawn = numpy_generator("map points", seed, stage).permutation(size)[:wanted]
+        chosen.append(start + np.sort(drawn))
+        start += size
+    return np.concatenate(chosen).astype(np.int64) if chosen else np.zeros(0, dtype=np.int64)
+
+
+def stage_maps(
+    features_by_stage: Sequence[np.ndarray], method: str = "tsne", *, seed: int = 1, max_points: int = 1500
+) -> StageMaps:
+    """Lay out the features of every stage, each layout starting from the one before.
+
+    Args:
+        features_by_stage: per stage ``(N_t, D)`` of all points that exist then. Row i is the same image at every
+            stage, under the model of that stage; later stages add rows at the end. D may differ.
+        method: ``"tsne"`` keeps neighbours together, ``"pca"`` keeps the two widest directions.
+        seed: of the choice of points and of t-SNE.
+        max_points: about how many points to show, by `choose_points`.
+
+    Raises:
+        ConfigurationError: an unknown method.
+        DataError: no features, values that are no numbers, or a stage with fewer rows than the one before.
+    """
+    if method not in _METHODS:
+        raise ConfigurationError(f"Expected a map by {' or '.join(_METHODS)}, got {method!r}.")
+    stages = [_checked(features, stage) for stage, features in enumerate(features_by_stage)]
+    sizes = [len(stage) for stage in stages]
+    if not stages or any(later < earlier for earlier, later in pairwise(sizes)):
+        raise DataError(f"Expected features of stages that only add rows, got {sizes or 'none'} rows.")
+    rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
+    first = FIRST_ITERATIONS if len(stages) > 1 else ONLY_ITERATIONS
+    layouts: list[np.ndarray] = []
+    moved: list[float | None] = []
+    for features in stages:
+        shown = features[rows[rows < len(features)]]
+        before = layouts[-1] if layouts else None
+        layout = _METHODS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
+        if before is not None:
+            layout = _aligned(layout, before)
+        moved.append(None if before is None else _distance(before, layout))
+        layouts.append(layout)
+    return StageMaps(rows, layouts, moved, method)
+
+
+def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
+    """The two widest directions; missing ones are zero."""
+    width = min(2, *features.shape)
+    layout = np.zeros((len(features), 2))
+    if len(features) > 1 and np.ptp(features, axis=0).any():
+        layout[:, :width] = PCA(width, svd_solver="full").fit_transform(features)
+    return layout
+
+
+def _tsne(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
+    if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
+        return _pca(features, before, iterations, seed)  # no neighbourhoods to keep
+    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+    start = "pca" if before is None or len(before) == 0 else _start(features, before)
+    return (
+        TSNE(
+            init=start,
+            perplexity=perplexity,
+            early_exaggeration=12.0 if before is None else 1.0,
+            max_iter=iterations,
+            random_state=seed_of("map", seed) % 2**32,
+        )
+        .fit_transform(features.astype(np.float32))
+        .astype(np.float64)
+    )
+
+
+_METHODS = {"tsne": _tsne, "pca": _pca}
+
+
+def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Where points start: at their old place, or at the mean of the placed points nearest in feature space."""
+    placed, new = features[: len(before)], features[len(before) :]
+    if not len(new):
+        return before.astype(np.float32)
+    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(placed))).fit(placed)
+    amid = before[nearest.kneighbors(new, return_distance=False)].mean(axis=1)
+    return np.concatenate([before, amid]).astype(np.float32)
+
+
+def _aligned(layout: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Turned, mirrored and shifted so that earlier points lie as near as possible to their old places."""
+    if not len(before):
+        return layout
+    now = layout[: len(before)]
+    turn, _ = orthogonal_procrustes(now - now.mean(axis=0), before - before.mean(axis=0))
+    return (layout - now.mean(axis=0)) @ turn + before.mean(axis=0)
+
+
+def _distance(before: np.ndarray, layout: np.ndarray) -> float:
+    width = float(np.ptp(before, axis=0).max()) if len(before) else 0.0
+    if width == 0:
+        return 0.0
+    return float(np.median(np.linalg.norm(layout[: len(before)] - before, axis=1))) / width
+
+
+def _checked(features: np.ndarray, stage: int) -> np.ndarray:
+    array = np.asarray(features)
+    if array.ndim != 2 or not np.isfinite(array).all():
+        raise DataError(
+            f"Expected finite features of shape (N, D) at stage {stage}, got {array.dtype} of shape {array.shape}."
+        )
+    return array
+
+
+@dataclass(frozen=True)
+class MapEntry:
+    """An entry of the legend."""
+
+    name: str
+    style: int
+    mark: int
+
+
+@dataclass(frozen=True)
+class MapPoint:
+    """An image on the map, with its group and its true category."""
+
+    sample_id: int
+    stage: int  # that brought it
+    places: list[list[float]]  # x and y per stage from that one on
+    found: MapEntry
+    true: MapEntry
+    text: str
+    is_discovered: bool  # its group is none of the labelled categories
+
+
+@dataclass(frozen=True)
+class MapFigure:
+    """The map of a report page."""
+
+    maps: StageMaps
+    points: list[MapPoint]
+    height: float
+    found: list[MapEntry]
+    true: list[MapEntry]
+    notes: list[str]  # a line per stage
+    width: ClassVar = WIDTH
+
+    @property
+    def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """A row per image and stage with its place, and a row per stage with the movement of earlier images."""
+        places = [
+            {
+                "stage": point.stage + later,
+                "image": point.sample_id,
+                "x": x,
+                "y": y,
+                "group": point.found.name,
+                "category": point.true.name,
+            }
+            for point in self.points
+            for later, (x, y) in enumerate(point.places)
+        ]
+        movement = [
+            {"stage": stage, "method": self.maps.method, "moved_share_of_width": moved}
+            for stage, moved in enumerate(self.maps.moved)
+            if moved is not None
+        ]
+        return pd.DataFrame(places), pd.DataFrame(movement)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What ``map.js`` reads, as JSON types."""
+        return {
+            "notes": self.notes,
+            "points": [
+                {
+                    "stage": point.stage,
+                    "places": point.places,
+                    "found": [point.found.style, point.found.mark],
+                    "true": [point.true.style, point.true.mark],
+                }
+                for point in self.points
+            ],
+        }
+
+
+def map_figure(
+    maps: StageMaps,
+    stages: np.ndarray,
+    sample_ids: np.ndarray,
+    found_ids: np.ndarray,
+    true_ids: np.ndarray,
+    found_names: Mapping[int, str],
+    true_names: Sequence[str],
+) -> MapFigure:
+    """Scale the layouts onto one drawing, all stages alike.
+
+    Args:
+        maps: of the images, which are all shown at the last stage.
+        stages: the stage that brought each image, ascending, ``(N,)``.
+        sample_ids: the images, ``(N,)``.
+        found_ids: their groups, which are labels at stage 0, ``(N,)``.
+        true_ids: their true categories, ``(N,)``.
+        found_names: of groups by id.
+        true_names: of categories; position is id.
+    """
+    every = np.concatenate(maps.layouts)
+    low, extent = every.min(axis=0), np.ptp(every, axis=0)
+    scale = (WIDTH - 2 * MARGIN) / max(float(extent[0]), 1e-12)
+    height = min(max(float(extent[1]) * scale, 0.4 * WIDTH), WIDTH)
+    scale = min(scale, height / max(float(extent[1]), 1e-12))
+    layouts = [np.round((layout - low) * scale + MARGIN, 1).tolist() for layout in maps.layouts]
+    known = set(true_ids[stages == 0].tolist())
+    found = {item: MapEntry(found_names[item], *style_of(item)) for item in np.unique(found_ids).tolist()}
+    true = {item: MapEntry(true_names[item], *style_of(item)) for item in np.unique(true_ids).tolist()}
+    points = []
+    columns = (ids.tolist() for ids in (stages, sample_ids, found_ids, true_ids))
+    for row, (stage, sample_id, group, category) in enumerate(zip(*columns, strict=True)):
+        where, text = "labelled", true_names[category]
+        if stage:
+            where, text = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
+        points.append(
+            MapPoint(
+                sample_id,
+                stage,
+                places=[layout[row] for layout in layouts[stage:]],
+                found=found[group],
+                true=true[category],
+                text=f"image {sample_id}, {where}: {text}",
+                is_discovered=group not in known,
+            )
+        )
+    entries = list(found.values()), list(true.values())
+    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), *entries, _notes(maps))
+
+
+def _notes(maps: StageMaps) -> list[str]:
+    notes = []
+    for stage, (layout, moved) in enumerate(zip(maps.layouts, maps.moved, strict=True)):
+        note = f"stage {stage}: {len(layout)} images"
+        if moved is not None:
+            note += f", earlier ones moved by {100 * moved:.1f} % of the width (median)"
+        notes.append(note)
+    return notes

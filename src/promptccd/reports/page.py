@@ -1,0 +1,94 @@
+"""Pages in one file each, from templates that escape all values, and the files beside them."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from promptccd.storage import make_folder, remove_leftovers, write_file
+
+Record = dict[str, Any]
+
+
+@cache
+def templates_of(package: str) -> Environment:
+    """Renders templates in ``templates/`` of a package; it escapes every value, and a missing one is an error."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page from one of our templates."""
+    return templates_of("promptccd.reports").get_template(template).render(**values)
+
+
+def records(table: pd.DataFrame) -> list[Record]:
+    """The rows of a table as JSON types: numbers with eight digits, null for missing ones."""
+    return [{name: _plain(value) for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    if value is pd.NA or value is None:
+        return None
+    if isinstance(value, float):
+        return float(f"{value:.8g}") if math.isfinite(value) else None
+    return value
+
+
+def write_report_files(
+    out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: Mapping[str, pd.DataFrame]
+) -> Path:
+    """Write ``index.html``, ``report.json`` and ``report.csv``; returns the path of the page.
+
+    Args:
+        out: the folder; made if it does not exist.
+        page: the text of ``index.html``.
+        title: of the report.
+        facts: what the numbers are about, by name.
+        sections: tables on the page; the CSV has their rows, its first cell the section.
+
+    Raises:
+        DiskError: the folder or a file cannot be written.
+        RunError: a link stands under one of the names.
+    """
+    folder = make_folder(out)
+    remove_leftovers(folder)
+    values = {name: records(table) for name, table in sections.items()}
+    rows = [{"section": name, **row} for name, many in values.items() for row in many]
+    header = list(dict.fromkeys(name for row in rows for name in row)) or ["section"]
+    content = {"title": title, "facts": dict(facts), "sections": values}
+    write_file(folder / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_file(folder / "report.csv", csv_text(header, rows))
+    write_file(folder / "index.html", page)
+    return folder / "index.html"
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def safe_cell(value: Any) -> Any:
+    """A value for a cell: text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
+        return f"'{value}"
+    return value
+
+
+def csv_text(header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV, a column for every name in the header; missing values and `None` are empty cells."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([safe_cell(name) for name in header])
+    writer.writerows([[safe_cell(row.get(name)) for name in header] for row in rows])
+    return stream.getvalue()

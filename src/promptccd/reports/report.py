@@ -1,0 +1,319 @@
+"""``promptccd report``: one page about a run, or about runs that differ in their seed alone."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from promptccd.data.ranges import number, require_in_range
+from promptccd.errors import ConfigurationError
+from promptccd.evaluation.paper import published_table
+from promptccd.evaluation.tables import Grid
+from promptccd.reports.cards import CardMaker, CategoryCard
+from promptccd.reports.compare import write_comparison
+from promptccd.reports.figures import scored_sections, shared_sections
+from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
+from promptccd.reports.page import render_page, write_report_files
+from promptccd.reports.tables import ReportedRun, read_run, report_tables, unscored_tables
+from promptccd.runs import RunEvaluation, StreamRecord, stream_records
+from promptccd.runs.card import data_in_words, hub_id_of
+from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
+from promptccd.runs.stage import categories_at, load_configuration
+from promptccd.storage import require_writable
+from promptccd.training.options import TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What a run report shows and how it is made.
+
+    Attributes:
+        map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
+        max_points: about how many points the map shows.
+        samples: pictures per discovered category; 0 for no cards.
+        dataset: where the data lies now, if not where the runs recorded it.
+        num_workers: loader processes; by default as the machine allows.
+        image_cache: where copies of images are kept, if not where the runs recorded it.
+
+    Raises:
+        ConfigurationError: fewer points than 1, or fewer samples than 0.
+    """
+
+    map_method: str | None = "tsne"
+    max_points: int = number(1500, 1)
+    samples: int = number(8, 0)
+    dataset: str | None = None
+    num_workers: int | None = None
+    image_cache: str | None = None
+
+    def __post_init__(self) -> None:
+        require_in_range(self)
+
+
+@dataclass
+class _Pictures:
+    """Map and cards, which need the features of a run."""
+
+    figure: MapFigure | None = None
+    cards: list[CategoryCard] = field(default_factory=list)
+    left_out: int = 0
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
+    """Write a report of one run, or of several that differ in their seed: means, and pictures of the first.
+
+    Args:
+        paths: folders of the runs.
+        out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
+        options: what to show.
+
+    Raises:
+        ConfigurationError: a run is given twice, or the runs differ in their names or in more than their seed.
+        PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
+    """
+    options = options or ReportOptions()
+    require_writable(Path(out))
+    names = list(dict.fromkeys(without_seed(Path(path).resolve().name) for path in paths))
+    if len(names) != 1:
+        raise ConfigurationError(
+            f"Expected runs that differ in -seed<n> alone, got {', '.join(names) or 'none'}: put --compare before "
+            "them, or report them one by one."
+        )
+    require_different(paths)
+    require_seeds_alone(paths)
+    runs: list[ReportedRun] = []
+    pictures = _Pictures()
+    for path in paths:
+        evaluation = _evaluation(path, options)
+        if not evaluation.stages.is_scored:
+            return _write_unscored(evaluation, out, options.samples, others=len(paths) - 1)
+        runs.append(read_run(evaluation))
+        _require_alike(runs)
+        if len(runs) == 1:
+            pictures = _pictures(evaluation, runs[0], options)
+    return _write(names[0], runs, pictures, out)
+
+
+def write_run_comparison(
+    paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None
+) -> Path:
+    """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
+
+    Rows are named as by `promptccd.runs.run_groups.row_names`.
+
+    Raises:
+        PromptCCDError: as `write_report`.
+    """
+    options = options or ReportOptions()
+    require_writable(Path(out))
+    require_different(paths)
+    groups: dict[str, list[ReportedRun]] = {}
+    for path, name in zip(paths, row_names(paths), strict=True):
+        evaluation = _evaluation(path, options)
+        if not evaluation.stages.is_scored:
+            raise ConfigurationError(f"{path} has streams that nobody has labels of: leave --compare out.")
+        groups.setdefault(name, []).append(read_run(evaluation, routing=False))
+    every = [run for runs in groups.values() for run in runs]
+    facts = {
+        "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
+        "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
+        "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
+        "splits": str(len({run.fingerprint for run in every})),
+    }
+    return write_comparison(
+        {name: [run.score for run in runs] for name, runs in groups.items()},
+        out,
+        title=f"{len(groups)} variants compared",
+        facts=facts,
+        costs={name: [run.costs for run in runs] for name, runs in groups.items()},
+    )
+
+
+def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
+    evaluation = RunEvaluation(
+        str(path), options.dataset, options.num_workers, image_cache=options.image_cache
+    )
+    if evaluation.num_stages < 2:
+        raise ConfigurationError(
+            f"{path} has finished stage 0 alone, and a report is about the stages after it: let the training go on."
+        )
+    return evaluation
+
+
+def _require_alike(runs: Sequence[ReportedRun]) -> None:
+    """Refuse to average runs that differ in their stages."""
+    first, last = runs[0], runs[-1]
+    if (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
+        raise ConfigurationError(
+            f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
+            f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
+        )
+
+
+def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _Pictures:
+    """Map and cards; the features of every stage are computed once."""
+    if options.map_method is None and options.samples == 0:
+        return _Pictures()
+    images, seed = evaluation.images, evaluation.recipe.training.seed
+    labels = evaluation.true_ids(images[0])
+    maker = CardMaker(images[0], labels, run.categories, options.samples)
+    sizes = [len(each) for each in images]
+    rows = choose_points(sizes, options.max_points, seed)
+    shown: list[np.ndarray] = []
+    first = 0 if options.map_method else 1
+    for index in range(first, evaluation.num_stages):
+        logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
+        features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
+        shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
+        if index and options.samples:
+            stage = run.images[run.images["stage"] == index]
+            found_ids, names = (
+                stage["found"].to_numpy(),
+                dict(zip(stage["found"], stage["group"], strict=True)),
+            )
+            maker.add_stage(
+                index, found_ids, names, images[index], features[0], features[-1], stage["true"].to_numpy()
+            )
+    pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
+    if options.map_method:
+        pictures.figure = map_figure(
+            stage_maps(shown, options.map_method, seed=seed, max_points=len(rows)),
+            np.repeat(np.arange(len(images)), sizes)[rows],
+            np.concatenate([each.sample_ids for each in images])[rows],
+            np.concatenate([labels, run.images["found"]])[rows],
+            np.concatenate([labels, run.images["true"]])[rows],
+            run.names,
+            run.categories,
+        )
+    return pictures
+
+
+def _write(name: str, runs: Sequence[ReportedRun], pictures: _Pictures, out: str | Path) -> Path:
+    title, facts = f"Report of {name}", _facts(runs)
+    published = published_table(runs[0].recipe, len(runs[0].score.stages))
+    tables = report_tables(runs, published, pictures.cards, pictures.figure)
+    page = render_page(
+        "report.html.jinja",
+        title=title,
+        facts=facts,
+        runs=runs,
+        published=published,
+        figure=pictures.figure,
+        cards=pictures.cards,
+        left_out=pictures.left_out,
+        **scored_sections(runs, tables, published),
+        **shared_sections(runs[0], tables),
+    )
+    return write_report_files(out, page, title, facts, tables)
+
+
+STREAM_COLUMNS = {
+    "images": "images",
+    "labelled": "in labelled",
+    "earlier": "in found before",
+    "new": "in new",
+    "not_sure": "not sure",
+    "num_categories": "categories",
+    "num_new": "of them new",
+}  # headings of a table of `StreamRecord`, by field
+
+
+def stream_grid(records: Sequence[StreamRecord]) -> Grid:
+    """The table of streams without labels."""
+    rows = [
+        [f"stage {each.stage}", *(str(getattr(each, name)) for name in STREAM_COLUMNS)] for each in records
+    ]
+    return ["", *STREAM_COLUMNS.values()], rows
+
+
+def _write_unscored(evaluation: RunEvaluation, out: str | Path, samples: int, others: int) -> Path:
+    """The page of a run on streams without labels, which have no accuracy.
+
+    Args:
+        evaluation: the run.
+        out: folder for the page.
+        samples: pictures per discovered category; 0 for no cards.
+        others: number of further runs that were given.
+
+    Raises:
+        ConfigurationError: several runs were given.
+    """
+    run = read_run(evaluation, routing=False)
+    if others:
+        raise ConfigurationError(
+            f"{run.name} has no accuracy that could be averaged: report its runs one by one."
+        )
+    streams, held_out = stream_records(evaluation.run), evaluation.held_out_accuracy()
+    labels = evaluation.true_ids(evaluation.images[0])
+    maker = CardMaker(evaluation.images[0], labels, run.categories, samples)
+    for index in range(1, evaluation.num_stages if samples else 1):
+        path, images = evaluation.run.stage(index), evaluation.images[index]
+        known, own = (
+            each.cpu().numpy() for each in evaluation.features(index, [evaluation.images[0], images])
+        )
+        ids = np.asarray(evaluation.run.assignments(index)["category_ids"], dtype=np.int64)
+        maker.add_stage(index, ids, categories_at(path, load_configuration(path))[1], images, known, own)
+    title, tables = f"Report of {run.name}", unscored_tables([run], maker.cards)
+    facts = {
+        "method": run.recipe.model.variant,
+        "data": _data(run),
+        "labelled categories": str(evaluation.stages.num_known),
+        "seed": str(run.recipe.training.seed),
+        "split": run.fingerprint[:12],
+    }
+    page = render_page(
+        "streams.html.jinja",
+        title=title,
+        facts=facts,
+        runs=[run],
+        found=stream_grid(streams),
+        held_out=(["", "percent"], [[f"stage {stage}", f"{value:.1f}"] for stage, value in held_out.items()]),
+        figure=None,
+        cards=maker.cards,
+        left_out=maker.left_out,
+        routing=([], []),
+        **shared_sections(run, tables),
+    )
+    sections = {
+        "streams": pd.DataFrame([asdict(each) for each in streams]),
+        "held_out": pd.DataFrame({"stage": held_out.keys(), "percent": held_out.values()}).round(4),
+        **tables,
+    }
+    return write_report_files(out, page, title, facts, sections)
+
+
+def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
+    run = runs[0]
+    backbone, shown = run.recipe.model.backbone, run.recipe.training.exemplars_per_class
+    return {
+        "method": run.recipe.model.variant,
+        **({"images shown again": f"up to {shown} per category"} if shown else {}),
+        "data": _data(run),
+        "categories per stage": _blocks(run),
+        "backbone": hub_id_of(backbone) or "a local folder"
+        if backbone
+        else "pretrained on the images of stage 0",
+        "number of categories": _counted(run.recipe.training),
+        "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
+        "split": ", ".join(dict.fromkeys(each.fingerprint[:12] for each in runs)),
+        "made with": ", ".join(f"{package} {run.versions[package]}" for package in ("promptccd", "torch")),
+    }
+
+
+def _counted(training: TrainingArguments) -> str:
+    if training.given_counts is not None:
+        return f"given by the recipe: {', '.join(map(str, training.given_counts))}"
+    return "given" if training.counting == "known" else f"estimated ({training.counting})"
+
+
+def _data(run: ReportedRun) -> str:
+    return data_in_words(run.recipe).replace("`", "")
+
+
+def _blocks(run: ReportedRun) -> str:
+    return " + ".join(map(str, run.class_blocks))

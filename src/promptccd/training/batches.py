@@ -1,0 +1,170 @@
+"""One step of any method: its images, their views, and the rows that its objective reads."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from promptccd.data.loaders import loader_options
+from promptccd.data.randomness import numpy_generator
+from promptccd.data.readable import StageImages
+from promptccd.data.views import TrainingViews
+from promptccd.methods import Objective, Rows
+from promptccd.models import CategoryDiscoveryOutput
+from promptccd.training.devices import gather_rows, share_of
+from promptccd.training.exemplars import Memory
+
+# A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
+Forward = Callable[..., CategoryDiscoveryOutput]
+MIN_BATCH = 2  # one image alone has nothing to contrast with
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which images every step of a stage sees.
+
+    The last, smaller batch of an epoch is kept if it has two images or more, or is the only one. (The released code
+    drops it at every stage, which on small sets hides many images from training.)
+
+    Attributes:
+        num_images: N.
+        batch_size: B, images of a step over all processes.
+        seed: of the run.
+        stage: its index.
+        least: share of a full batch that the last one needs, for objectives that take means over a batch.
+        num_exemplars: M, images of earlier stages that fill half of every batch; 0 for none.
+    """
+
+    num_images: int
+    batch_size: int
+    seed: int
+    stage: int
+    least: float = 0.0
+    num_exemplars: int = 0
+
+    @property
+    def own(self) -> int:
+        """Images of the stage itself in a full batch."""
+        return self.batch_size - self.batch_size // 2 if self.num_exemplars else self.batch_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        full, rest = divmod(self.num_images, self.own)
+        return full + (rest >= MIN_BATCH and (rest >= self.least * self.own or full == 0))
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """Positions of every batch of an epoch, ``(B,)`` each; those of exemplars count on from N.
+
+        Exemplars come in rounds, each in an order of its own. Position N + l M + m is exemplar m in round l.
+        """
+        order = numpy_generator("order", self.seed, self.stage, epoch).permutation(self.num_images)
+        batches = [order[step * self.own :][: self.own] for step in range(self.steps)]
+        if not batches or not self.num_exemplars:
+            return batches
+        others, rounds = self.batch_size - self.own, []
+        # mutant / to *: laps beyond those that fill the steps are drawn and never read
+        for lap in range(math.ceil(self.steps * others / self.num_exemplars)):
+            generator = numpy_generator("exemplar order", self.seed, self.stage, epoch, lap)
+            first = self.num_images + lap * self.num_exemplars
+            rounds.append(first + generator.permutation(self.num_exemplars))
+        again = np.concatenate(rounds)
+        return [
+            np.concatenate([batch, again[step * others :][: min(others, len(batch))]])
+            for step, batch in enumerate(batches)
+        ]
+
+    def shares(
+        self, epochs: int, start: tuple[int, int] = (0, 0), num_processes: int = 1, rank: int = 0
+    ) -> Iterator[list[tuple[int, int]]]:
+        """A process's share of every batch from (epoch, step) `start` on, as lists of (epoch, position)."""
+        first_epoch, first_step = start
+        for epoch in range(first_epoch, epochs):
+            skipped = first_step if epoch == first_epoch else 0
+            for batch in self.batches(epoch)[skipped:]:
+                yield [(epoch, int(position)) for position in share_of(batch, num_processes, rank)]
+
+
+class _Views(Dataset):
+    def __init__(self, images: StageImages, views: TrainingViews, seed: int, memory: Memory | None):
+        self.images, self.views, self.seed, self.memory = images, views, seed, memory
+
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
+        epoch, index = key
+        position: tuple[int, ...]
+        if self.memory is None or index < len(self.images):
+            image = self.images.for_view(index, self.views.shorter_side)
+            position = (int(self.images.sample_ids[index]),)
+        else:
+            lap, place = divmod(index - len(self.images), len(self.memory))
+            image, sample = self.memory.sample(place, self.views.shorter_side)
+            position = sample, lap  # another round, another crop
+        return self.views(
+            image, numpy_generator("view", self.seed, self.images.stage.index, epoch, *position)
+        )
+
+
+def training_loader(
+    images: StageImages,
+    views: TrainingViews,
+    batches: Iterable[list[tuple[int, int]]],
+    seed: int,
+    num_workers: int | None,
+    memory: Memory | None = None,
+    *,
+    batch_size: int = 0,
+) -> DataLoader[Any]:
+    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of at most `batch_size` if given."""
+    return DataLoader(
+        _Views(images, views, seed, memory),
+        batch_sampler=batches,
+        collate_fn=torch.stack,
+        pin_memory=torch.cuda.is_available(),
+        **loader_options(num_workers, batch_size * views.num_bytes),
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One process's share of a global batch.
+
+    Attributes:
+        pixel_values: normalised views ``(b, V, 3, H, W)``.
+        labels: of the whole global batch, ``(B,)``, as in `Rows`.
+        positions: of the whole global batch, ``(B,)``, as in `Rows`.
+        with_label: as in `Rows`.
+    """
+
+    pixel_values: Tensor
+    labels: Tensor | None
+    positions: Tensor
+    with_label: Tensor | None = None
+
+    def rows(self, model: Forward, prompted: bool, epoch: int, step: int = 0) -> Rows:
+        """The rows of the global batch: each process forwards its share and receives those of all."""
+        views = self.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
+        output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
+        assert output.bottleneck is not None  # asked for by project=True
+        share = output.bottleneck.float().unflatten(0, views.shape[:2])
+        bottleneck = gather_rows(share, len(self.positions))
+        return Rows(output, bottleneck, self.labels, self.positions, epoch, step, self.with_label)
+
+
+def labelled(labels: Tensor) -> Tensor:
+    """Places ``(M,)`` of the images with a label, among labels ``(B,)`` on the CPU."""
+    return (labels >= 0).nonzero().flatten()
+
+
+def training_loss(
+    model: Forward, objective: Objective, batch: Batch, epoch: int, step: int = 0
+) -> dict[str, Tensor]:
+    """The losses of one step, by name and the same on every process; ``"loss"`` is minimised.
+
+    The model is the objective's, as Accelerate wrapped it: its forward synchronises gradients.
+    """
+    return objective.losses(batch.rows(model, objective.prompted(epoch), epoch, step))

@@ -1,0 +1,385 @@
+"""One stage of training: step through the epochs of an objective, and save on the way."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from promptccd.data.views import EvaluationView, TrainingViews, normalise
+from promptccd.errors import DivergedError, OutOfMemoryError
+from promptccd.methods import Objective, Rows, StageContext
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.batches import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
+from promptccd.training.devices import is_out_of_memory, sent, share_of
+from promptccd.training.fast import WholeBatches, fast
+from promptccd.training.features import extract_features
+from promptccd.training.history import EpochRecord
+from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import EpochProgress, StopRequest
+
+logger = logging.getLogger(__name__)
+
+# Names of optimiser state that differ in a saved state.
+_ON_DISK = {"momentum_buffer": "momentum"}
+COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of this
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that is needed to go on in the middle of a stage.
+
+    Attributes:
+        epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
+        step: next step of that epoch.
+        tensors: by name: trained parameters under ``model.``, optimiser state under ``momentum.`` or its own name, and
+            the losses of the epoch's steps so far, summed, under ``sum.``, with their number as ``sum.steps``.
+        batch_size: images of a step; `None` if it never changes.
+    """
+
+    epoch: int
+    step: int
+    tensors: dict[str, Tensor]
+    batch_size: int | None = None
+
+    def step_of(self, batch_size: int) -> int:
+        """Next step at another batch size; it leaves out no image that the state has not seen."""
+        return self.step * (self.batch_size or batch_size) // batch_size
+
+
+class StageTrainer:
+    """Trains a model on one stage.
+
+    Args:
+        model: the model, on its device; trained in place.
+        stage: what it is trained on.
+        objective: what it minimises.
+        arguments: how to train.
+        views: training views.
+        evaluation_view: deterministic view, for features that an objective asks for.
+        accelerator: where and in which precision.
+        stop: remembers signals.
+        save: writes a resumable state.
+        record: called with the record of every finished epoch.
+        stepped: called after every step, with its epoch and the number of finished steps.
+
+    Attributes:
+        unsaved: the state after the last step, to save if what follows does not come to its end.
+    """
+
+    unsaved: TrainingState | None = None
+
+    def __init__(
+        self,
+        model: CategoryDiscoveryModel,
+        stage: StageContext,
+        objective: type[Objective],
+        *,
+        arguments: TrainingArguments,
+        views: TrainingViews,
+        evaluation_view: EvaluationView,
+        accelerator: Accelerator,
+        stop: StopRequest,
+        save: Callable[[TrainingState], None],
+        record: Callable[[EpochRecord], None] = lambda record: None,
+        stepped: Callable[[int, int], None] = lambda epoch, step: None,
+    ):
+        self.model, self.context, self.images = model, stage, stage.images
+        self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
+        self.accelerator, self.stop, self.save = accelerator, stop, save
+        self.record, self.stepped = record, stepped
+        self._collapsed = False
+        # The step in progress, as long as its failure leaves weights and momentum unchanged.
+        self._next: tuple[int, int] | None = None
+        self.stage = stage.images.stage.index
+        self.epochs = arguments.epochs_of(self.stage)
+        self.plan = BatchPlan(
+            len(self.images),
+            arguments.batch_size,
+            arguments.seed,
+            self.stage,
+            objective.least_batch,
+            num_exemplars=0 if stage.memory is None else len(stage.memory),
+        )
+        self.steps = self.plan.steps
+        self.learning_rate = arguments.rate_of(self.stage)
+        self.objective = objective(
+            model, stage, arguments, accelerator, self._plain_features, self._forward_rows
+        )
+
+    def train(self, resumed: TrainingState | None = None) -> None:
+        """Train to the last epoch, from the start or from a saved state.
+
+        Raises:
+            DeviceError: a step needs more memory than there is; the state before it was saved first.
+            DivergedError: the loss is no longer a number.
+            InterruptedRunError: a signal was received; the state was saved first.
+        """
+        first_epoch, first_step = (0, 0)
+        if resumed:
+            first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
+        self.objective.begin_stage()
+        optimizer = self._optimizer()
+        if resumed:
+            restore(self.model, optimizer, resumed.tensors)
+        wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
+        self.model.train()
+        processes = self.accelerator.num_processes, self.accelerator.process_index
+        shares = self.plan.shares(self.epochs, (first_epoch, first_step), *processes)
+        batches = iter(self._views_of(shares))
+        bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
+        self._saved = time.monotonic()
+        try:
+            with fast(self.model, self.arguments.frozen_precision):
+                forward = self._compiled(wrapped) if self.arguments.compile else wrapped
+                for epoch in range(first_epoch, self.epochs):
+                    step = first_step if epoch == first_epoch else 0
+                    sums = {  # of the losses of the steps before, by name
+                        name.removeprefix("sum."): value.to(self.accelerator.device)
+                        for name, value in (resumed.tensors.items() if resumed and step else ())
+                        if name.startswith("sum.")
+                    }
+                    self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
+            self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._out_of_memory(optimizer) from error
+        finally:
+            bars.close()
+            self.accelerator.free_memory()  # mutant: lets go of what a GPU holds; no value depends on it
+            self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if self.arguments.optimizer == "adamw":
+            return torch.optim.AdamW(self._groups(), lr=self.learning_rate)
+        return torch.optim.SGD(self._groups(), lr=self.learning_rate, momentum=self.arguments.momentum)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Parameter groups for the optimiser, each with its first rate of this stage and its decay."""
+        given, usual = vars(self.arguments), self.arguments.learning_rate
+        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios at every stage
+        groups: list[dict[str, Any]] = []
+        self._learning = self.model.learning()
+        self._rates: dict[str, float] = {}  # first rates of all roles but ``model``, the rest
+        for role, parameters in self._learning.items():
+            rate = given.get(f"{role}_learning_rate")
+            own = self.learning_rate if rate is None else rate * shrunk
+            if role != "model":
+                self._rates[role] = own
+            for decays in (True, False):
+                params = [
+                    each for each in parameters if (each.ndim > 1 or self.arguments.decay_vectors) == decays
+                ]
+                decay = self.arguments.weight_decay if decays else 0.0
+                if params:
+                    groups.append({"params": params, "first_rate": own, "weight_decay": decay})
+        return groups
+
+    def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
+        given = self.arguments
+        return training_loader(
+            self.images,
+            self.views,
+            batches,
+            given.seed,
+            given.num_workers,
+            self.context.memory,
+            batch_size=given.batch_size,
+        )
+
+    def _compiled(self, wrapped: nn.Module) -> Forward:
+        """The model with its steps compiled."""
+        whole = np.arange(min(self.plan.batch_size, len(self.images)))
+        share = share_of(whole, self.accelerator.num_processes, self.accelerator.process_index)
+        return WholeBatches(wrapped, len(share) * self.views.options.num_views)
+
+    def _run_epoch(
+        self,
+        forward: Forward,
+        optimizer: torch.optim.Optimizer,
+        batches: Iterator[Tensor],
+        epoch: int,
+        first_step: int,
+        sums: dict[str, Tensor],
+        bars: EpochProgress,
+    ) -> None:
+        started = time.monotonic()
+        if first_step == 0:
+            self.objective.begin_epoch(epoch)
+        share = self.arguments.rate_share(self.stage, epoch)
+        rate = self.learning_rate * share
+        for group in optimizer.param_groups:
+            group["lr"] = group["first_rate"] * share
+        planned = self.plan.batches(epoch)
+        bars.begin_epoch(first_step)
+        # They stay on the device, so that no step waits for it.
+        before = int(sums.pop("steps", 0))
+        totals = {"loss": torch.zeros((), device=self.accelerator.device), **sums}
+        for step in range(first_step, self.steps):
+            batch = self._batch(next(batches), planned[step])
+            self._next = (epoch, step)
+            losses = training_loss(forward, self.objective, batch, epoch, step)
+            optimizer.zero_grad()
+            self.accelerator.backward(losses["loss"])
+            self.objective.adjust_gradients(epoch)
+            for role, parameters in self._learning.items():
+                if (longest := getattr(self.arguments, f"{role}_clip", None)) is not None:
+                    nn.utils.clip_grad_norm_(parameters, longest)
+            self._next = None
+            optimizer.step()
+            for name, value in losses.items():
+                totals[name] = totals.get(name, 0) + value.detach()
+            bars.end_step()
+            self.stepped(epoch, step + 1)
+            # Before the state after this epoch is saved, so that no record is missed.
+            if step + 1 == self.steps:
+                steps = before + self.steps - first_step
+                means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
+                seconds = time.monotonic() - started
+                sizes = list(map(len, planned[first_step:]))
+                self._warn_if_collapsed(means, epoch, sizes)
+                rates = {role: first * share for role, first in self._rates.items()}
+                self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds, sum(sizes), rates))
+            done = before + step + 1 - first_step
+            self._save_where_due(optimizer, epoch, step, {**totals, "steps": torch.tensor(float(done))})
+        mean = self._finite(totals["loss"], epoch) / max(1, before + self.steps - first_step)
+        bars.end_epoch(epoch, mean)
+
+    def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
+        device, view = self.accelerator.device, self.evaluation_view
+        labels, positions = self.context.of_batch(indices)
+        return Batch(
+            pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
+            labels=None if labels is None else sent(labels, device),
+            positions=positions,
+            with_label=None
+            if labels is None or bool((labels >= 0).all())
+            else sent(labelled(labels), device),
+        )
+
+    def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
+        processes = self.accelerator.num_processes, self.accelerator.process_index
+        shares = [
+            [(epoch, int(index)) for index in share_of(indices, *processes)] for epoch, indices in batches
+        ]
+        loader = self._views_of(shares)
+        pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
+        for (epoch, indices), each in zip(batches, pixels, strict=True):
+            yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
+
+    def _save_where_due(
+        self, optimizer: torch.optim.Optimizer, epoch: int, step: int, sums: dict[str, Tensor]
+    ) -> None:
+        """Save every `save_minutes`, and when asked to stop; what a stage ends with is only held.
+
+        The main process alone keeps time: it writes, and the others wait for it in the next step.
+        """
+        next_epoch, next_step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
+        stopping = self.stop.agreed(self.accelerator)
+        since = time.monotonic() - self._saved
+        is_due = since >= 60 * self.arguments.save_minutes and self.accelerator.is_main_process
+        if stopping or is_due or next_epoch == self.epochs:
+            self._finite(sums["loss"], epoch)
+            tensors = snapshot(self.model, optimizer)
+            self._finite(sum(value.sum() for value in tensors.values()), epoch)
+            if next_step:
+                tensors |= {f"sum.{name}": value.detach().cpu() for name, value in sums.items()}
+            state = TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size)
+            if stopping or is_due:
+                self.save(state)
+                self._saved = time.monotonic()
+            elif next_epoch == self.epochs:
+                self.unsaved = state
+        if stopping:
+            self.accelerator.wait_for_everyone()
+            raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
+
+    def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:
+        """Save the state before the failed step, if it is whole; returns the error with a remedy.
+
+        Of several processes perhaps one alone has failed, and the others wait for it in that step: none saves.
+        """
+        saved = "the last saved state is whole"
+        if self._next is not None and self.accelerator.num_processes == 1:
+            epoch, step = self._next
+            self.save(TrainingState(epoch, step, snapshot(self.model, optimizer), self.arguments.batch_size))
+            saved = f"saved stage {self.stage}, epoch {epoch}, step {step}"
+        return OutOfMemoryError(self.arguments.batch_size, saved)
+
+    def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, sizes: Sequence[int]) -> None:
+        """Warn once a stage when all embeddings are alike: such a stage learns nothing any more."""
+        each = [self.objective.guessing(size) for size in sizes]
+        chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
+        collapsed = [
+            value for name, value in chances.items() if abs(means.get(name, math.nan) - value) < COLLAPSED
+        ]
+        if self._collapsed or not collapsed:
+            return
+        self._collapsed = True
+        if self.accelerator.is_main_process:
+            logger.warning(
+                "Stage %d has collapsed at epoch %d: all embeddings are alike (loss %.4f, that of guessing), and "
+                "nothing is learnt from here on. Lower --learning_rate (now %g), in a new --output_dir.",
+                self.stage, epoch, collapsed[0], self.learning_rate,
+            )  # fmt: skip
+
+    def _finite(self, total: Tensor | float, epoch: int) -> float:
+        """A sum as a float; NaN or infinity ends the run before anything is written."""
+        value = float(total)
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"The training diverged at stage {self.stage}, epoch {epoch}: its sums became {value}. The last saved "
+                f"state is whole. Lower --learning_rate (now {self.learning_rate}), in a new --output_dir."
+            )
+        return value
+
+    def _plain_features(self, what: str) -> Tensor:
+        return extract_features(
+            self.model,
+            self.images,
+            self.evaluation_view,
+            self.arguments.feature_batch_size,
+            self.arguments.num_workers,
+            prompted=False,
+            progress=self.stop.progress,
+            label=f"stage {self.stage}: {what}",
+        )
+
+
+def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Everything that training changes, by name, copied to the CPU."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items() if name not in frozen}
+    for name, parameter in model.named_parameters():
+        for kept, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # SGD without momentum
+                tensors[f"{_ON_DISK.get(kept, kept)}.{name}"] = value
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+
+
+def restore(
+    model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    """Put a snapshot back; names that do not fit raise a `RuntimeError` that lists them."""
+    state = {
+        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
+    }
+    if model.mixture is not None:
+        parts = [name for name, _ in model.mixture.named_buffers()]
+        model.load_mixture(**{name: state[f"mixture.{name}"] for name in parts})
+    model.load_state_dict({**model.state_dict(), **state})
+    parameters = dict(model.named_parameters())
+    for key, value in tensors.items():
+        kind, _, name = key.partition(".")
+        if kind not in ("model", "sum"):
+            kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
+            # mutant always: the tests' device is the only one
+            own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
+            optimizer.state[parameters[name]][kept] = own.clone()

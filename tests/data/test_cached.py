@@ -1,0 +1,495 @@
+"""Copies of images: the same views, made once for all processes, and never those of other images."""
+
+import io
+import logging
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features
+from datasets import Image as ImageColumn
+from filelock import FileLock
+from PIL import Image
+
+from promptccd.data import StageStream, cached
+from promptccd.data.cached import ImageCache
+from promptccd.data.image_rows import ImageRows
+from promptccd.data.randomness import numpy_generator
+from promptccd.data.readable import StageImages
+from promptccd.data.views import (
+    EvaluationView,
+    ResizedImage,
+    TrainingViews,
+    ViewOptions,
+    build_image_processor,
+)
+from promptccd.errors import InterruptedRunError
+from promptccd.images.decode import DecodedImage, Status, Verdict
+from promptccd.training.progress import progress_bar
+from tests.images.test_decode import oriented, photograph
+
+SMALL = ViewOptions(image_size=28, resize_size=32)
+SIZES = [
+    (60, 45),
+    (45, 60),
+    (33, 33),
+    (32, 32),
+    (20, 20),
+    (1, 1),
+    (1, 60),
+    (90, 34),
+    (200, 36),
+    (300, 200),
+    (900, 40),
+]
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    rng = np.random.default_rng(width * 1000 + height)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).convert(mode)
+
+
+def of_every_kind() -> list[bytes]:
+    """Every shape and mode: grey, palette, transparent, printed, deep, turned, animated, thin, long, and no image."""
+    plain = [encoded(noise(*size), "PNG") for size in SIZES]
+    modes = [encoded(noise(70, 50, mode), "PNG") for mode in ("L", "P", "RGBA", "1", "LA")]
+    deep = encoded(Image.fromarray(np.arange(70 * 50, dtype=np.uint16).reshape(50, 70) * 18), "PNG")
+    frames = [noise(50, 40), noise(51, 41).resize((50, 40))]
+    moving = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    printed = encoded(noise(70, 50, "CMYK"), "JPEG")
+    turned = [oriented("JPEG", each, photograph(80, 50)) for each in range(1, 9)]
+    return [*plain, *modes, deep, moving, printed, *turned, b"", b"no image", plain[0][: len(plain[0]) // 2]]
+
+
+def table_of(files: list[bytes]) -> Dataset:
+    images, labels = [{"bytes": each, "path": None} for each in files], [row % 2 for row in range(len(files))]
+    features = Features({"image": ImageColumn(), "label": ClassLabel(names=["a", "b"])})
+    return Dataset.from_dict({"image": images, "label": labels}, features=features)
+
+
+def stages_of(table: Dataset, seed: int = 1) -> StageStream:
+    return StageStream.from_dataset(table, class_blocks=[1, 1], seed=seed)
+
+
+def plain_table(count: int = 12) -> Dataset:
+    return table_of([encoded(noise(40 + each, 40), "PNG") for each in range(count)])
+
+
+def read(stages: StageStream, cache: ImageCache | None) -> list[StageImages]:
+    return [StageImages.read(stage, 0, progress_bar, cache) for stage in stages]
+
+
+@pytest.mark.parametrize(
+    "options", [SMALL, ViewOptions(image_size=28, resize_size=32, rotation=20, zoom=0.2)]
+)
+@pytest.mark.parametrize("where", ["disk", "memory", "nowhere"])
+def test_views_of_what_is_kept_are_those_of_the_image(
+    where: str, options: ViewOptions, tmp_path: Path
+) -> None:
+    stages = stages_of(table_of(of_every_kind()))
+    cache = {"disk": ImageCache(options, tmp_path), "memory": ImageCache(options), "nowhere": None}[where]
+    views, view = TrainingViews(options), EvaluationView(build_image_processor(options))
+    kinds = []
+    plain = read(stages, None)
+    for stage, images, bare in zip(stages, read(stages, cache), plain, strict=True):
+        assert images.report == bare.report
+        assert images.digests == bare.digests
+        assert np.array_equal(images.positions, bare.positions)
+        for index in range(len(images)):
+            image = stage.decode(int(images.positions[index])).image
+            kept = images.for_view(index, 32)
+            kinds.append(type(kept))
+            one, other = (numpy_generator("view", index) for _ in range(2))
+            assert torch.equal(views(kept, one), views(image, other))
+            assert torch.equal(images.seen_in(view, index), view(image))
+            assert np.array_equal(np.asarray(images[index]), np.asarray(image))
+    assert len(kinds) == len(of_every_kind()) - 3
+    assert set(kinds) == {Image.Image if where == "nowhere" else ResizedImage}, "of every size"
+
+
+def test_an_image_that_is_kept_at_another_size_is_decoded_for_a_view(
+    tmp_path: Path, decoded: list[int]
+) -> None:
+    (images, _) = read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
+    decoded.clear()
+    assert isinstance(images.for_view(0, 32), ResizedImage)
+    assert not decoded
+    assert images.for_view(0, 31).size == images.for_view(0, None).size == images[0].size
+    assert len(decoded) == 3
+    with pytest.raises(ValueError, match="Expected a shorter side of 30 pixels, got 32"):
+        TrainingViews(ViewOptions(image_size=28, resize_size=30))(
+            images.for_view(0, 32), numpy_generator("view")
+        )
+
+
+def test_every_image_is_decoded_once_for_all_seeds_and_starts(
+    tmp_path: Path, decoded: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "promptccd.data.cached")
+    table = plain_table()
+    first = stages_of(table)
+    decoded.clear()
+    read(first, ImageCache(SMALL, tmp_path))
+    assert sorted(decoded) == list(range(12))
+    assert f"Copies of 12 images are stored in {tmp_path} (" in caplog.text
+    assert caplog.text.count("are stored in") == 1, "by all stages"
+    for seed in (1, 2):  # another seed puts them into other stages
+        again = stages_of(table, seed)
+        decoded.clear()
+        read(again, ImageCache(SMALL, tmp_path))
+        assert decoded == []
+
+
+def test_loader_processes_read_the_parts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached, "PART", 5)
+    monkeypatch.setattr(cached, "AT_ONCE", 2)
+    stages = stages_of(plain_table(14))
+    for images in (StageImages.read(each, 1, progress_bar, ImageCache(SMALL, tmp_path)) for each in stages):
+        for index in range(len(images)):
+            image = images.stage.decode(int(images.positions[index])).image
+            assert np.array_equal(images.for_view(index, 32).pixels, ResizedImage.of(image, 32).pixels)
+    assert len([*tmp_path.glob("*.arrow")]) == 3
+
+
+def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, decoded: list[int]) -> None:
+    table = plain_table()
+    for options, more in (
+        (SMALL, {}),
+        (ViewOptions(image_size=28, resize_size=31), {}),
+        (SMALL, {"bit_depth": 12}),
+        (SMALL, {"max_pixels": 10**6}),
+    ):
+        stages = StageStream.from_dataset(table, class_blocks=[1, 1], **more)
+        decoded.clear()
+        read(stages, ImageCache(options, tmp_path))
+        assert len(decoded) == 12
+    assert len([*tmp_path.glob("*.arrow")]) == 4
+    stages = stages_of(table)
+    decoded.clear()
+    read(stages, ImageCache(ViewOptions(image_size=20, resize_size=32), tmp_path))
+    assert not decoded, "another crop is cut from the same copies"
+
+
+def test_another_pillow_and_another_format_make_their_own(
+    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = stages_of(plain_table())
+    read(stages, ImageCache(SMALL, tmp_path))
+    for name, value in (("FORMAT", 99), ("_decoders", lambda: ("Pillow 99",))):
+        monkeypatch.setattr(cached, name, value)
+        decoded.clear()
+        read(stages, ImageCache(SMALL, tmp_path))
+        assert len(decoded) == 12
+
+
+def folder_of(place: Path, count: int = 12) -> Path:
+    for each in range(count):
+        target = place / ("a" if each % 2 else "b") / f"{each:02}.bmp"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(encoded(noise(40 + each, 40), "BMP"))
+    return place
+
+
+def test_a_data_set_that_moved_is_known(tmp_path: Path, decoded: list[int]) -> None:
+    data, cache = folder_of(tmp_path / "data"), tmp_path / "cache"
+    read(StageStream.from_dataset(str(data), class_blocks=[1, 1]), ImageCache(SMALL, cache))
+    data = data.rename(tmp_path / "moved")
+    stages = StageStream.from_dataset(str(data), class_blocks=[1, 1])
+    decoded.clear()
+    read(stages, ImageCache(SMALL, cache))
+    assert decoded == []
+
+
+@pytest.mark.parametrize(
+    "how", ["the time is kept, as by who turns photographs", "the end alone is another", "it is longer"]
+)
+def test_an_image_that_changed_under_its_name_is_read_again(
+    how: str, tmp_path: Path, decoded: list[int]
+) -> None:
+    data, cache = folder_of(tmp_path / "data"), tmp_path / "cache"
+    read(StageStream.from_dataset(str(data), class_blocks=[1, 1]), ImageCache(SMALL, cache))
+    changed = data / "a" / "01.bmp"
+    content, before = changed.read_bytes(), changed.stat()
+    if how.startswith("the time"):
+        changed.write_bytes(encoded(noise(41, 40).transpose(Image.Transpose.FLIP_LEFT_RIGHT), "BMP"))
+        assert changed.stat().st_size == before.st_size
+    elif how.startswith("the end"):
+        changed.write_bytes(content[:-120] + bytes(120))
+        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    else:
+        changed.write_bytes(content + b"more")
+    if not how.startswith("the end"):
+        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    stages = StageStream.from_dataset(str(data), class_blocks=[1, 1])
+    decoded.clear()
+    images = read(stages, ImageCache(SMALL, cache))
+    assert len(decoded) == 12, "all images of its part"
+    for each in images:
+        for index in range(len(each)):
+            image = each.stage.decode(int(each.positions[index])).image
+            expected = ResizedImage.of(image, 32).pixels
+            assert np.array_equal(each.for_view(index, 32).pixels, expected)
+
+
+@pytest.mark.parametrize("harm", ["cut", "emptied", "another table"])
+def test_a_damaged_file_is_reported_and_made_again(
+    harm: str, tmp_path: Path, decoded: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    stages = stages_of(plain_table())
+    read(stages, ImageCache(SMALL, tmp_path))
+    (part,) = tmp_path.glob("*.arrow")
+    whole = part.read_bytes()
+    if harm == "another table":
+        with pa.ipc.new_file(part, pa.schema({"a": pa.int8()})) as writer:
+            writer.write_batch(pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int8())}))
+    else:
+        part.write_bytes(whole[:-1] if harm == "cut" else b"")
+    decoded.clear()
+    images = read(stages, ImageCache(SMALL, tmp_path))
+    assert len(decoded) == 12
+    assert caplog.text.count(f"{part} is damaged") == 1
+    assert part.read_bytes() == whole
+    assert isinstance(images[0].for_view(0, 32), ResizedImage)
+
+
+def test_a_copy_is_mapped_and_not_read(tmp_path: Path) -> None:
+    images, *_ = read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
+    pixels = images.for_view(0, 32).pixels
+    assert not pixels.flags.owndata and not pixels.flags.writeable
+    assert np.shares_memory(pixels, images.for_view(0, 32).pixels)
+
+
+@pytest.mark.parametrize("why", ["no room", "a file", "read-only"])
+def test_where_nothing_can_be_kept_training_goes_on_without(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "cache"
+    if why == "no room":
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    elif why == "a file":
+        place.write_text("")
+    else:
+        monkeypatch.setattr(Path, "mkdir", _refuse)
+    images, later = read(stages_of(plain_table()), ImageCache(SMALL, place))
+    assert [each.getMessage() for each in caplog.records if "--image_cache" in each.getMessage()] != []
+    assert caplog.text.count("--image_cache") == 1, "once, not at every stage"
+    assert str(place) in caplog.text
+    assert isinstance(images.for_view(0, 32), ResizedImage), "in memory"
+    assert isinstance(later.for_view(0, 32), ResizedImage)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(30, "Read-only file system")
+
+
+def test_parts_take_half_of_what_is_free_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached, "PART", 6)
+    stages = stages_of(plain_table())
+    one = 2 * 6 * 32 * 40 * 3  # about twice a part
+    for free, fits in ((one, False), (4 * one, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        images, *_ = read(stages, ImageCache(SMALL, tmp_path / str(free)))
+        assert (tmp_path / str(free)).exists()
+        assert len([*(tmp_path / str(free)).glob("*.arrow")]) == 2 * fits
+
+
+def test_memory_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch, decoded: list[int]) -> None:
+    stages = stages_of(plain_table())
+    monkeypatch.setattr(cached, "PART", 2)
+    monkeypatch.setattr(cached, "MEMORY_BYTES", 2 * 3 * 32 * 50)
+    images, *_ = read(stages, ImageCache(SMALL))
+    kinds = [type(images.for_view(index, 32)) for index in range(len(images))]
+    assert kinds[:2] == [ResizedImage] * 2
+    assert ResizedImage not in kinds[2:]
+
+
+def test_only_images_that_failed_for_a_passing_reason_are_tried_again(
+    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = stages_of(table_of([*(encoded(noise(40, 40 + each), "PNG") for each in range(9)), b"no image"]))
+    usual = ImageRows.decode
+
+    def without_memory(images: ImageRows, row: int) -> DecodedImage:
+        if row == 3:
+            return DecodedImage(None, Verdict(Status.SKIPPED, "not enough memory", is_passing=True))
+        return usual(images, row)
+
+    with monkeypatch.context() as short:
+        short.setattr(ImageRows, "decode", without_memory)
+        read(stages, ImageCache(SMALL, tmp_path))
+    decoded.clear()
+    reports = [each.report for each in read(stages, ImageCache(SMALL, tmp_path))]
+    assert len(decoded) == 1
+    assert sum(len(each.skipped) for each in reports) == 1
+
+
+def test_a_stream_that_is_added_leaves_the_others_known(tmp_path: Path, decoded: list[int]) -> None:
+    table, weeks = plain_table(), [folder_of(tmp_path / "week1", 4), folder_of(tmp_path / "week2", 6)]
+    for count, new in ((1, 12 + 4), (2, 6)):
+        stages = StageStream.from_dataset(table, unlabelled=[str(each) for each in weeks[:count]])
+        decoded.clear()
+        read(stages, ImageCache(SMALL, tmp_path / "cache"))
+        assert len(decoded) == new
+
+
+def test_images_that_no_stage_uses_are_not_read(tmp_path: Path, decoded: list[int]) -> None:
+    stages = StageStream.from_dataset(plain_table(), class_blocks=[1, 1], images_per_class=4)
+    decoded.clear()
+    read(stages, ImageCache(SMALL, tmp_path))
+    assert len(decoded) == 8
+
+
+def test_a_signal_ends_the_reading_and_what_was_made_stays(
+    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached, "PART", 4)
+    monkeypatch.setattr(cached, "AT_ONCE", 2)
+    stages = stages_of(plain_table())
+
+    def stopping(items: object, total: int, label: str) -> Iterator[object]:
+        for number, item in enumerate(items):
+            if label.startswith("reading images") and number == 3:
+                raise InterruptedRunError("stop", 15)
+            yield item
+
+    with pytest.raises(InterruptedRunError):
+        StageImages.read(stages[0], 0, stopping, ImageCache(SMALL, tmp_path))
+    decoded.clear()
+    read(stages, ImageCache(SMALL, tmp_path))
+    assert sorted(decoded) == list(range(4, 12)), "the lock was released"
+
+
+def test_a_process_waits_for_the_copies_of_another(
+    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = stages_of(plain_table())
+    read(stages, ImageCache(SMALL, tmp_path / "other"))
+    place, waits = tmp_path / "cache", []
+    place.mkdir()
+    lock = FileLock(place / ".lock")
+    lock.acquire()
+    decoded.clear()
+
+    def noticing(items: object, total: int, label: str) -> Iterator[object]:
+        for item in items:
+            waits.append(label)
+            if len(waits) == 2:
+                for each in (tmp_path / "other").glob("*.arrow"):
+                    shutil.copy(each, place)
+                lock.release()
+            yield item
+
+    images = StageImages.read(stages[0], 0, noticing, ImageCache(SMALL, place))
+    assert waits == ["waiting for copies of images that another process makes"] * 2
+    assert decoded == [], "by the other process"
+    assert isinstance(images.for_view(0, 32), ResizedImage)
+
+
+PROCESS = """
+    import sys, time
+    from pathlib import Path
+
+    from promptccd import system
+    from promptccd.data import StageStream, cached
+    from promptccd.data.image_rows import ImageRows
+    from promptccd.data.readable import StageImages
+    from promptccd.data.view_options import ViewOptions
+    from promptccd.training.progress import progress_bar
+
+    cached.PART, cached.AT_ONCE = 4, 2
+    stages = StageStream.from_dataset(sys.argv[1], class_blocks=[1, 1])
+    count, usual = [], ImageRows.decode
+
+    def slowly(images, row):
+        count.append(row)
+        time.sleep(float(sys.argv[3]))
+        return usual(images, row)
+
+    ImageRows.decode = slowly
+    print("begun", flush=True)
+    sys.stdin.readline()
+    cache = cached.ImageCache(ViewOptions(image_size=28, resize_size=32), Path(sys.argv[2]))
+    for stage in stages:
+        StageImages.read(stage, 0, progress_bar, cache)
+    print(len(count) if cache._folder else "nothing is kept")
+"""
+
+
+def started(*words: object) -> subprocess.Popen:
+    """A process that has cut its stages, and reads them when it is told to."""
+    command = [sys.executable, "-c", textwrap.dedent(PROCESS), *map(str, words)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def counts_of(processes: list[subprocess.Popen]) -> list[int]:
+    """How many images each decodes, all at the same time."""
+    for each in processes:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    return [int(each.communicate()[0]) for each in processes]
+
+
+@pytest.mark.slow
+def test_one_process_makes_the_copies(tmp_path: Path) -> None:
+    data, cache = folder_of(tmp_path / "data", 40), tmp_path / "cache"
+    counts = counts_of([started(data, cache, 0.1) for _ in range(3)])
+    assert sum(counts) == 40
+    assert sorted(counts) == [0, 0, 40]
+    assert counts_of([started(data, cache, 0)]) == [0]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_what_it_made(tmp_path: Path) -> None:
+    data, cache = folder_of(tmp_path / "data", 24), tmp_path / "cache"
+    process = started(data, cache, 0.1)
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    while len(list(cache.glob("*.arrow"))) < 2:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    done = 4 * len(list(cache.glob("*.arrow")))
+    assert counts_of([started(data, cache, 0)]) == [24 - done]
+
+
+@pytest.mark.slow
+def test_a_loader_process_that_starts_anew_maps_the_pixels_itself(tmp_path: Path) -> None:
+    images, *_ = read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.apply(_pixels_of, (images,))
+    assert np.array_equal(there, images.for_view(0, 32).pixels)
+
+
+def _pixels_of(images: StageImages) -> np.ndarray:
+    return images.for_view(0, 32).pixels
+
+
+def test_the_place_is_named_as_recipes_do(tmp_path: Path) -> None:
+    import datasets
+
+    def folder(place: str) -> Path | None:
+        return ImageCache.at(place, SMALL)._folder
+
+    assert folder("auto") == Path(datasets.config.HF_DATASETS_CACHE) / "promptccd"
+    assert folder("off") is None
+    assert folder(str(tmp_path)) == tmp_path
+    assert folder("~/there") == Path.home() / "there"

@@ -1,0 +1,248 @@
+"""Estimates that a run groups with, by each way of counting and under each prior."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.bench_count import Setting, simulated
+from promptccd.clustering import CountEstimate, estimate_as_taught
+from promptccd.data import StageStream
+from promptccd.data.randomness import seed_of
+from promptccd.evaluation import counting as module
+from promptccd.evaluation.counting import COUNTS, estimate_by_accuracy
+from promptccd.training.options import TrainingArguments
+
+SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, power=0.4, within=0.6)
+ARGUMENTS = TrainingArguments(replay_samples=12, seed=3)
+
+
+@pytest.mark.parametrize(
+    "prior", ["paper", *(pytest.param(prior, marks=pytest.mark.slow) for prior in ("matched", "calibrated"))]
+)
+def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
+    given = simulated(SETTING)
+    counting = COUNTS["split_merge"](replace(ARGUMENTS, category_count="split_merge", count_prior=prior))
+    found = counting.estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
+    kept = torch.cat([(given.labels == each).nonzero()[:, 0] for each in range(10)])
+    assert len(kept) > 120  # more than the 12 of each that are replayed
+    if prior != "paper":
+        assert (found.low, found.count, found.high) == (15, 15, 15)
+        assert "6 counts of held-out" in found.margin
+    else:
+        assert "likelihood" in found.margin
+    # With every image kept, the estimate is that of the function below.
+    every = COUNTS["split_merge"](
+        replace(ARGUMENTS, category_count="split_merge", count_prior=prior, replay_samples=1000)
+    ).estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
+    settled = torch.cat([torch.full((len(given.unlabelled),), -1), given.labels])
+    direct = estimate_as_taught(
+        torch.cat([given.unlabelled, given.labelled]),
+        10,
+        fixed=settled,
+        labelled=given.labelled,
+        labels=given.labels,
+        seed=seed_of("count", 3, 2),
+        prior=prior,
+    )
+    assert every == direct
+
+
+@pytest.mark.parametrize("prior", ["paper", "calibrated"])
+def test_a_count_by_k_means_gets_the_range_of_held_out_categories(prior: str) -> None:
+    given = simulated(SETTING)
+    counting = COUNTS["kmeans"](replace(ARGUMENTS, category_count="kmeans", count_prior=prior))
+    found = counting.estimate(1, [given.labelled, given.unlabelled], [given.labels.numpy()])
+    plain = estimate_by_accuracy(
+        given.labelled, given.labels, given.unlabelled, restarts=3, seed=seed_of("count", 3, 1)
+    )
+    assert found.count == plain.count
+    if prior == "paper":
+        assert found == plain
+    else:
+        assert found.low <= plain.low
+        assert found.high >= plain.high
+        assert "6 counts of held-out" in found.margin
+
+
+@pytest.mark.slow
+def test_later_categories_are_known_ones_but_only_labelled_ones_are_held_out() -> None:
+    given = simulated(SETTING)
+    later = simulated(replace(SETTING, known=3, new=0, seed=9))
+    assigned = [given.labels.numpy(), later.labels.numpy() + 10]
+    features = [given.labelled, later.labelled, given.unlabelled]
+    counting = COUNTS["split_merge"](
+        replace(ARGUMENTS, category_count="split_merge", count_prior="calibrated")
+    )
+    found = counting.estimate(2, features, assigned)
+    assert found.count == 18
+    assert len(np.unique(np.concatenate(assigned))) == 13
+
+
+@pytest.mark.parametrize(("replayed", "kept"), [(0, 1), (1, 1), (12, 12)])
+def test_what_splitting_and_merging_is_given(
+    monkeypatch: pytest.MonkeyPatch, replayed: int, kept: int
+) -> None:
+    """All new images, and as many of every settled category; its prior is learnt from the labelled stage alone."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        module,
+        "estimate_as_taught",
+        lambda points, count, **rest: given.update(rest, points=points, count=count),
+    )
+    labels = [np.arange(60) % 3, np.arange(60) % 4]
+    features = [torch.arange(60.0)[:, None] + 100 * stage for stage in range(3)]
+    arguments = replace(
+        ARGUMENTS,
+        category_count="split_merge",
+        count_prior="matched",
+        replay_samples=replayed,
+        init_components=5,
+    )
+    COUNTS["split_merge"](arguments).estimate(2, features, labels)
+    assert given["count"] == 4 + 5
+    points, settled = given["points"][:, 0], given["fixed"]
+    assert torch.equal(points[:60], features[2][:, 0])
+    assert (settled[:60] == -1).all()
+    assert settled[60:].bincount().tolist() == [kept] * 4
+    places = (points[60:] % 100 + 60 * (points[60:] // 100)).long()
+    assert torch.equal(torch.from_numpy(np.concatenate(labels))[places], settled[60:])
+    assert (points[60:].diff() > 0).all()  # in the order of the stages
+    assert torch.equal(given["labelled"], features[0])
+    assert torch.equal(given["labels"], torch.from_numpy(labels[0]))
+    assert (given["seed"], given["prior"]) == (seed_of("count", 3, 2), "matched")
+
+
+def test_how_far_k_means_is_off_is_learnt_from_the_labelled_stage_by_the_same_k_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    learnt: dict[str, Any] = {}
+
+    def estimate(labelled: Any, labels: Any, unlabelled: Any, **options: Any) -> CountEstimate:
+        asked.append({"labelled": labelled, "labels": labels, "unlabelled": unlabelled, **options})
+        return CountEstimate(6, 5, 7, "k-means", "a point")
+
+    def calibrate(features: Any, labels: Any, seed: int, count: Any, *, prior: str) -> Any:
+        learnt.update(features=features, labels=labels, seed=seed, prior=prior)
+        learnt["count"] = count(SimpleNamespace(labelled="held", labels="out", unlabelled="rest"), 1.0)
+        return SimpleNamespace(widened=lambda estimate, known: (estimate.count, known))
+
+    monkeypatch.setattr(module, "estimate_by_accuracy", estimate)
+    monkeypatch.setattr(module, "calibrate", calibrate)
+    labels = [np.arange(60) % 3, np.arange(60) % 4]
+    features = [torch.full((60, 2), float(stage)) for stage in range(3)]
+    counting = COUNTS["kmeans"](replace(ARGUMENTS, category_count="kmeans", count_prior="calibrated"))
+    assert counting.estimate(2, features, labels) == (6, 4)
+    first, trial = asked
+    assert torch.equal(first["labelled"], torch.cat(features[:2]))
+    assert torch.equal(first["labels"], torch.from_numpy(np.concatenate(labels)))
+    assert first["unlabelled"] is features[2]
+    assert trial == {
+        "labelled": "held",
+        "labels": "out",
+        "unlabelled": "rest",
+        "restarts": 3,
+        "seed": learnt["seed"],
+    }
+    assert learnt["features"] is features[0]
+    assert torch.equal(learnt["labels"], torch.from_numpy(labels[0]))
+    assert (learnt["count"], learnt["prior"], learnt["seed"]) == (6, "matched", seed_of("count", 3, 2))
+
+
+def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages: StageStream) -> None:
+    """K-means counts before a stage is trained, splitting and merging on the way and once more after it."""
+    given = simulated(SETTING)
+    features, assigned = [given.labelled, given.unlabelled], [given.labels.numpy()]
+    for name, kind in COUNTS.items():
+        counting = kind(replace(ARGUMENTS, category_count=[7, 7, 9] if name == "given" else name))
+        first = counting.before_training(stages[0], lambda: pytest.fail("nothing to compute"), [])
+        assert first == CountEstimate.known(2)
+        later = counting.before_training(stages[1], lambda: features, assigned)
+        if name in ("known", "given"):
+            assert later == CountEstimate.known(3 if name == "known" else 7)
+            assert counting.number(stages[3]) == (5 if name == "known" else 9)
+            with pytest.raises(NotImplementedError):
+                counting.estimate(1, features, assigned)
+            continue
+        assert later == (counting.estimate(1, features, assigned) if name == "kmeans" else None)
+
+
+WIDTH = 16
+
+
+def _stream(kinds: dict[int, int], noise: float, seed: int, along: float = 0.0) -> Tensor:
+    """Unit features around the centre of each kind, so many of each; along two axes they spread further."""
+    centres = F.normalize(torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(1)), dim=1)
+    drawn = torch.Generator().manual_seed(seed)
+    around = [
+        centres[kind] + noise * torch.randn(count, WIDTH, generator=drawn) for kind, count in kinds.items()
+    ]
+    features = torch.cat(around)
+    features[:, :2] += along * torch.randn(len(features), 2, generator=drawn)
+    return F.normalize(features, dim=1)
+
+
+def _counted(
+    streams: list[dict[int, int]],
+    stage: int,
+    noise: float = 0.15,
+    along: float = 0.0,
+    missed: int | None = None,
+) -> CountEstimate | None:
+    """The number for a stage; labelled images of four kinds lie closer together, and one kind was taken for another."""
+    four = dict.fromkeys(range(4), 60)
+    features = [
+        _stream(four, 0.03, 0),
+        *(_stream(each, noise, seed, along) for seed, each in enumerate(streams, 1)),
+    ]
+    kinds = [four, *streams[: stage - 1]]
+    named = [[0 if kind == missed else kind for kind in each] for each in kinds]
+    assigned = [np.repeat(ids, list(each.values())) for ids, each in zip(named, kinds, strict=True)]
+    images = SimpleNamespace(index=stage, sample_ids=np.arange(sum(streams[stage - 1].values())))
+    counting = COUNTS["stream"](replace(ARGUMENTS, category_count="stream", count_prior="calibrated"))
+    return counting.before_training(images, lambda: features[: stage + 1], assigned)
+
+
+FOUR = dict.fromkeys(range(4), 30)
+
+
+def test_a_stream_opens_what_hardly_lay_anywhere_before() -> None:
+    estimate = _counted([FOUR, FOUR, FOUR | {4: 30}], 3)
+    assert estimate is not None
+    assert (estimate.count, estimate.low <= 5 <= estimate.high, estimate.method) == (5, True, "stream")
+    two = _counted([FOUR, FOUR | {4: 30}, FOUR | {5: 30, 6: 30}], 3)
+    assert two is not None
+    assert two.count == 7
+
+
+def test_labelled_images_that_training_drew_together_are_no_measure() -> None:
+    for stage in (2, 3, 4):
+        estimate = _counted([dict.fromkeys(range(4), 60)] * 4, stage, noise=0.35)
+        assert estimate is not None
+        assert estimate.count <= 5  # two to five open where labelled images count as earlier ones
+
+
+def test_a_rare_kind_is_found_over_two_streams() -> None:
+    rare = FOUR | {4: 9}
+    estimate = _counted([FOUR, FOUR, rare, rare], 4, missed=4)
+    assert estimate is not None
+    assert estimate.count == 5
+
+
+def test_places_are_looked_for_where_known_categories_are_round() -> None:
+    """Along two axes all images differ far more than kinds do along the others."""
+    found = _counted([FOUR, FOUR, FOUR | {4: 14}], 3, noise=0.1, along=2.5)
+    assert found is not None
+    assert found.count == 5
+
+
+def test_the_first_stream_is_counted_by_splitting_and_merging() -> None:
+    assert _counted([FOUR | {4: 30}], 1) is None
+    few = dict.fromkeys(range(4), 5)
+    assert _counted([few, FOUR], 2) is None  # 20 earlier images say little about 120

@@ -1,0 +1,176 @@
+"""Every method over DINOv2, DINOv2 with registers, DINO and DINOv3, each from a checkpoint of its own format."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from promptccd import GCDModel
+from promptccd.cli.main import main
+from promptccd.methods.prompts import insert_prompts
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.backbone import (
+    BlockCalls,
+    blocks_of,
+    class_row,
+    class_token,
+    embed,
+    rotation_of,
+    run_block,
+    run_prefix,
+)
+from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
+from promptccd.training.fast import FastCalls
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_HEAD, quick_recipe
+from tests.models.finished import BACKBONES, METHODS, model_of, write_backbone
+from tests.test_own_method import OPTIONS, TRAINING
+
+KINDS = [kind for kind in BACKBONES if kind != "dinov3-gated"]
+PROMPTED = ("promptccd", "promptccd-b", "promptccd-b-dualprompt", "promptccd-pp")
+PLAIN = [name for name in METHODS if name not in PROMPTED]
+
+# Every method over one kind of backbone, every kind under methods with and without prompts.
+LIVES = [
+    (KINDS[number % len(KINDS)], name) for group in (PROMPTED, PLAIN) for number, name in enumerate(group)
+]
+# Prompts that are tokens, and those that reach keys, values or patches: every kind has met both with these.
+MORE_LIVES = [(KINDS[(number + 2) % len(KINDS)], name) for number, name in enumerate(PROMPTED)]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {kind: write_backbone(kind, tmp_path_factory.mktemp(kind)) for kind in BACKBONES}
+
+
+@pytest.fixture
+def pixels() -> torch.Tensor:
+    return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))  # patches 2 high and 3 wide
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "method"), [*(pytest.param(*each, marks=pytest.mark.landing) for each in LIVES), *MORE_LIVES]
+)
+def test_a_run_is_trained_saved_loaded_predicted_and_explained(
+    bare: dict[str, Path], kind: str, method: str, image_folder: Path, tmp_path: Path, capsys
+) -> None:
+    name, own = METHODS[method]
+    values = quick_recipe(
+        image_folder, bare[kind], tmp_path / "run", variant=name, **OPTIONS.get(name, {}), **own
+    )
+    values["training"] |= {"learning_rate": 0.005, **TRAINING.get(name, {})}
+    train_run(Recipe.from_dict(values))
+    stage = tmp_path / "run" / "stage3"
+    model = load_model(stage)
+    assert torch.equal(AutoModel.from_pretrained(stage).prototypes, model.prototypes)
+    assert model.config.vision_config.model_type == BACKBONES[kind][1]().model_type
+    (tmp_path / "pictures").mkdir()
+    for number in range(3):
+        drawn = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
+        from_array(drawn, tmp_path / "pictures" / f"{number}.png")
+    found = predict_folder(model, stage, tmp_path / "pictures")
+    assert {each.category for each in found.predictions} <= set(model.config.category_ids)
+    explained = explain_image(model, load_view(stage), tmp_path / "pictures" / "0.png")
+    assert explained.attention.shape == (4, 2, 2)
+    assert (explained.prompts is None) == (model.num_prompts == 0)
+    assert main(["verify", str(tmp_path / "run"), "--json"]) == 0
+    assert not any(check["problem"] for check in json.loads(capsys.readouterr().out))
+
+
+def from_array(drawn: np.ndarray, path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(drawn).save(path)
+
+
+@torch.no_grad()
+def without_prompts(model: CategoryDiscoveryModel) -> None:
+    """Values of zero where prompts scale patches; none at all where they are tokens, keys or values."""
+    pool, pools = getattr(model, "pool", None), getattr(model, "pools", None)
+    if pools is not None:
+        pools.values.zero_()
+    if hasattr(pool, "prompts"):
+        pool.prompts.data = pool.prompts.data[:, :0]
+    if hasattr(pool, "general"):
+        pool.general.data, pool.experts.data = pool.general.data[:, :, :0], pool.experts.data[:, :, :, :0]
+    if model.mixture is not None:
+        model.load_mixture(torch.zeros(0, 32), torch.zeros(0, 32), torch.zeros(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        pytest.param(kind, name, marks=() if kind == "dinov3" else pytest.mark.slow)
+        for kind, name in sorted({*itertools.product(BACKBONES, PROMPTED), *LIVES})
+    ],
+)
+def test_prompts_of_zero_leave_the_plain_backbone_to_the_bit(
+    bare: dict[str, Path], kind: str, method: str, pixels: torch.Tensor
+) -> None:
+    model, plain = model_of(method, bare[kind]), model_of("promptccd-gcd", bare[kind])
+    without_prompts(model)
+    expected = plain(pixels).features
+    assert torch.equal(model(pixels, prompted=True).features, expected)
+    assert torch.equal(model(pixels, prompted=False).features, expected)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_the_plain_backbone_is_that_of_transformers(
+    bare: dict[str, Path], kind: str, pixels: torch.Tensor
+) -> None:
+    model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
+    own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
+    theirs = AutoModel.from_pretrained(bare[kind]).eval()(pixels, output_hidden_states=True, **own)
+    tokens, rotation = model.embed(pixels), model.rotation(pixels)
+    before = run_prefix(model.backbone, tokens, rotation)
+    assert torch.equal(before, theirs.hidden_states[-2])
+    whole = run_block(blocks_of(model.backbone)[-1], before, rotation=rotation)
+    torch.testing.assert_close(whole, theirs.hidden_states[-1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model(pixels).features, theirs.last_hidden_state[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
+    """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
+    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
+    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
+    first = class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
+    second = class_token(backbone, insert_prompts(backbone, tokens, prompts.flip(1)), rotation)
+    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+    turned = torch.cat([tokens[:, :-6], tokens[:, -6:].flip(1)], dim=1)
+    assert (
+        class_token(backbone, turned, rotation) - class_token(backbone, tokens, rotation)
+    ).abs().max() > 1e-3
+    placed = backbone(pixels.transpose(2, 3)).last_hidden_state[:, 0]
+    theirs = class_token(
+        backbone, embed(backbone, pixels.transpose(2, 3)), rotation_of(backbone, pixels.transpose(2, 3))
+    )
+    torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
+    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
+    with pytest.raises(ValueError, match=r"pass rotation=, which is self\.rotation\(pixel_values\)"):
+        class_token(backbone, embed(backbone, pixels))
+
+
+@pytest.mark.parametrize("kind", ["dinov2", "dinov3"])
+def test_a_prefix_is_read_in_the_precision_of_the_block(
+    bare: dict[str, Path], kind: str, pixels: torch.Tensor
+) -> None:
+    """Prompts that learn may be finer than the backbone, which does not."""
+    backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
+    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    fine = torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
+    for calls in (BlockCalls(), FastCalls(backbone)):
+        backbone.calls = calls
+        one, other = (
+            class_row(backbone, tokens, rotation=rotation, prefix=(each[0], each[1]))
+            for each in (fine, fine.bfloat16())
+        )
+        assert torch.equal(one, other)

@@ -1,0 +1,488 @@
+"""Parts of the trainer that a whole run would not show to be wrong."""
+
+import io
+import logging
+import math
+import os
+import re
+import signal
+from collections.abc import Callable
+from functools import partial
+from importlib.util import module_from_spec
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+
+from promptccd import PromptCCDBModel, PromptCCDModel
+from promptccd.data import StageStream
+from promptccd.data.readable import StageImages
+from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
+from promptccd.errors import InterruptedRunError, OutOfMemoryError
+from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
+from promptccd.runs import train_run
+from promptccd.runs.train import accelerator_for
+from promptccd.training import progress
+from promptccd.training import stage_trainer as trainer_module
+from promptccd.training.history import EpochRecord
+from promptccd.training.options import TrainingArguments, cosine_rate
+from promptccd.training.recipe import Recipe
+from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore, snapshot
+from tests.conftest import TINY_HEAD, coloured_images
+
+
+def test_learning_rate_is_the_papers_cosine() -> None:
+    rates = [0.1 * cosine_rate(epoch, 200, 1e-3) for epoch in range(201)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[200] == pytest.approx(1e-4)
+    assert rates[100] == pytest.approx((0.1 + 1e-4) / 2)
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1000.0, [5]), (0.0, [3, 4, 5])])
+def test_off_a_terminal_the_last_epoch_is_always_said(
+    seconds: float, said: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", seconds)
+    caplog.set_level(logging.INFO, progress.__name__)
+    bars = progress.EpochProgress(stage=1, epochs=5, first_epoch=2, steps=1)
+    for epoch in (2, 3, 4):
+        bars.end_epoch(epoch, 0.5)
+    bars.close()
+    lines = [f"stage 1: epoch {epoch}/5, loss 0.500" for epoch in said]
+    assert [record.getMessage()[: len(lines[0])] for record in caplog.records] == lines
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    said = [progress.readable_time(each) for each in (3.4, 119, 600, 7199, 9000, 172_799, 600_000)]
+    assert said == ["3 s", "119 s", "10 min", "120 min", "2.5 h", "48.0 h", "6.9 days"]
+    assert [progress.readable_time(each) for each in (120, 7200, 172_800)] == ["2 min", "2.0 h", "2.0 days"]
+
+
+def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch that was taken up three quarters through says little of how long one takes."""
+    clock = iter([0.0, 25.0, 125.0, 325.0])
+    monkeypatch.setattr(
+        progress, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )  # others keep theirs
+    caplog.set_level(logging.INFO, progress.__name__)
+    bars = progress.EpochProgress(stage=1, epochs=6, first_epoch=3, steps=4, first_step=3)
+    for epoch in (3, 4, 5):
+        bars.end_epoch(epoch, 0.5)
+    bars.close()
+    assert [record.getMessage().partition("0.500, ")[2] for record in caplog.records] == [
+        "100.00 s per epoch, 3 min left of this stage",
+        "100.00 s per epoch, 100 s left of this stage",
+        "144.44 s per epoch",
+    ]
+
+
+def test_off_a_terminal_a_line_comes_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter([0.0, 9.9, 10.0, 19.9, 20.0])
+    monkeypatch.setattr(
+        progress, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )  # others keep theirs
+    caplog.set_level(logging.INFO, progress.__name__)
+    bars = progress.EpochProgress(stage=1, epochs=9, first_epoch=0, steps=1)
+    for epoch in range(4):
+        bars.end_epoch(epoch, 0.5)
+    bars.close()
+    assert [record.getMessage()[:18] for record in caplog.records] == [
+        "stage 1: epoch 2/9",
+        "stage 1: epoch 4/9",
+    ]
+
+
+@pytest.mark.parametrize(("disabled", "expected"), [(True, True), (False, None), (None, None)])
+def test_bars_are_shown_on_terminals_unless_the_hubs_variable_says_no(
+    disabled: bool | None, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS", disabled)
+    assert progress.__spec__ is not None and progress.__spec__.loader is not None
+    anew = module_from_spec(progress.__spec__)
+    progress.__spec__.loader.exec_module(anew)
+    assert anew.NO_BARS is expected
+
+
+class Terminal(io.StringIO):
+    """What bars take for one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_bars_show_steps_epochs_and_the_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, progress.__name__)
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
+    bars = progress.EpochProgress(stage=1, epochs=7, first_epoch=2, steps=5)
+    bars.begin_epoch(step=3)
+    bars.end_step()
+    bars.end_epoch(2, 0.25)
+    bars.begin_epoch(step=0)
+    bars.end_step()
+    bars.end_epoch(6, 0.25)
+    bars.close()
+    assert caplog.records == []
+    shown = terminal.getvalue()
+    assert re.search(r"\n\r +\x1b\[A\rstage 1:.* 4/7 .*\n$", shown), (
+        "steps are wiped out at the end, epochs stay"
+    )
+    for text in ("stage 1:", " 2/7 ", "  epoch:", " 3/5 ", " 4/5 ", " 3/7 ", "loss=0.250", " 1/5 "):
+        assert text in shown, text
+
+
+def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(model: PromptCCDModel) -> None:
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(learning, lr=0.1, momentum=0.9)
+    model.load_mixture(torch.randn(5, 32), torch.rand(5, 32), torch.randn(5))
+    model(torch.randn(2, 3, 16, 16), project=True).bottleneck.sum().backward()
+    for parameter in learning:  # the last layer is read by `similarities` alone
+        parameter.grad = torch.ones_like(parameter) if parameter.grad is None else parameter.grad
+    optimizer.step()
+    saved = snapshot(model, optimizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert not any(name.startswith("model.backbone.embeddings") for name in saved), (
+        "frozen weights are not saved"
+    )
+
+    optimizer.step()
+    model.load_mixture(torch.randn(3, 32), torch.rand(3, 32), torch.randn(3))
+    fresh = torch.optim.SGD(learning, lr=0.1, momentum=0.9)
+    restore(model, fresh, saved)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert model.config.num_components == 5
+    for parameter in learning:
+        assert torch.equal(fresh.state[parameter]["momentum_buffer"].isfinite(), parameter.isfinite())
+        assert math.isfinite(float(fresh.state[parameter]["momentum_buffer"].sum()))
+    kept = {name: value.clone() for name, value in saved.items()}
+    fresh.step()
+    assert all(torch.equal(saved[name], kept[name]) for name in saved), "the snapshot is nobody's memory"
+
+
+@pytest.mark.parametrize(
+    ("means", "warned"),
+    [
+        ({"info_nce": 0.9e-5}, True),
+        ({"info_nce": -0.9e-5}, True),
+        ({"info_nce": 1.1e-5}, False),
+        ({"info_nce": -1.1e-5}, False),
+        ({"loss": 0.0}, False),
+    ],
+)
+def test_a_stage_has_collapsed_where_infonce_is_that_of_guessing(
+    means: dict[str, float], warned: bool, model: PromptCCDModel, stages: StageStream, caplog
+) -> None:
+    """In the mean over steps of six and of four images; it is said once."""
+    guess = (math.log(11) + math.log(7)) / 2
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(learning_rate=0.25)
+    trainer = trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None)
+    for epoch in (3, 4):
+        trainer._warn_if_collapsed({name: guess + value for name, value in means.items()}, epoch, [6, 4])
+    told = [record.getMessage() for record in caplog.records]
+    assert [each.startswith("Stage 1 has collapsed at epoch 3: ") for each in told] == warned * [True]
+    assert all("(now 0.25)" in each for each in told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pictures", ["one", "many"])
+def test_a_stage_that_cannot_tell_images_apart_says_so(
+    pictures: str, recipe_values: dict[str, dict], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = coloured_images(3, 8)
+    if pictures == "one":
+        images = Dataset.from_dict(
+            {
+                "image": [np.full((16, 16, 3), 90 + label, np.uint8) for label in images["label"]],
+                "label": images["label"],
+            },
+            features=images.features,
+        )
+    images.save_to_disk(str(tmp_path / "images"))
+    data = {"dataset": str(tmp_path / "images"), "class_blocks": [2, 1], "cuts": [[0.5, 1.0], [1.0]]}
+    # So narrow a head gives tiny vectors before they are normalised, and any larger step makes them one.
+    training = recipe_values["training"] | {"learning_rate": 1e-5}
+    values = recipe_values | {"data": data, "training": training}
+    with caplog.at_level(logging.WARNING):
+        train_run(Recipe.from_dict(values))
+    told = [record for record in caplog.records if "has collapsed" in record.getMessage()]
+    assert len(told) == (2 if pictures == "one" else 0)  # once for every stage
+
+
+def trainer_of(
+    model: PromptCCDModel,
+    images: StageImages,
+    objective: type[Objective],
+    arguments: TrainingArguments,
+    save: Callable[[TrainingState], None],
+    record: Callable[[EpochRecord], None],
+    stepped: Callable[[int, int], None] = lambda epoch, step: None,
+) -> StageTrainer:
+    views = ViewOptions(image_size=16, resize_size=18)
+    return StageTrainer(
+        model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
+        evaluation_view=EvaluationView(build_image_processor(views)),
+        accelerator=accelerator_for(arguments, torch.device("cpu")), stop=progress.StopRequest(),
+        save=save, record=record, stepped=stepped,
+    )  # fmt: skip
+
+
+def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
+    model: PromptCCDModel, stages: StageStream
+) -> None:
+    class LateHead(ContrastiveObjective):
+        def adjust_gradients(self, epoch: int) -> None:
+            for each in self.model.head.parameters() if epoch == 0 else ():
+                each.grad = None
+
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    heads = [[each.clone() for each in model.head.parameters()]]
+    trainer_of(
+        model, images, LateHead, TrainingArguments(epochs=2, batch_size=len(images)), lambda _: None,
+        lambda _: heads.append([each.clone() for each in model.head.parameters()]),
+    ).train()  # fmt: skip
+    same = [all(map(torch.equal, before, after)) for before, after in pairwise(heads)]
+    assert same == [True, False]
+
+
+def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, stages: StageStream) -> None:
+    def stop(epoch: int, steps: int) -> None:
+        trainer.stop.asked = (epoch, steps) == (0, 2)
+
+    saved: list[TrainingState] = []
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_minutes=100)
+    trainer = trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None, stop)
+    with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
+        trainer.train()
+    assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
+
+
+@pytest.mark.moderate
+def test_the_main_process_alone_keeps_time(
+    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[TrainingState] = []
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=2, batch_size=len(images), save_minutes=0)
+    for is_main, epochs in ((True, [1, 2]), (False, [])):
+        saved.clear()
+        monkeypatch.setattr(Accelerator, "is_main_process", is_main)
+        trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None).train()
+        assert [each.epoch for each in saved] == epochs
+
+
+def test_long_work_off_a_terminal_says_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(0, 1000, 6))  # seconds; one look before the first item, and one at each
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    caplog.set_level(logging.INFO, progress.__name__)
+    assert list(progress.progress_bar("abcde", 5, "reading")) == [*"abcde"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "reading: 1 of 5, 48 s left",
+        "reading: 3 of 5, 16 s left",
+    ]
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_where_a_step_needs_too_much_memory_the_state_before_it_is_saved(
+    in_step: bool, model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not where the optimiser itself has no room: it may have changed half of the weights."""
+    saved: list[TrainingState] = []
+    seen: list[dict[str, torch.Tensor]] = []
+
+    class Greedy(ContrastiveObjective):
+        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+            seen.append({name: each.clone() for name, each in self.model.state_dict().items()})
+            if len(seen) == 2 and in_step:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().losses(rows)
+
+    def half(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    if not in_step:
+        monkeypatch.setattr(torch.optim.SGD, "step", half)
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=1, batch_size=math.ceil(len(images) / 3))
+    trainer = trainer_of(model, images, Greedy, arguments, saved.append, lambda _: None)
+    told = "saved stage 1, epoch 0, step 1" if in_step else "the last saved state is whole"
+    with pytest.raises(OutOfMemoryError, match=told):
+        trainer.train()
+    assert [(each.epoch, each.step) for each in saved] == ([(0, 1)] if in_step else [])
+    for state in saved:
+        for name, value in state.tensors.items():
+            if name.startswith("model."):
+                assert torch.equal(value, seen[1][name.removeprefix("model.")]), name
+
+
+@pytest.mark.parametrize("decay_vectors", [True, False])
+def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
+    decay_vectors: bool, model: PromptCCDModel, stages: StageStream
+) -> None:
+    class Still(ContrastiveObjective):
+        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+            return {"loss": 0.0 * sum(each.sum() for each in self.model.parameters() if each.requires_grad)}
+
+    before = {name: each.clone() for name, each in model.named_parameters() if each.requires_grad}
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(
+        epochs=1, batch_size=len(images), learning_rate=0.5, weight_decay=0.2, decay_vectors=decay_vectors
+    )
+    trainer_of(model, images, Still, arguments, lambda _: None, lambda _: None).train()
+    after = dict(model.named_parameters())
+    assert {value.ndim for value in before.values()} == {1, 2}
+    for name, value in before.items():
+        kept = 1 - 0.5 * 0.2 if value.ndim > 1 or decay_vectors else 1.0
+        torch.testing.assert_close(after[name], kept * value, msg=name)
+
+
+@pytest.mark.moderate
+def test_every_step_moves_the_bar_of_its_epoch(
+    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=1, batch_size=math.ceil(len(images) / 3))
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
+    assert all(f" {step}/3 " in terminal.getvalue() for step in range(4))
+
+
+@pytest.mark.moderate
+def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
+    model: PromptCCDModel, stages: StageStream
+) -> None:
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    inside: list[bool] = []
+    model.head.register_forward_hook(lambda *_: inside.append(torch.is_autocast_enabled("cpu")))
+    arguments = TrainingArguments(epochs=1, batch_size=len(images), mixed_precision="bf16")
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
+    assert inside == [True] * len(inside) != []
+    model(torch.rand(1, 3, 16, 16), project=True)
+    assert inside[-1] is False
+
+
+@pytest.mark.moderate
+def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_epoch(
+    model: PromptCCDModel,
+    stages: StageStream,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    caplog.set_level(logging.INFO, progress.__name__)
+    losses: list[float] = []
+    ends: list[int] = []
+    begun: list[int] = []
+    steps: list[tuple[int, int]] = []
+
+    class Noted(ContrastiveObjective):
+        def begin_epoch(self, epoch: int) -> None:
+            begun.append(epoch)
+
+        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+            found = super().losses(rows)
+            losses.append(float(found["loss"]))
+            return found
+
+        def end_stage(self) -> None:
+            ends.append(len(losses))
+
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    states: list[TrainingState] = []
+    records: list[EpochRecord] = []
+    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_minutes=3, learning_rate=0.01)
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(steps)))
+    trainer = trainer_of(
+        model, images, Noted, arguments, states.append, records.append, lambda *step: steps.append(step)
+    )
+    assert trainer.steps >= 4
+    n = trainer.steps
+    trainer.train()
+    done = [each for each in range(1, 2 * n + 1) if each % 3 == 0]
+    assert [(each.epoch, each.step) for each in states] == [divmod(each, n) for each in done]
+    assert [any(name.startswith("sum.") for name in each.tensors) for each in states] == [
+        each.step > 0 for each in states
+    ]
+    trainer.train(states[0])
+    every = [(epoch, step) for epoch in (0, 1) for step in range(1, n + 1)]
+    assert steps == every + every[3:]
+    assert begun == [0, 1, 1], "a mixture is fitted where an epoch begins, not where one goes on"
+    assert (states[0].epoch, states[0].step) == (0, 3)
+    assert [(each.epoch, each.steps) for each in records] == [(0, n), (1, n)] * 2
+    size = arguments.batch_size
+    assert len(images) == n * size + 1, "a lone image is left out"
+    assert [each.images for each in records] == [n * size, n * size, (n - 3) * size, n * size]
+    rates = [0.01, 0.5 * (0.01 + 0.01 * 1e-3)] * 2
+    assert [each.learning_rate for each in records] == pytest.approx(rates)
+    for record, own in zip(records, np.split(np.array(losses[: 2 * n]), 2), strict=False):
+        assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
+    assert [each.losses for each in records[2:]] == [each.losses for each in records[:2]]
+    told = [", ".join(line.split(", ")[:2]) for line in caplog.messages if "/2, " in line]
+    assert told == [f"stage 1: epoch {each.epoch + 1}/2, loss {each.losses['loss']:.3f}" for each in records]
+    assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
+    trainer.train(TrainingState(2, 0, states[-1].tensors))  # its epochs are over
+    assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
+
+
+def test_one_that_trains_alone_asks_nobody() -> None:
+    stop = progress.StopRequest()
+    assert not stop.agreed(SimpleNamespace(num_processes=1))
+    stop.asked = True
+    assert stop.agreed(SimpleNamespace(num_processes=1))
+
+
+@pytest.mark.parametrize(("usual", "discovery", "prompts"), [(0.1, 0.05, 0.2), (0.0, None, 0.4)])
+def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
+    usual: float, discovery: float | None, prompts: float, backbone_folder: Path, stages: StageStream
+) -> None:
+    """They keep their ratios to the usual rate at unlabelled stages, unless that is zero; keys have none given."""
+    options = {"pool": "l2p", "pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
+    model = PromptCCDBModel.from_pretrained(backbone_folder, **TINY_HEAD, **options)
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(
+        epochs=2, batch_size=len(images), learning_rate=usual, discovery_learning_rate=discovery,
+        prompt_learning_rate=0.4,
+    )  # fmt: skip
+    records: list[EpochRecord] = []
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, records.append).train()
+    for record, share in zip(records, (1.0, 0.5 * (1 + 1e-3)), strict=True):
+        expected = {"prompt": prompts * share, "key": (discovery or usual) * share}
+        assert record.rates == pytest.approx(expected)
+
+
+def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with progress.StopRequest() as stop:
+        assert list(stop.progress("ab", 2, "")) == ["a", "b"]
+        assert not stop.agreed(Accelerator(cpu=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)  # a scheduler's, passed on by who started this process
+        assert stop.agreed(Accelerator(cpu=True))
+        with pytest.raises(
+            InterruptedRunError, match="Interrupted: stopped; the last saved state is whole. Run"
+        ):
+            list(stop.progress("ab", 2, ""))
+        with pytest.raises(
+            InterruptedRunError, match="Interrupted: left at once. Run the same command"
+        ) as error:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert error.value.exit_code == 128 + signal.SIGTERM
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
