@@ -497,6 +497,11 @@ def recipe_for_images(
     return Recipe.from_dict(values)
 
 
+def own_name(dataset: str, method: str | None = None) -> str:
+    """Name of a run of a method on a person's images."""
+    return f"{_method_named(method or METHOD)[0]}-{_slug(dataset)}"
+
+
 def _slug(dataset: str) -> str:
     """The name of a data set as part of a folder's name; birds.v1 is not birds.v2."""
     from promptccd.data.tables import ONE_FILE

@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.data.duplicates import look_at
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
-from promptccd.data.image_rows import DatasetSource
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
-from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
+from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import (
@@ -27,11 +25,13 @@ from promptccd.discovery.intake.archives import (
     is_archive,
 )
 from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
+from promptccd.discovery.intake.sources import CombinedSource, DatasetSource
 from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
+from promptccd.images.identity import look_at
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
 
