@@ -75,7 +75,7 @@ def extract_features(
             place += len(pixels)
     model.train(was_training)
     found = gather_rows(features[None], len(images))[0]
-    require_finite(found, images.sample_ids)
+    require_finite(found, images.sample_ids.tolist())
     return found
 
 
