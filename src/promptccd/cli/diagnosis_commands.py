@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, runs
-from promptccd.cli.parsing import MOST_SEED, add_device, add_model_limit, show, to_json, whole_number
+from promptccd.cli.parsing import MOST_SEED, Parser, add_device, add_model_limit, show, to_json, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import table
 from promptccd.storage import write_file
@@ -23,7 +23,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-def _declare_diagnose(diagnose: argparse.ArgumentParser) -> None:
+def _declare_diagnose(diagnose: Parser) -> None:
     diagnose.add_argument(
         "model",
         metavar="BACKBONE",
