@@ -14,7 +14,7 @@ from PIL import Image
 from promptccd.data import StageStream
 from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.tables import image_roots, load_images, open_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Status

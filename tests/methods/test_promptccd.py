@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from promptccd import PromptCCDModel
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.data.randomness import seed_of, torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective

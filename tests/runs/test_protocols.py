@@ -15,8 +15,8 @@ from promptccd.cli.main import main
 from promptccd.clustering import AnchoredKMeans
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import split_by_category
-from promptccd.data.stage_images import StageImages
 from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, DataError, RunError

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from promptccd import PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective

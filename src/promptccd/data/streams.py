@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from datasets import Dataset
 
-from promptccd.data.duplicates import digest_of
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
     LABEL,
@@ -27,6 +26,7 @@ from promptccd.data.names import display_name
 from promptccd.data.tables import OpenedImages, image_roots, open_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
+from promptccd.images.identity import digest_of
 
 logger = logging.getLogger(__name__)
 

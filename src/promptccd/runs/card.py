@@ -19,7 +19,7 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore

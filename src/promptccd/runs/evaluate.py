@@ -13,10 +13,9 @@ from datasets import Dataset
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.duplicates import Original
-from promptccd.data.image_cache import ImageCache
+from promptccd.data.cached import ImageCache
+from promptccd.data.readable import Original, StageImages
 from promptccd.data.splits import BlocksError
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError

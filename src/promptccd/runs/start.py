@@ -19,8 +19,8 @@ from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.data.views import EvaluationView, build_image_processor, normalise

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.spread import measure_spread
-from promptccd.data.duplicates import Original
-from promptccd.data.image_cache import ImageCache
+from promptccd.data.cached import ImageCache
 from promptccd.data.loaders import workers_for
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError, DeviceError, DiskError, OutOfMemoryError, SplitMismatchError

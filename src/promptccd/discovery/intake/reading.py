@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.data.duplicates import look_at
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.loaders import Progress
@@ -32,6 +31,7 @@ from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
+from promptccd.images.identity import look_at
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
 
