@@ -110,7 +110,7 @@ def seeded(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def without_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installation without the extra that reads HEIC."""
-    from promptccd.images.heif import heif_plugin
+    from promptccd.images.kinds import heif_plugin
 
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     heif_plugin.cache_clear()

@@ -233,11 +233,8 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
             ["evaluate", str(run), "--protocol", "unknown", "--estimator", "split_merge", "--json"],
             ["predict", stage, str(photos), "--top_k", "2", "--json"],
             ["discover", stage, str(photos), "--out", str(out / "found"), "--precision", "fp32"],
-            ["diagnose", stage, str(image_folder), *few, "--json"],
             ["explain", stage, one, "--out", str(out / "why"), "--json"],
         ]
-
-    few = ["--categories", "4", "--seeds", "1", "--restarts", "2", "--mixed_precision", "no"]
 
     with pretend_gpu() as log:
         there = []

@@ -32,8 +32,8 @@ from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import ResizedImage
 from promptccd.errors import ConfigurationError, DiskError
 from promptccd.images.decode import Status, Verdict
-from promptccd.images.heif import heif_plugin
 from promptccd.images.identity import digest_of
+from promptccd.images.kinds import heif_plugin
 
 logger = logging.getLogger(__name__)
 

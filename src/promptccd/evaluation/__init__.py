@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import discover_categories as discover_categories
     from promptccd.evaluation.continual import labelled_categories as labelled_categories
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
-    from promptccd.evaluation.diagnosis import Diagnosis as Diagnosis
-    from promptccd.evaluation.diagnosis import DiagnosisOptions as DiagnosisOptions
-    from promptccd.evaluation.diagnosis import diagnose as diagnose
-    from promptccd.evaluation.diagnosis import mean_and_error as mean_and_error
-    from promptccd.evaluation.diagnosis import with_error as with_error
     from promptccd.evaluation.paper import BACKBONES as BACKBONES
     from promptccd.evaluation.paper import AuditedRow as AuditedRow
     from promptccd.evaluation.paper import Interval as Interval
