@@ -261,9 +261,9 @@ def map_figure(
     points = []
     columns = (ids.tolist() for ids in (stages, sample_ids, found_ids, true_ids))
     for row, (stage, sample_id, group, category) in enumerate(zip(*columns, strict=True)):
-        where, said = "labelled", true_names[category]
+        where, text = "labelled", true_names[category]
         if stage:
-            where, said = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
+            where, text = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
         points.append(
             MapPoint(
                 sample_id,
@@ -271,7 +271,7 @@ def map_figure(
                 places=[layout[row] for layout in layouts[stage:]],
                 found=found[group],
                 true=true[category],
-                text=f"image {sample_id}, {where}: {said}",
+                text=f"image {sample_id}, {where}: {text}",
                 is_discovered=group not in known,
             )
         )

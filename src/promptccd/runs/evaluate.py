@@ -20,7 +20,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
-from promptccd.evaluation.category_counts import COUNTS
+from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
