@@ -16,7 +16,7 @@ from promptccd.models.backbones import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.head import BottleneckHead, UnitHead
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import bounded
 
 
 class CosineClassifier(nn.Module):

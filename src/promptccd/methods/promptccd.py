@@ -21,7 +21,7 @@ from promptccd.models.backbones import Rotation, class_row, class_token, patch_c
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.mixture import GaussianMixture
-from promptccd.models.untrusted import STORED, bounded
+from promptccd.models.configuration import STORED, bounded
 from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)
@@ -53,16 +53,16 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     model_type = "promptccd"
 
-    num_components: int = field(default=0, metadata=STORED)
+    num_components: int = bounded(0, 0, 1_000_000, stored=True)
     component_categories: list[int] = field(default_factory=list, metadata=STORED)
     answer_categories: list[int] = field(default_factory=list, metadata=STORED)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
     count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
-    prompts_per_image: int = 5
+    prompts_per_image: int = bounded(5, 1, 65_536)
     random_prompts: bool = False
     prompts_at_test: bool = False
     prompt_place: Literal["first", "last"] = "first"
-    prompt_copies: int = 1
+    prompt_copies: int = bounded(1, 1, 1_024)
     prompt_scale: Literal["raw", "tokens"] = "raw"
     prompt_centred: bool = False
 

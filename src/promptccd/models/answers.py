@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .backbones import Rotation, blocks_of, entering, whole_attention
+from promptccd.models.backbones import Rotation, blocks_of, entering, whole_attention
 
 OPTIONS: dict[str, Any] = {
     "output_hidden_states": bool | list[int] | None,

@@ -17,7 +17,6 @@ from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.ranges import number, require_in_range, takes_whole_numbers
 from promptccd.data.view_options import MAX_SIDE
 from promptccd.errors import ConfigurationError
-from promptccd.models.untrusted import REAL, WHOLE
 
 
 @takes_whole_numbers
@@ -229,32 +228,32 @@ class ModelArguments:
     variant: str = "promptccd"
     backbone: str | None = "facebook/dinov2-base"
     backbone_config: dict[str, Any] = field(default_factory=dict)
-    projection_hidden_size: int = number(2048, *WHOLE["projection_hidden_size"])
-    projection_bottleneck_size: int = number(256, *WHOLE["projection_bottleneck_size"])
-    projection_output_size: int = number(65536, *WHOLE["projection_output_size"])
+    projection_hidden_size: int = number(2048, 1, 65_536)
+    projection_bottleneck_size: int = number(256, 1, 16_384)
+    projection_output_size: int = number(65536, 1, 1_048_576)
     covariance_type: Literal["diag", "spherical", "full"] | None = None
-    prompts_per_image: int | None = number(None, *WHOLE["prompts_per_image"])
+    prompts_per_image: int | None = number(None, 1, 65_536)
     random_prompts: bool | None = None
     prompts_at_test: bool | None = None
     prompt_place: Literal["first", "last"] | None = None
-    prompt_copies: int | None = number(None, *WHOLE["prompt_copies"])
+    prompt_copies: int | None = number(None, 1, 1_024)
     prompt_scale: Literal["raw", "tokens"] | None = None
     prompt_centred: bool | None = None
     pool: Literal["l2p", "dualprompt"] | None = None
-    pool_size: int | None = number(None, *WHOLE["pool_size"])
-    prompt_length: int | None = number(None, *WHOLE["prompt_length"])
-    prompts_per_patch: int | None = number(None, *WHOLE["prompts_per_patch"])
-    prompt_reach: float | None = number(None, *REAL["prompt_reach"])
-    key_reach: float | None = number(None, *REAL["key_reach"])
+    pool_size: int | None = number(None, 1, 65_536)
+    prompt_length: int | None = number(None, 1, 4_096)
+    prompts_per_patch: int | None = number(None, 1, 65_536)
+    prompt_reach: float | None = number(None, 0, 1e3)
+    key_reach: float | None = number(None, 0, 1e3)
     cos_weight: float | None = number(None, 0)
-    num_parts: int | Literal["auto"] | None = number(None, *WHOLE["num_parts"])
+    num_parts: int | Literal["auto"] | None = number(None, 2, 1_024)
     route_weight: float | None = number(None, 0)
     route_reaches_backbone: bool | None = None
     distill_weight: float | None = number(None, 0)
     anchor_on: Literal["projection", "cls"] | None = None
     router_fusion: bool | None = None
     router_queries: bool | None = None
-    router_hidden_size: int | None = number(None, *WHOLE["router_hidden_size"])
+    router_hidden_size: int | None = number(None, 1, 65_536)
     options: dict[str, Any] | None = None
     max_model_bytes: int | None = number(None, 1)
 
@@ -381,7 +380,7 @@ class TrainingArguments:
     supervised_weight: float = number(0.35, 0, 1)
     refit_every: int = number(30, 1)
     prompt_warmup_epochs: int = number(30, 0)
-    replay_samples: int = number(100, *WHOLE["num_components"])
+    replay_samples: int = number(100, 0, 1_000_000)
     exemplars_per_class: int = number(0, 0, 1_000_000)
     exemplar_share: float = number(0.2, 0, 1, above=True)
     exemplar_choice: Literal["nearest_centre", "random"] = "nearest_centre"
@@ -391,8 +390,8 @@ class TrainingArguments:
     kmeans_restarts: int = number(100, 1, 1_000_000)
     category_count: Literal["known", "split_merge", "stream", "kmeans"] | list[int] = "known"
     count_prior: Literal["paper", "matched", "calibrated"] = "paper"
-    init_components: int = number(0, *WHOLE["num_components"])
-    max_categories: int | None = number(None, *WHOLE["num_components"])
+    init_components: int = number(0, 0, 1_000_000)
+    max_categories: int | None = number(None, 0, 1_000_000)
     mixed_precision: MixedPrecision = "auto"
     frozen_precision: Literal["same", "bf16"] = "same"
     compile: bool = False
