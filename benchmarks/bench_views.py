@@ -20,9 +20,9 @@ from PIL import Image
 
 from benchmarks.measuring import options_of
 from promptccd.data.image_cache import Kept, kept_of
-from promptccd.data.images import decode_image
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, ResizedImage, TrainingViews, ViewOptions
+from promptccd.images.decode import decode_image
 
 
 def encoded_picture(width: int, height: int, codec: str) -> bytes:

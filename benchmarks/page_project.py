@@ -13,7 +13,6 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import torch
 from PIL import Image, ImageOps
 
-from promptccd.data.limits import IntakeLimits
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.cache import FeatureCache
@@ -23,6 +22,7 @@ from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import FEATURES, PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.seen_files import SeenFiles
+from promptccd.images.limits import IntakeLimits
 from promptccd.registry import CategoryRegistry, load_registry, save_registry
 
 BACKBONE, EMBEDDED = "photographs", 10_000

@@ -110,7 +110,7 @@ def seeded(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def without_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installation without the extra that reads HEIC."""
-    from promptccd.data.heif import heif_plugin
+    from promptccd.images.heif import heif_plugin
 
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     heif_plugin.cache_clear()
@@ -250,7 +250,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, ti
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows that were decoded, since the stages were cut."""
     from promptccd.data.image_rows import ImageRows
-    from promptccd.data.images import DecodedImage
+    from promptccd.images.decode import DecodedImage
 
     rows: list[int] = []
     usual = ImageRows.decode

@@ -47,7 +47,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
 from promptccd.data.duplicates import look_at
-from promptccd.data.images import Decoding
+from promptccd.images.decode import Decoding
 from promptccd.registry import load_registry
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 

@@ -14,10 +14,10 @@ from PIL import Image as Pillow
 
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderSource, LabelledFolder, labelled_folder
-from promptccd.data.limits import IntakeLimits
 from promptccd.data.loading import load_images, open_images, read_categories
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
+from promptccd.images.limits import IntakeLimits
 from promptccd.storage import EXPORTED, PROJECT
 
 KINDS = ("boat", "bus", "tram")

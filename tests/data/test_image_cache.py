@@ -34,7 +34,7 @@ from promptccd.data.views import (
 )
 from promptccd.errors import InterruptedRunError
 from promptccd.training.progress import progress_bar
-from tests.data.test_images import oriented, photograph
+from tests.images.test_decode import oriented, photograph
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 SIZES = [

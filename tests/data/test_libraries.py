@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from promptccd.data.folders import FolderSource, images_in, labelled_folder
-from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.images.limits import IntakeLimits
 
 PHOTOS = "left there by Photos"
 LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are

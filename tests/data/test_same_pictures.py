@@ -137,8 +137,8 @@ def test_benchmarks_drop_and_others_refuse() -> None:
 
 
 def test_pixels_decide_not_what_is_written_beside_them() -> None:
-    from promptccd.data.clean_images import clean_image
-    from promptccd.data.images import decode_image
+    from promptccd.images.clean import clean_image
+    from promptccd.images.decode import decode_image
 
     told = jpeg(pixels(1))
     plain = clean_image(told)[1]

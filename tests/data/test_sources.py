@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from promptccd.data.limits import MIB, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import read_regular_file
+from promptccd.images.limits import MIB, ByteBudget, IntakeLimits, SkippedFileError
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ from huggingface_hub import constants
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.depths import Depths
 from promptccd.data.image_rows import ForeignFileError, ImageRows
-from promptccd.data.images import Status
-from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import load_images, open_images
 from promptccd.data.stage_images import StageImages
 from promptccd.data.table_files import image_roots, is_of_data_set
 from promptccd.errors import DataError
+from promptccd.images.decode import Status
+from promptccd.images.depth import Depths
+from promptccd.images.limits import SkippedFileError
 from tests.conftest import coloured_images
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
 

@@ -11,7 +11,6 @@ from PIL import Image
 from transformers import AutoImageProcessor
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
-from promptccd.data.images import decode_image
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import (
     EvaluationView,
@@ -24,7 +23,8 @@ from promptccd.data.views import (
     build_image_processor,
     normalise,
 )
-from tests.data.test_images import oriented, photograph
+from promptccd.images.decode import decode_image
+from tests.images.test_decode import oriented, photograph
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 BICUBIC = Image.Resampling.BICUBIC

@@ -8,9 +8,9 @@ import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from promptccd.data.images import decode_image
 from promptccd.discovery import DiscoverySession, FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
 
 Pictures = Callable[..., Path]

@@ -22,8 +22,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.columns import sealed, unsealed
 from promptccd.data import duplicates
-from promptccd.data.depths import Depth
-from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.sources import Stamp
 from promptccd.discovery import cache, seen_files, session
 from promptccd.discovery.cache import FeatureCache, Packs
@@ -32,6 +30,8 @@ from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PROJECT, THUMBS
 from promptccd.discovery.project.places import pictures_in
 from promptccd.discovery.seen_files import SeenFiles
+from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.depth import Depth
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import columns
 from tests.discovery.conftest import write_pictures

@@ -17,7 +17,6 @@ from benchmarks import bench_moments
 from promptccd.cli.main import main
 from promptccd.clustering import GroupingConstraints
 from promptccd.data.duplicates import look_at
-from promptccd.data.images import Decoding
 from promptccd.discovery import moments
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
@@ -26,6 +25,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
+from promptccd.images.decode import Decoding
 from promptccd.registry import Move
 from tests.clustering.test_split_merge import blobs
 
@@ -258,7 +258,7 @@ def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, t
         expected = "" if row["file"] == first else f"nearly the same picture as {first}"
         assert expected in row["note"]
         assert ("nearly" in row["note"]) == bool(expected)
-    assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was parted"
+    assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was split_revision"
     page = (out / "discovery.html").read_text()
     assert "18 images of 6 moments" in page
     assert page.count("<td>0-0.png") == 2

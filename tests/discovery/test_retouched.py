@@ -13,9 +13,9 @@ from promptccd.cli.main import main
 from promptccd.data.sources import Stamp
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
-from tests.data.test_picture_keys import XMP, exif, photograph, text
 from tests.discovery.corrected import registry_in
 from tests.discovery.test_cache import contents, costs, rows_of
+from tests.images.test_identity import XMP, exif, photograph, text
 
 Edit = Callable[[Path], object]
 

@@ -17,8 +17,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
-from promptccd.models.hub_names import parted
-from promptccd.models.loading import find_model
+from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.runs.start import published_processor
@@ -51,8 +50,8 @@ def warm(stage: str, hub: Hub) -> str:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     huggingface_hub.hf_api.api._whoami_cache.clear()
-    monkeypatch.setattr("promptccd.models.loading._PATIENCE", 0.3)
-    monkeypatch.setattr("promptccd.models.hub_names._PATIENCE", 0.3)
+    monkeypatch.setattr("promptccd.models.checkpoint._PATIENCE", 0.3)
+    monkeypatch.setattr("promptccd.models.checkpoint._PATIENCE", 0.3)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
 
 
@@ -401,15 +400,15 @@ WRITTEN = {
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_a_model_is_named_as_people_type_and_paste_it(written: str) -> None:
-    assert parted(written) == WRITTEN[written]
+    assert split_revision(written) == WRITTEN[written]
 
 
 def test_a_folder_is_one_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("user/x@v1", " blank", "x@2"):
         Path(name).mkdir(parents=True)
-        assert parted(name) == (name, None)
-    assert parted(f"{hub.url}/user/y/tree/v2") == ("user/y", "v2"), "of a mirror"
+        assert split_revision(name) == (name, None)
+    assert split_revision(f"{hub.url}/user/y/tree/v2") == ("user/y", "v2"), "of a mirror"
 
 
 def spellings(hub: Hub) -> list[str]:

@@ -5,9 +5,9 @@ from huggingface_hub import HfApi
 from promptccd.data.image_rows import DatasetSource
 from promptccd.discovery.intake.reading import read_intake
 from tests.conftest import coloured_images
-from tests.data.test_images import PNG
 from tests.discovery.conftest import image_of
 from tests.hub.server import Hub
+from tests.images.test_decode import PNG
 
 
 def test_data_set_of_the_hub_is_read(hub: Hub) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from promptccd.models.untrusted import bounds_of
 
 from promptccd import methods
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, Method, base, load_plugin, method_named, register
 from promptccd.methods.base import load_installed
 from promptccd.models import VARIANTS
-from promptccd.models.untrusted import bounds_of
 from promptccd.training.methods import MethodWords, words_of_methods
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, CheckpointError
-from promptccd.models.hub_names import NAMESPACE_VARIABLE
-from promptccd.models.loading import FoundModel, file_of, find_model
+from promptccd.models.checkpoint import NAMESPACE_VARIABLE, FoundModel, file_of, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub

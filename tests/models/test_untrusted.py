@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from PIL import Image
+from promptccd.models.untrusted import bounded, bounds_of, read_json, require_bounds, require_side
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -41,13 +42,19 @@ from promptccd.models import (
     VARIANTS,
     CheckpointError,
     backbone_configuration,
+    load_model,
     stored_configuration,
-    stored_model,
 )
-from promptccd.models.loading import find_model
-from promptccd.models.stored_files import PREPROCESSOR, own_values, patch_size_of, stored_processor
-from promptccd.models.untrusted import bounded, bounds_of, read_json, require_bounds, require_side
-from promptccd.models.weights import described, memory_in_one_line, stored_weights
+from promptccd.models.checkpoint import (
+    PREPROCESSOR,
+    described,
+    find_model,
+    load_processor,
+    memory_in_one_line,
+    patch_size_of,
+    stored_weights,
+)
+from promptccd.models.configuration import own_values
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
 from promptccd.training.recipe import Recipe
@@ -173,7 +180,7 @@ def test_a_checkpoint_has_no_code_and_its_own_class(name: str, tmp_path: Path) -
     small(name).save_pretrained(tmp_path)
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
     assert not list(tmp_path.glob("*.py"))
-    assert type(stored_model(tmp_path)) is VARIANTS[name]
+    assert type(load_model(tmp_path)) is VARIANTS[name]
     assert type(stored_configuration(tmp_path)) is VARIANTS[name].config_class
 
 
@@ -193,7 +200,7 @@ def test_the_budget_can_be_set(
 ) -> None:
     model = PromptCCDModel.from_pretrained(finished)
     needed = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
-    for load in (PromptCCDModel.from_pretrained, stored_model, AutoModel.from_pretrained):
+    for load in (PromptCCDModel.from_pretrained, load_model, AutoModel.from_pretrained):
         assert load(finished, max_model_bytes=needed) is not None
         with pytest.raises(
             CheckpointError, match=rf"take {needed} bytes, {needed - 1} are allowed.*max_model_bytes"
@@ -348,11 +355,11 @@ PROCESSOR = {
 
 def processor_of(folder: Path, patch_size: int, **values: Any) -> Any:
     (folder / PREPROCESSOR).write_text(json.dumps({**PROCESSOR, **values}))
-    return stored_processor(str(folder), patch_size)
+    return load_processor(str(folder), patch_size)
 
 
 def test_a_model_without_a_processor_has_none(tmp_path: Path) -> None:
-    assert stored_processor(str(tmp_path), 8) is None
+    assert load_processor(str(tmp_path), 8) is None
 
 
 @pytest.mark.parametrize(
@@ -553,7 +560,7 @@ def test_a_file_that_memory_does_not_hold_is_not_called_damaged(
     def refuse(*args: object, **options: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr("promptccd.models.weights.safe_open", refuse)
+    monkeypatch.setattr("promptccd.models.checkpoint.safe_open", refuse)
     with (
         pytest.raises(CheckpointError, match="not enough memory for the weights of here"),
         memory_in_one_line("here"),

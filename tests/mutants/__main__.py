@@ -31,6 +31,7 @@ MORE = {  # tests of an area beside those that are called after it
     "models": "methods hub/test_asking.py",
     "training": "runs/test_devices.py runs/test_gpus.py runs/test_recipes.py reports/test_history.py "
     "cli/test_values.py data/test_benchmarks.py data/test_spectrum.py",
+    "images": "discovery/intake",
     "data": "discovery/intake hub/test_stage_datasets.py hub/test_hub_rows.py",
     "runs": "hub/test_cards.py hub/test_provenance.py hub/test_verify.py",
     "evaluation": "runs/test_protocols.py",

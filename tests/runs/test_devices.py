@@ -15,8 +15,8 @@ from torch import nn
 
 from promptccd import system
 from promptccd.cli.main import main
-from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
+from promptccd.images.decode import DecodedImage, Decoding, decode_image
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.runs import RunDirectory, load_model, predict, predict_folder, train_run

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.data.limits import MIB, IntakeLimits
+from promptccd.images.limits import MIB, IntakeLimits
 from tests.spaces.visitor import Visitor
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from promptccd.data.limits import MIB
+from promptccd.images.limits import MIB
 from promptccd.registry import load_registry
-from tests.data.test_images import BOMB_WEBP
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING, packed
+from tests.images.test_decode import BOMB_WEBP
 from tests.photographs import MARKER, jpeg, pixels
 from tests.spaces.conftest import LIMITS, Server, picture, pictures, serving
 from tests.spaces.visitor import Answer, Visitor, address_in, as_file, shown

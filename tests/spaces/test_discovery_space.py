@@ -46,8 +46,8 @@ def test_front_matter() -> None:
 
 def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    from promptccd.data.limits import MIB, IntakeLimits
     from promptccd.discovery.space import Together
+    from promptccd.images.limits import MIB, IntakeLimits
 
     together = Together()
     text, limits = (

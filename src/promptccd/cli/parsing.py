@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from promptccd.data.limits import BIT_DEPTHS, BYTES_PER_PIXEL, MAX_PIXELS, IntakeLimits
 from promptccd.errors import ConfigurationError
+from promptccd.images.limits import BIT_DEPTHS, BYTES_PER_PIXEL, MAX_PIXELS, IntakeLimits
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from promptccd.data.depths import Depth
-from promptccd.data.images import MAX_ASPECT, Decoding, Verdict, decode_image
-from promptccd.data.picture_keys import picture_key
+from promptccd.images.decode import MAX_ASPECT, Decoding, Verdict, decode_image
+from promptccd.images.depth import Depth
+from promptccd.images.identity import picture_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ class SeenImage:
 
     Attributes:
         size: width and height in pixels, upright.
-        key: what the picture is known by, see `promptccd.data.picture_keys`.
+        key: what the picture is known by, see `promptccd.images.identity`.
         miniature: ``(32, 32)`` uint8, grey; finds images of the same moment.
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
             lose their ends first, because their short side would vanish otherwise.

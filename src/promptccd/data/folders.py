@@ -13,9 +13,6 @@ from pathlib import Path
 from unicodedata import normalize
 
 from promptccd import system
-from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
-from promptccd.data.heif import is_heif
-from promptccd.data.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.names import display_name, folder_reason, leftovers, library_reason, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
@@ -23,11 +20,14 @@ from promptccd.data.sources import (
     Entry,
     ImageSource,
     Stamp,
-    first_bytes,
     inside,
     read_regular_file,
 )
 from promptccd.errors import DataError, nothing_at
+from promptccd.images.files import first_bytes
+from promptccd.images.heif import is_heif
+from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.storage import CHECKSUMS, EXPORTED, PROJECT
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")

@@ -27,9 +27,9 @@ from datasets.arrow_writer import ArrowWriter
 from datasets.table import table_cast
 from huggingface_hub import HfFileSystem
 
-from promptccd.data.depths import DEPTH_BYTES, may_be_deep
 from promptccd.data.names import display_name
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.images.depth import DEPTH_BYTES, may_be_deep
 from promptccd.locks import FolderLock
 from promptccd.storage import remove_leftovers, write_directory, write_file
 

@@ -30,14 +30,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from promptccd import storage, system
 from promptccd.data.duplicates import digest_of
-from promptccd.data.heif import heif_plugin
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import MAX_ASPECT, DecodedImage, Status, Verdict
 from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.stages import Stage
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import ResizedImage, resized_size
 from promptccd.errors import ConfigurationError, DiskError, PromptCCDError, RunError
+from promptccd.images.decode import MAX_ASPECT, DecodedImage, Status, Verdict
+from promptccd.images.heif import heif_plugin
 
 logger = logging.getLogger(__name__)
 

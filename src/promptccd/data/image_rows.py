@@ -16,21 +16,21 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 from huggingface_hub import constants
 
-from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
-from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, open_images
 from promptccd.data.names import display_name
 from promptccd.data.sources import (
     Entry,
     ImageSource,
-    first_bytes,
     identity_of,
     read_regular_file,
     within_limit,
 )
 from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
+from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.images.files import first_bytes
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class ImageRows:
 
         Args:
             bit_depth: of all of them; by default what each file says, or else the smallest of
-                `promptccd.data.limits.BIT_DEPTHS` that holds the values of all. Images that by their first bytes may
+                `promptccd.images.limits.BIT_DEPTHS` that holds the values of all. Images that by their first bytes may
                 have more than 8 bits are read for it.
         """
         depths = Depths(fixed=bit_depth)

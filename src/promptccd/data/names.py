@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from promptccd.data.camera_raw import RAW_SUFFIXES
-from promptccd.data.heif import SUFFIXES as HEIF_SUFFIXES
-from promptccd.data.heif import heif_plugin
+from promptccd.images.heif import SUFFIXES as HEIF_SUFFIXES
+from promptccd.images.heif import heif_plugin
+from promptccd.images.raw import RAW_SUFFIXES
 from promptccd.system import left_by_system
 
 # Folders in which programs keep photographs, by the whole name or how it ends, and where in them the photographs lie as

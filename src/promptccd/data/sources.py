@@ -9,15 +9,14 @@ import hashlib
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from promptccd import system
-from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
-from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.files import opened_file
+from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
 TOLD_APART_BY = 4096  # first bytes of a file: where EXIF says how a photograph is turned
 
@@ -178,16 +177,6 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
     return within_limit(content, budget)
 
 
-def first_bytes(path: str, count: int) -> bytes:
-    """The first bytes of a file that `read_regular_file` would read.
-
-    Raises:
-        SkippedFileError: as there.
-    """
-    with opened_file(path) as (stream, _):
-        return stream.read(count)
-
-
 def identity_of(path: str) -> bytes:
     """What tells a file from a changed one, without reading all of it: size, time of the change, and first bytes.
 
@@ -197,49 +186,6 @@ def identity_of(path: str) -> bytes:
     with opened_file(path) as (stream, size):
         changed = os.fstat(stream.fileno()).st_mtime_ns
         return b"%d %d " % (size, changed) + hashlib.blake2b(stream.read(TOLD_APART_BY)).digest()
-
-
-@contextmanager
-def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size; through a link only if told to follow it.
-
-    Raises:
-        SkippedFileError: it is none, or cannot be read.
-    """
-    try:
-        path = os.path.realpath(path) if follow and path else path
-        mode = os.lstat(path).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-            raise SkippedFileError(
-                "not a regular file"
-            )  # to open a pipe or a device may do something already
-        # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
-        descriptor = system.open_file(path, os.O_RDONLY)
-        with open(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise SkippedFileError(
-                    "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-                )
-            yield stream, status.st_size
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise SkippedFileError(_why_unreadable(error)) from error
-
-
-_UNREADABLE = {
-    errno.ENOENT: "no such file",
-    errno.EACCES: "no permission to read the file",
-    errno.EPERM: "no permission to read the file",
-    errno.ELOOP: "link, not followed",
-    errno.EISDIR: "a folder, not a file",  # which Windows does not open
-    errno.ENXIO: "not a regular file",  # a socket
-}
-
-
-def _why_unreadable(error: OSError | ValueError) -> str:
-    number = getattr(error, "errno", None)
-    named = getattr(error, "strerror", None) or "not a file name"
-    return _UNREADABLE.get(number or 0, f"file cannot be opened ({named})")
 
 
 OUTSIDE = "link to a place outside"

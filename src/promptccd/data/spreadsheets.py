@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.names import display_name
 from promptccd.errors import DataError
+from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 
 LISTS = (".csv", ".tsv", ".tab", ".txt")  # suffixes of tables that are text
 PACKAGE = ".numbers"  # may be a folder

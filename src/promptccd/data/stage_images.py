@@ -16,12 +16,12 @@ from torch import Tensor
 
 from promptccd.data.duplicates import Original, conflicts
 from promptccd.data.image_cache import CheckedStage, ImageCache, Kept
-from promptccd.data.images import Status, Verdict
-from promptccd.data.limits import TOO_MANY_BAD
 from promptccd.data.loaders import Progress
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.data.views import EvaluationView, ResizedImage
 from promptccd.errors import DataError
+from promptccd.images.decode import Status, Verdict
+from promptccd.images.limits import TOO_MANY_BAD
 
 logger = logging.getLogger(__name__)
 

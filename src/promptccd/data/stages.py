@@ -17,8 +17,6 @@ from datasets import Dataset, DatasetDict, IterableDataset
 
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import DecodedImage, Decoding
-from promptccd.data.limits import MAX_PIXELS
 from promptccd.data.loading import (
     OpenedImages,
     image_column_of,
@@ -42,6 +40,8 @@ from promptccd.data.streams import Stream, name_of, open_streams, read_labels, r
 from promptccd.data.table_files import STREAM
 from promptccd.data.table_files import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
+from promptccd.images.decode import DecodedImage, Decoding
+from promptccd.images.limits import MAX_PIXELS
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -211,7 +211,7 @@ class StageStream(Sequence[Stage]):
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
             bit_depth: as `ImageRows.by_one_rule` takes it.
-            max_pixels: of an image, see `promptccd.data.images.Decoding`.
+            max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:
             DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says

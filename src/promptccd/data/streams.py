@@ -14,7 +14,6 @@ from datasets import Dataset
 
 from promptccd.data.duplicates import digest_of
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import Decoding
 from promptccd.data.loading import (
     OpenedImages,
     image_column_of,
@@ -26,6 +25,7 @@ from promptccd.data.loading import (
 from promptccd.data.names import display_name
 from promptccd.data.table_files import LABEL, STREAM, image_roots, in_order
 from promptccd.errors import DataError
+from promptccd.images.decode import Decoding
 
 logger = logging.getLogger(__name__)
 

@@ -25,14 +25,14 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
 from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
 from promptccd.data.hub_rows import HubRows
-from promptccd.data.limits import SkippedFileError
 from promptccd.data.names import display_name, is_of_windows
-from promptccd.data.sources import first_bytes
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError
+from promptccd.images.files import first_bytes
+from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.limits import SkippedFileError
 from promptccd.storage import PROJECT, parsed_json
 
 logger = logging.getLogger(__name__)

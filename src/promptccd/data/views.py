@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
-from promptccd.data.images import MAX_ASPECT, DecodedImage
 from promptccd.data.view_options import ViewOptions as ViewOptions
 from promptccd.errors import shown
+from promptccd.images.decode import MAX_ASPECT, DecodedImage
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -95,7 +95,7 @@ class TrainingViews:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
         Args:
-            image: RGB of any size, from `promptccd.data.images.decode_image`; or already resized.
+            image: RGB of any size, from `promptccd.images.decode.decode_image`; or already resized.
             generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
 
         Raises:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from promptccd.data.limits import ByteBudget, IntakeLimits
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.discovery.cache import FeatureCache
@@ -23,6 +22,7 @@ from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.project.folder import CHUNKS, FEATURES, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError
+from promptccd.images.limits import ByteBudget, IntakeLimits
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.runs.folder import RunDirectory

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from promptccd.data.images import Status
 from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
+from promptccd.images.decode import Status
 from promptccd.registry.changes import SURE
 from promptccd.reports import render_page, stage_maps
 from promptccd.reports.category_cards import picture_uri

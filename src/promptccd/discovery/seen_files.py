@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 
 from promptccd.columns import HASH
-from promptccd.data.capture_dates import KEPT
-from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
-from promptccd.data.images import Status, Verdict
 from promptccd.data.names import display_name
-from promptccd.data.picture_keys import is_edited_file_of
 from promptccd.data.sources import Stamp
 from promptccd.discovery.cache import ROWS, Packs
 from promptccd.discovery.project.file_columns import (
@@ -34,6 +30,10 @@ from promptccd.discovery.project.file_columns import (
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PICTURES, THUMBS
 from promptccd.discovery.project.places import LARGEST_LIST, keys_in
 from promptccd.errors import PromptCCDError
+from promptccd.images.capture_dates import KEPT
+from promptccd.images.decode import Status, Verdict
+from promptccd.images.depth import Depth
+from promptccd.images.identity import is_edited_file_of
 from promptccd.storage import append_to, parsed_json, plain_json, read_lines, remove, write_file
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from promptccd import system
 from promptccd.clustering import CountEstimate, GroupingConstraints
-from promptccd.data.limits import IntakeLimits
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
@@ -28,6 +27,7 @@ from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
+from promptccd.images.limits import IntakeLimits
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, StageChange
 from promptccd.training.devices import device_named, placed

@@ -9,9 +9,7 @@ import numpy as np
 from datasets import ClassLabel, Features, Image, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
 
-from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
-from promptccd.data.limits import SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.errors import ConfigurationError, one_line
@@ -25,6 +23,8 @@ from promptccd.hub.commits import (
     require_name,
     retried,
 )
+from promptccd.images.clean import clean_image, write_shards
+from promptccd.images.limits import SkippedFileError
 from promptccd.runs.card import BEGIN, END, hub_id_of
 from promptccd.runs.provenance import Licence, licence_on
 from promptccd.training.progress import progress_bar
@@ -67,7 +67,7 @@ def publish_stages(
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
 
-    Images are sent as pixels without place, time, camera or file name, see `promptccd.data.clean_images`. The data set
+    Images are sent as pixels without place, time, camera or file name, see `promptccd.images.clean`. The data set
     is first written to a temporary folder (``TMPDIR``); only files that differ from the repository are sent.
 
     Args:

@@ -19,9 +19,8 @@ from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
 from promptccd.models.backbones import Rotation, class_row, class_token, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
-from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import STORED, CategoryDiscoveryConfig, bounded
 from promptccd.models.mixture import GaussianMixture
-from promptccd.models.configuration import STORED, bounded
 from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,7 @@ from promptccd.models.backbones import (
     run_prefix,
 )
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.configuration import CategoryDiscoveryConfig
-from promptccd.models.configuration import bounded
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 
 
 @strict

@@ -31,9 +31,8 @@ from promptccd.models.backbones import (
     run_prefix,
 )
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.models.head import ProjectionHead, draw_truncated_normal
-from promptccd.models.configuration import bounded
 
 
 @strict

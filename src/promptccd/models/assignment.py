@@ -155,7 +155,7 @@ def assign(
     """Assign images to the nearest prototypes, or to those that are given.
 
     Args:
-        features: unit features ``(N, D)``: a tensor, or rows read on demand, whose ``matrix`` the result has.
+        features: unit features ``(N, D)``, a tensor or rows read on demand; the result has their ``matrix``.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
         temperature: of the confidences, in squared distance; a known spread has its own.

@@ -21,7 +21,15 @@ from transformers import (
     ViTModel,
 )
 
-from promptccd.models.block_calls import DINOv3ViTLayer, at_hand, enter, let_in, product_of, run_piece, runs_whole
+from promptccd.models.block_calls import (
+    DINOv3ViTLayer,
+    at_hand,
+    enter,
+    let_in,
+    product_of,
+    run_piece,
+    runs_whole,
+)
 
 _CLASSES = {
     "dinov2": (Dinov2Model, {}),

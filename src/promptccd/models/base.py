@@ -209,7 +209,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
             tensors = stored_tensors(found, most_bytes, kwargs.pop("variant", None))
             kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
             cls._require_modest(config, args, most_bytes, place)
-        if kwargs.get("device_map") == "auto" and "max_memory" not in kwargs and torch.accelerator.is_available():
+        if (
+            kwargs.get("device_map") == "auto"
+            and "max_memory" not in kwargs
+            and torch.accelerator.is_available()
+        ):
             # Without `max_memory`, transformers would split a model that fits on one device.
             kwargs["device_map"] = {"": torch.accelerator.current_device_index()}
         with without_key_report():

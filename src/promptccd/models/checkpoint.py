@@ -118,7 +118,9 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     place, revision = split_revision(written)
     if revision is not None:
         if hub_options.get("revision") not in (None, revision):
-            raise OSError(f"{written!r} and revision={hub_options['revision']!r} name two revisions: give one.")
+            raise OSError(
+                f"{written!r} and revision={hub_options['revision']!r} name two revisions: give one."
+            )
         hub_options = {**hub_options, "revision": revision}
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
         place = BUNDLED.get(place) or _repository_of(place, hub_options)
@@ -180,7 +182,9 @@ def _repository_of(name: str, options: Mapping[str, Any]) -> str:
 def _user(token: str) -> str:
     """Who a token belongs to."""
     answer = get_session().get(
-        f"{constants.ENDPOINT}/api/whoami-v2", headers=build_hf_headers(token=token), timeout=_WHO_AM_I_SECONDS
+        f"{constants.ENDPOINT}/api/whoami-v2",
+        headers=build_hf_headers(token=token),
+        timeout=_WHO_AM_I_SECONDS,
     )
     hf_raise_for_status(answer)
     return str(answer.json()["name"])
@@ -201,7 +205,9 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     inner = hub_options.get("subfolder") or ""
     if not os.path.isdir(place):
         try:
-            return hf_hub_download(place, name, library_name="promptccd", **{**hub_options, "subfolder": inner or None})
+            return hf_hub_download(
+                place, name, library_name="promptccd", **{**hub_options, "subfolder": inner or None}
+            )
         except LocalEntryNotFoundError as error:
             raise OSError(f"{place}: {one_line(error.__cause__ or error)}") from error
         except EntryNotFoundError:
@@ -215,7 +221,9 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     # A folder of the Hub's cache links to the contents, which are stored next to all snapshots.
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     if not any(target.is_relative_to(each) for each in roots):
-        raise CheckpointError(f"{shown(name)} of {place} is a link that leads out of it: put the file itself there.")
+        raise CheckpointError(
+            f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
+        )
     if not target.is_file():
         raise CheckpointError(f"{shown(name)} of {place} is no file.")
     return path
@@ -271,7 +279,9 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
             ) from error
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32.")
+            raise CheckpointError(
+                f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
+            )
         # The sum of finite values may overflow, so only then each of them is checked.
         if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
             raise CheckpointError(
@@ -293,11 +303,17 @@ def _weight_files(found: FoundModel, middle: str) -> list[str]:
         )
     placed = _read_json(path, place).get("weight_map")
     names = list(dict.fromkeys(placed.values())) if isinstance(placed, dict) else []
-    if not names or not all(isinstance(each, str) and re.fullmatch(r"[\w.-]+\.safetensors", each) for each in names):
-        raise CheckpointError(f"{os.path.basename(path)} of {place} has no weight_map that names files next to it.")
+    if not names or not all(
+        isinstance(each, str) and re.fullmatch(r"[\w.-]+\.safetensors", each) for each in names
+    ):
+        raise CheckpointError(
+            f"{os.path.basename(path)} of {place} has no weight_map that names files next to it."
+        )
     paths = [file_of(place, each, **found.options) for each in names]
     if None in paths:
-        raise CheckpointError(f"{place} has no {names[paths.index(None)]}, which its index names: copy it again.")
+        raise CheckpointError(
+            f"{place} has no {names[paths.index(None)]}, which its index names: copy it again."
+        )
     return [each for each in paths if each is not None]
 
 
@@ -316,7 +332,9 @@ def require_bytes(needed: int, most_bytes: int, place: str) -> None:
 
 def without_base_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors by the names of the bare backbone; a model with a head has its backbone below a name of its own."""
-    prefix = next((each for each in _BASES if any(key.startswith(f"{each}embeddings.") for key in tensors)), "")
+    prefix = next(
+        (each for each in _BASES if any(key.startswith(f"{each}embeddings.") for key in tensors)), ""
+    )
     return {key.removeprefix(prefix): value for key, value in tensors.items()}
 
 
@@ -337,7 +355,8 @@ def require_whole(info: Mapping[str, Any], is_backbone: bool, place: str) -> Non
             key for key in info["unexpected_keys"] if not (is_backbone and key.startswith(_FOREIGN_HEADS))
         ],
         "of another size": [
-            f"{key} ({tuple(stored)} instead of {tuple(expected)})" for key, stored, expected in info["mismatched_keys"]
+            f"{key} ({tuple(stored)} instead of {tuple(expected)})"
+            for key, stored, expected in info["mismatched_keys"]
         ],
     }
     for problem, keys in problems.items():
@@ -391,7 +410,15 @@ _PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
     "DINOv3ViT": (ViTImageProcessorPil, _DINOV3),
 }
 _KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
-_OF_PROCESSORS = ("size", "crop_size", "image_mean", "image_std", "resample", "do_center_crop", "default_to_square")
+_OF_PROCESSORS = (
+    "size",
+    "crop_size",
+    "image_mean",
+    "image_std",
+    "resample",
+    "do_center_crop",
+    "default_to_square",
+)
 
 
 def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
@@ -432,16 +459,25 @@ def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
     made, usual = _PROCESSORS[found[1]]
     given = {key: values[key] for key in _OF_PROCESSORS if values.get(key) is not None}
     processor = made(**{**usual, **given})
-    for key in ("size", "crop_size"):
-        for side in dict(getattr(processor, key) or {}).values():
-            if side is not None and (type(side) is not int or not 1 <= side <= _MOST_PIXELS_A_SIDE):
-                raise ValueError(f"Expected {key} to be 1 to {_MOST_PIXELS_A_SIDE} pixels, got {shown(side)}.")
-    for key, low in (("image_mean", -1e3), ("image_std", 1e-3)):
-        numbers = getattr(processor, key)
-        if len(numbers) != 3 or not all(type(each) in (int, float) and low <= each <= 1e3 for each in numbers):
-            raise ValueError(f"Expected {key} to be three numbers of {low:g} to 1000, got {shown(numbers)}.")
-    if processor.resample not in range(6) or type(processor.do_center_crop) is not bool:
-        raise ValueError(f"Unknown resample {shown(processor.resample)} or do_center_crop.")
+    _require_numbers(processor)
     for side in sides_of(processor):
         require_side(side, patch_size, "the side of a view")
     return processor
+
+
+def _require_numbers(processor: Any) -> None:
+    """Refuse sizes and colours that no view can be made with."""
+    for key in ("size", "crop_size"):
+        for side in dict(getattr(processor, key) or {}).values():
+            if side is not None and (type(side) is not int or not 1 <= side <= _MOST_PIXELS_A_SIDE):
+                raise ValueError(
+                    f"Expected {key} to be 1 to {_MOST_PIXELS_A_SIDE} pixels, got {shown(side)}."
+                )
+    for key, low in (("image_mean", -1e3), ("image_std", 1e-3)):
+        numbers = getattr(processor, key)
+        if len(numbers) != 3 or not all(
+            type(each) in (int, float) and low <= each <= 1e3 for each in numbers
+        ):
+            raise ValueError(f"Expected {key} to be three numbers of {low:g} to 1000, got {shown(numbers)}.")
+    if processor.resample not in range(6) or type(processor.do_center_crop) is not bool:
+        raise ValueError(f"Unknown resample {shown(processor.resample)} or do_center_crop.")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from promptccd.data.images import media_type
 from promptccd.data.stage_images import StageImages
+from promptccd.images.decode import media_type
 
 SIDE = 96
 PIXEL_ART = 32  # images up to this side are PNGs and shown pixel by pixel

@@ -19,16 +19,16 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.clean_images import clean_image
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
 from promptccd.evaluation.published import published_results
+from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
-from promptccd.models.loading import BACKBONES
+from promptccd.models.checkpoint import BUNDLED
 from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
 from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
 from promptccd.training.history import EpochRecord
@@ -375,7 +375,7 @@ def _method(recipe: Recipe) -> str:
 def _backbone(place: str | None) -> str:
     if place is None:
         return "a small DINOv2 that was pretrained without labels on the images of stage 0"
-    if place in BACKBONES:
+    if place in BUNDLED:
         return f"`{place}`, the small backbone bundled with promptccd"
     return f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
 
@@ -486,7 +486,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _shown_place(place: str) -> str:
-    is_named = place in BUILT_IN or place in BACKBONES or hub_id_of(place)
+    is_named = place in BUILT_IN or place in BUNDLED or hub_id_of(place)
     return place if is_named else "<local folder>"
 
 

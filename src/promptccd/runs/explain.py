@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from promptccd.data.hub import pictures_at
-from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
+from promptccd.images.decode import decode_image
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.predict import require_finite
 from promptccd.storage import make_folder, remove_leftovers, write_file

@@ -12,17 +12,19 @@ from typing import Any
 import torch
 
 from promptccd import system
-from promptccd.data.camera_raw import reason_of_raw
-from promptccd.data.depths import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
-from promptccd.data.images import Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.data.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import first_bytes, inside, read_regular_file
+from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError, nothing_at, one_line
-from promptccd.models import CategoryDiscoveryModel, stored_model
-from promptccd.models.hub_names import parted
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.images.files import first_bytes
+from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.raw import reason_of_raw
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import load_model as load_checkpoint
+from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches
@@ -111,7 +113,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
     """
     require_whole(path)
     try:
-        model = stored_model(path, max_model_bytes=max_model_bytes)
+        model = load_checkpoint(path, max_model_bytes=max_model_bytes)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load a model from {str(path)!r}: {one_line(error)}") from error
     if not len(model.prototypes):
@@ -159,8 +161,8 @@ def predict_folder(
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.data.limits.BIT_DEPTHS` that holds the values of all of them.
-        max_pixels: of an image, see `promptccd.data.images.Decoding`.
+            `promptccd.images.limits.BIT_DEPTHS` that holds the values of all of them.
+        max_pixels: of an image, see `promptccd.images.decode.Decoding`.
         image_roots: further folders that links among the images may lead into.
 
     Raises:
@@ -177,7 +179,7 @@ def predict_folder(
         raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
-    view = load_view(parted(os.fspath(path))[0], **model.hub_options)
+    view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
     reader = _Reader(source.roots, view, Decoding(max_pixels)).by_one_rule(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []

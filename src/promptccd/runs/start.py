@@ -22,8 +22,7 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError, one_line
 from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
-from promptccd.models.loading import find_model
-from promptccd.models.stored_files import patch_size_of, stored_processor
+from promptccd.models.checkpoint import load_processor
 from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
 from promptccd.runs.stage import frozen_names
 from promptccd.storage import has_links, trusted, write_directory
@@ -52,19 +51,14 @@ def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> Evaluati
 def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
     """The image processor beside a backbone; `None` if there is none, or it cannot be reached.
 
-    Options are `promptccd.models.loading.HUB_OPTIONS`.
+    Options are `promptccd.models.checkpoint.HUB_OPTIONS`.
 
     Raises:
         ConfigurationError: there is one that no DINO has.
     """
     try:
-        found = find_model(backbone, **hub_options)
-        patch_size = patch_size_of(found.values)
-    except (OSError, ValueError):
-        return None  # whoever loads the backbone says why
-    try:
-        return stored_processor(found.place, patch_size, **found.options)
-    except OSError:  # no network, and never fetched
+        return load_processor(backbone, **hub_options)
+    except OSError:  # no such backbone, or no network and never fetched: loading it says why
         return None
     except ValueError as error:
         raise ConfigurationError(
@@ -95,7 +89,7 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
 
     Args:
         recipe: the backbone and the views.
-        hub_options: `promptccd.models.loading.HUB_OPTIONS`.
+        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`.
 
     Raises:
         ConfigurationError: naming both, and what would do.

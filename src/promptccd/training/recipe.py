@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
-from promptccd.data.file_kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
+from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 from promptccd.training.methods import words_of_methods
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 

@@ -16,12 +16,12 @@ from datasets import load_dataset
 from PIL import ExifTags, Image
 
 from promptccd.cli.main import main
-from promptccd.data.images import decode_image
 from promptccd.discovery import EXPORTS, DiscoverySession, Project, discover, export_project
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.project.photos import Photos
 from promptccd.errors import RunError
+from promptccd.images.decode import decode_image
 from promptccd.storage import EXPORTED
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures

@@ -10,13 +10,13 @@ import zlib
 import pytest
 from PIL import Image
 
-from promptccd.data.images import Status
-from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
-from tests.data.test_images import JPEG, PNG, encoded, picture
+from promptccd.images.decode import Status
+from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import image_of
+from tests.images.test_decode import JPEG, PNG, encoded, picture
 
 GIF = encoded(picture(20, 20), "GIF")
 BMP = encoded(picture(30, 30), "BMP")

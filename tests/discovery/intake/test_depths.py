@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.data.clean_images import clean_image
-from promptccd.data.depths import Depths
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import decode_image
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.seen_files import SeenFiles
-from tests.data.test_images import deep_png, deep_tiff, encoded, oriented, picture
+from promptccd.images.clean import clean_image
+from promptccd.images.decode import decode_image
+from promptccd.images.depth import Depths
+from tests.images.test_decode import deep_png, deep_tiff, encoded, oriented, picture
 
 
 def ramp(top: int, seed: int = 0) -> np.ndarray:

@@ -19,16 +19,17 @@ from PIL import Image as PilImage
 from promptccd.data import duplicates
 from promptccd.data.folders import FolderSource
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.images import Status
-from promptccd.data.limits import IntakeLimits
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.discovery.intake import intake as intake_module
 from promptccd.discovery.intake import reading
 from promptccd.discovery.intake.reading import find_source, read_intake
 from promptccd.errors import DataError
+from promptccd.images.decode import Status
+from promptccd.images.limits import IntakeLimits
 from promptccd.system import available_cores
 from tests.conftest import coloured_images
-from tests.data.test_images import (
+from tests.discovery.conftest import image_of
+from tests.images.test_decode import (
     GOLDEN,
     JPEG,
     PNG,
@@ -39,7 +40,6 @@ from tests.data.test_images import (
     png,
     zeros_compressed,
 )
-from tests.discovery.conftest import image_of
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 UPRIGHT = "turned upright by its EXIF orientation"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from promptccd.data.limits import IntakeLimits
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
 from promptccd.errors import DataError, RunError
+from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
 from tests.photographs import MARKER, jpeg, pixels

@@ -36,7 +36,7 @@ def export_publish(
 ) -> Export:
     """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
 
-    The pixels are exactly those that were grouped, without metadata, see `promptccd.data.clean_images`. ``label`` is
+    The pixels are exactly those that were grouped, without metadata, see `promptccd.images.clean`. ``label`` is
     the name of the group, letter by letter; in names of folders the words that `datasets` takes for splits begin with a
     capital letter.
 
@@ -115,7 +115,7 @@ def _shards(
     # Takes a second, for which the page of a project need not wait.
     from datasets import Features, Image, Value
 
-    from promptccd.data.clean_images import write_shards
+    from promptccd.images.clean import write_shards
 
     def records() -> Iterator[dict[str, Any]]:
         for row, facts in rows:
@@ -162,7 +162,7 @@ def _depth_of(photos: Photos) -> str:
 
 
 def _clean(photos: Photos, row: AssignmentRow) -> tuple[str, bytes]:
-    from promptccd.data.clean_images import clean_image
+    from promptccd.images.clean import clean_image
 
     clean = clean_image(photos.original(row.picture), photos.decoding)
     if clean is None:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.data.images import Status
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.discovery.project.photos import Photos
+from promptccd.images.decode import Status
 from promptccd.registry import CategoryRegistry
 from promptccd.reports.pages import csv_text
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from promptccd import system
-from promptccd.data.file_kinds import FIRST_BYTES, why_skipped
-from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
 from promptccd.errors import DataError
+from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
 _ENTRY_START = b"PK\x01\x02"
 _LOCAL_HEADER_BYTES = 30

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from promptccd.data.capture_dates import seconds_of
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
-from promptccd.data.images import Decoding, Status, Verdict
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
+from promptccd.images.capture_dates import seconds_of
+from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others are made again
 
@@ -32,7 +32,7 @@ class IntakeFile:
         name: its path in the source, as one line of visible text; not necessarily unique.
         verdict: used, used with a note, or skipped with a reason.
         content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
-        key: what its picture is known by, see `promptccd.data.picture_keys`; empty if it shows none.
+        key: what its picture is known by, see `promptccd.images.identity`; empty if it shows none.
         num_bytes: number of its bytes; 0 if they were not read.
         image_size: width and height in pixels, upright; `None` if it is skipped.
         duplicate_of: index of the first file with the same picture, if that is another one.

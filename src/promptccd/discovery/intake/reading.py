@@ -13,13 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.data.camera_raw import reason_of_raw
-from promptccd.data.depths import Depths
 from promptccd.data.duplicates import look_at
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.images import Decoding, Status, Verdict
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loaders import Progress
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.names import display_name, is_of_windows, leftovers
@@ -35,6 +31,10 @@ from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
 from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
+from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.depth import Depths
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.raw import reason_of_raw
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ def read_intake(
         source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
         bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.data.limits.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
+            `promptccd.images.limits.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.

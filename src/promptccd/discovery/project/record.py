@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.depths import Depths
-from promptccd.data.images import Decoding
 from promptccd.discovery.project.folder import BEFORE, PROJECT, RECORD
 from promptccd.errors import DataError, RegistryError, RunError
+from promptccd.images.decode import Decoding
+from promptccd.images.depth import Depths
 from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry
 from promptccd.storage import newer_format, parsed_json, read_file
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from promptccd import system
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
@@ -24,8 +23,9 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.locks import LOCK
-from promptccd.models.hub_names import parted
+from promptccd.models.checkpoint import split_revision
 from promptccd.training.devices import device_named, placed
 from promptccd.training.progress import StopRequest
 
@@ -40,7 +40,7 @@ _BATCH = 8  # so that Cancel is heard soon
 
 def called(place: str) -> str:
     """What people call a model: visitors need not know where it lies."""
-    name, _ = parted(place)
+    name, _ = split_revision(place)
     return Path(name).absolute().name if Path(name).is_dir() else name
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from starlette.responses import Response
 
 from promptccd import system
-from promptccd.data.capture_dates import seconds_of
-from promptccd.data.images import Status
 from promptccd.discovery.options import TABLE
 from promptccd.discovery.project import ProjectView
 from promptccd.errors import RunError
+from promptccd.images.capture_dates import seconds_of
+from promptccd.images.decode import Status
 from promptccd.storage import read_file
 
 LARGEST_TABLE = 2**30  # bytes

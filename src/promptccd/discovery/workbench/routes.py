@@ -18,8 +18,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from promptccd.data.images import media_type
-from promptccd.data.limits import MIB
 from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES, Photos
@@ -27,6 +25,8 @@ from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, c
 from promptccd.discovery.workbench import files as photo_files
 from promptccd.discovery.workbench.take_away import TakeAway, rows_of
 from promptccd.errors import PromptCCDError, RegistryError
+from promptccd.images.decode import media_type
+from promptccd.images.limits import MIB
 from promptccd.registry import LogEntry
 
 Asked = Mapping[str, Any]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from promptccd.data.clean_images import clean_image
-from promptccd.data.colours import STANDARD, standard_profile
-from promptccd.data.images import Status, decode_image
+from promptccd.images.clean import clean_image
+from promptccd.images.colour import STANDARD, standard_profile
+from promptccd.images.decode import Status, decode_image
 from tests.photographs import MARKER
 
 SCREEN = ImageCms.createProfile("sRGB")

@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 
 from promptccd import system
-from promptccd.data import images
-from promptccd.data.clean_images import clean_image
-from promptccd.data.images import Decoding, Status, Verdict, decode_image
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import read_regular_file
-from tests.data.test_images import deep_tiff, encoded, oriented, photograph, picture
+from promptccd.images import decode
+from promptccd.images.clean import clean_image
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
+from tests.images.test_decode import deep_tiff, encoded, oriented, photograph, picture
 
 SMALL = picture(160, 120)
 RAW_VALUES = np.full((900, 1200), 9000, np.uint16)
@@ -189,7 +189,7 @@ def test_stacks_say_when_the_plane_that_is_used_is_empty() -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """A world in which 50,000 pixels are many."""
-    monkeypatch.setattr(images, "MOST_HANDED_ON", 50_000)
+    monkeypatch.setattr(decode, "MOST_HANDED_ON", 50_000)
 
 
 HOW = Decoding(handed_on=50_000)

@@ -18,10 +18,9 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from promptccd import system
-from promptccd.data.camera_raw import CameraRaw, camera_raw
-from promptccd.data.capture_dates import capture_date
-from promptccd.data.colours import in_srgb
-from promptccd.data.depths import (
+from promptccd.images.capture_dates import capture_date
+from promptccd.images.colour import in_srgb
+from promptccd.images.depth import (
     DeepValues,
     Depth,
     Depths,
@@ -30,11 +29,12 @@ from promptccd.data.depths import (
     is_deep,
     may_be_deep,
 )
-from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
-from promptccd.data.heif import heif_plugin, is_heif
-from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
-from promptccd.data.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
-from promptccd.data.sources import opened_file
+from promptccd.images.files import opened_file
+from promptccd.images.heif import heif_plugin, is_heif
+from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
+from promptccd.images.kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
+from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
+from promptccd.images.raw import CameraRaw, camera_raw
 
 MOST_HANDED_ON = (
     50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
@@ -112,7 +112,7 @@ class DecodedImage:
         box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
             reduced image may be covered only in part.
         loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
-        taken: when the camera says it was taken, see `promptccd.data.capture_dates`; empty if it does not.
+        taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
         depth: of a file with more than 8 bits a value; `None` for others.
     """

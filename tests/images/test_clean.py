@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.data.clean_images import clean_image
-from promptccd.data.images import decode_image
+from promptccd.images.clean import clean_image
+from promptccd.images.decode import decode_image
 from tests.photographs import MARKER, TELLING, jpeg, jpeg_segment, pixels, png, saved
 
 WITHOUT_WORDS = {

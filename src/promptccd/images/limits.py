@@ -30,7 +30,7 @@ class IntakeLimits:
         max_file_bytes: a larger file is skipped.
         max_total_bytes: bytes of all files after unpacking, counted while they are read. A source with more is refused.
         max_pixels: width times height of an image, checked on its header. A larger image is skipped, or reduced, see
-            `promptccd.data.images.Decoding`.
+            `promptccd.images.decode.Decoding`.
         max_ratio: unpacked over packed size. A member of an archive beyond it is skipped, an archive beyond it refused.
             Content smaller than `SMALL` passes in any case.
     """

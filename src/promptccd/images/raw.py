@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 from PIL import TiffImagePlugin
 
-from promptccd.data.file_kinds import DEVELOP, camera_raw_kind
-from promptccd.data.jpeg import SCAN, jpeg_segments
+from promptccd.images.jpeg import SCAN, jpeg_segments
+from promptccd.images.kinds import DEVELOP, camera_raw_kind
 
 RAW_SUFFIXES = (
     *(

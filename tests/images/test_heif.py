@@ -11,17 +11,17 @@ import pytest
 from PIL import ExifTags, Image
 
 from promptccd import system
-from promptccd.data import images
-from promptccd.data.clean_images import clean_image
-from promptccd.data.colours import STANDARD
-from promptccd.data.file_kinds import is_picture
 from promptccd.data.folders import labelled_folder
-from promptccd.data.heif import heif_plugin
-from promptccd.data.images import Decoding, Status, Verdict, decode_image
 from promptccd.data.names import leftovers
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.seen_files import SeenFiles
-from tests.data.test_images import photograph, picture
+from promptccd.images import decode
+from promptccd.images.clean import clean_image
+from promptccd.images.colour import STANDARD
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image
+from promptccd.images.heif import heif_plugin
+from promptccd.images.kinds import is_picture
+from tests.images.test_decode import photograph, picture
 
 pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
 SKIPPED_HEAD = (
@@ -80,10 +80,10 @@ def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pyt
     monkeypatch.setattr(heif_plugin(), "load", lambda self: pytest.fail("was decoded"))
     told = decode_image(content, Decoding(max_pixels=59_999)).verdict
     assert told == Verdict(Status.SKIPPED, "300 x 200 exceeds the limit of 0.059999 million pixels")
-    monkeypatch.setattr(images, "MOST_HANDED_ON", 50_000)
-    monkeypatch.setattr(images, "PIXELS_PER_BYTE", 1)
+    monkeypatch.setattr(decode, "MOST_HANDED_ON", 50_000)
+    monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1)
     assert "as no photograph has" in decode_image(content).verdict.note
-    monkeypatch.setattr(images, "PIXELS_PER_BYTE", 1000)
+    monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1000)
     monkeypatch.setattr(system, "free_memory", lambda: 959_999)
     assert "take up to 0.0 GB of memory" in decode_image(content).verdict.note
 
@@ -170,7 +170,7 @@ def test_transparency_and_several_pictures_are_as_in_other_files() -> None:
 def test_what_is_passed_on_is_no_heic_and_tells_nothing() -> None:
     suffix, clean = clean_image(heic(photograph(160, 106), exif=exif(6))) or ("", b"")
     assert suffix == ".webp"
-    assert images.media_type(clean) == "image/webp"
+    assert decode.media_type(clean) == "image/webp"
     with Image.open(io.BytesIO(clean)) as shown:
         assert shown.size == (106, 160)
         assert not shown.getexif()
@@ -270,8 +270,8 @@ def test_a_command_without_the_extra_names_it(tmp_path: Path) -> None:
 @pytest.mark.moderate
 def test_nothing_of_the_package_imports_it_before_a_file_wants_it() -> None:
     program = (
-        "import sys, io\nimport promptccd.cli.main, promptccd.data.images\n"
-        "from PIL import Image\nfrom promptccd.data.images import decode_image\n"
+        "import sys, io\nimport promptccd.cli.main, promptccd.images.decode\n"
+        "from PIL import Image\nfrom promptccd.images.decode import decode_image\n"
         "stream = io.BytesIO(); Image.new('RGB', (9, 9)).save(stream, 'PNG'); decode_image(stream.getvalue())\n"
         "print('pillow_heif' in sys.modules)"
     )

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
-from promptccd.data.limits import BIT_DEPTHS
+from promptccd.images.limits import BIT_DEPTHS
 
 UNIT = 1  # bit: of floats from 0 to 1, a convention of its own; its largest value is that of one bit
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from promptccd.data.duplicates import SeenImage, look_at
-from promptccd.data.images import Decoding
-from promptccd.data.picture_keys import is_edited_file_of
+from promptccd.images.decode import Decoding
+from promptccd.images.identity import is_edited_file_of
 
 
 def photograph(size: tuple[int, int] = (97, 64), seed: int = 0) -> Image.Image:

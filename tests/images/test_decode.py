@@ -16,9 +16,9 @@ import pytest
 from PIL import Image, ImageFile, ImageOps
 
 from promptccd import system
-from promptccd.data.depths import Depths
-from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image
-from promptccd.data.limits import MAX_REDUCED
+from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
+from promptccd.images.depth import Depths
+from promptccd.images.limits import MAX_REDUCED
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [
@@ -413,15 +413,15 @@ def test_memory_of_bombs_is_bounded(tmp_path):
         (tmp_path / name).write_bytes(content)
     script = textwrap.dedent("""
         import re, sys
-        from promptccd.data import images
+        from promptccd.images import decode
         peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
-        images.decode_image(sys.argv[1])
+        decode.decode_image(sys.argv[1])
         before = peak()
         for path in sys.argv[2:]:
-            images.decode_image(path)
+            decode.decode_image(path)
         print(peak() - before)
-        images._refuse_bomb = lambda pixels, size: None
-        images.decode_image(sys.argv[2])
+        decode._refuse_bomb = lambda pixels, size: None
+        decode.decode_image(sys.argv[2])
         print(peak() - before)
     """)
     paths = [tmp_path / name for name in bombs]

@@ -2,7 +2,7 @@
 
 A file from a camera says where, when, by whom and with what it was taken, and may hold a thumbnail or data that
 programs append. Every picture that is exported or pushed goes through `clean_image`, whose pixels are exactly those of
-`promptccd.data.images.decode_image`: training on them is training on the originals.
+`promptccd.images.decode.decode_image`: training on them is training on the originals.
 
 An upright JPEG keeps its coded picture, by a list of the segments that a decoder needs; a plain PNG keeps its chunks. A
 wide colour space goes with them as a profile that was written here, because a file's own may name people and machines.
@@ -22,10 +22,10 @@ from datasets import Features
 from PIL import Image
 from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
-from promptccd.data.colours import standard_profile
-from promptccd.data.images import Decoding, decode_image
-from promptccd.data.jpeg import ADOBE, END, JFIF, JPEG, SCAN, jpeg_segments
 from promptccd.errors import DiskError
+from promptccd.images.colour import standard_profile
+from promptccd.images.decode import Decoding, decode_image
+from promptccd.images.jpeg import ADOBE, END, JFIF, JPEG, SCAN, jpeg_segments
 
 _WEBP_SIDE = 16383  # pixels; the format holds no more
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -2,7 +2,7 @@
 
 import codecs
 
-from promptccd.data.heif import INSTALL, heif_plugin, is_heif
+from promptccd.images.heif import INSTALL, heif_plugin, is_heif
 
 FIRST_BYTES = 512  # of a file, which tell what it is
 UNKNOWN = "no known format"

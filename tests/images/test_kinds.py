@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from promptccd.data.file_kinds import camera_raw_kind, is_picture, kind_name, picture_kind, why_skipped
+from promptccd.images.kinds import camera_raw_kind, is_picture, kind_name, picture_kind, why_skipped
 
 
 def saved(codec: str, **options: object) -> bytes:

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 from PIL import Image
 
-from promptccd.data.jpeg import ADOBE, END, JFIF, JPEG, jpeg_segments
+from promptccd.images.jpeg import ADOBE, END, JFIF, JPEG, jpeg_segments
 
 _COMMENT = 0xFE
 _METADATA = {*range(JFIF, JFIF + 16), _COMMENT, END} - {ADOBE}  # the end, because some files lack it

@@ -1,6 +1,6 @@
 """HEIC and HEIF, in which phones and newer cameras take photographs: read where pillow-heif is installed.
 
-It is one more parser of what strangers made, so it is an extra. Its plug-in is asked by `promptccd.data.images` alone:
+It is one more parser of what strangers made, so it is an extra. Only `promptccd.images.decode` asks its plug-in:
 registered with Pillow, it would open files for every other library of the process as well.
 """
 

@@ -1,0 +1,1 @@
+"""Bytes of a file to a picture: decoding, depth, colours, camera RAW, cleaning, and limits."""
