@@ -113,23 +113,33 @@ def require_backbone(values: Mapping[str, Any]) -> None:
     Raises:
         ValueError: naming the field, its value and its bounds.
     """
-    kind = values.get("model_type", "dinov2")
-    if not isinstance(kind, str) or kind not in BACKBONE_CONFIGS:
-        raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
+    config_class = _backbone_class(values)
     for name, (low, high) in _BACKBONE_BOUNDS.items():
         if values.get(name) is not None:
             try:
                 _require_between(values[name], low, high)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-    sizes = {**BACKBONE_CONFIGS[kind]().to_dict(), **values}
-    require_side(sizes["image_size"], sizes["patch_size"], "image_size")
-    width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
-    if width % heads or (kind == "dinov3_vit" and width // heads % 4):
+    side, patch, width, heads = (
+        values.get(name, getattr(config_class, name))
+        for name in ("image_size", "patch_size", "hidden_size", "num_attention_heads")
+    )
+    require_side(side, patch, "image_size")
+    if width % heads or (config_class is DINOv3ViTConfig and width // heads % 4):
         raise ValueError(
             f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}. In DINOv3 the width of "
             "a head is a multiple of 4."
         )
+
+
+def _backbone_class(values: Any) -> type[PreTrainedConfig]:
+    """The class of a backbone's configuration; without a ``model_type`` it is a DINOv2."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"Expected vision_config to be an object, got {shown(values)}.")
+    kind = values.get("model_type", "dinov2")
+    if not isinstance(kind, str) or kind not in BACKBONE_CONFIGS:
+        raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
+    return BACKBONE_CONFIGS[kind]
 
 
 def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
@@ -139,35 +149,34 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     files or build something else.
 
     Raises:
-        CheckpointError: a foreign type of model, backbone or number.
+        ValueError: a foreign type of model, backbone or number.
     """
     kind = values.get("model_type", config_class.model_type)
     if kind != config_class.model_type:
-        raise CheckpointError(f"Expected a model of type {config_class.model_type!r}, got {shown(kind)}.")
+        raise ValueError(f"Expected a model of type {config_class.model_type!r}, got {shown(kind)}.")
     dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
     if dtype not in _DTYPES:
-        raise CheckpointError(f"Expected a dtype of {', '.join(map(str, _DTYPES[1:]))}, got {shown(dtype)}.")
-    own = {each.name for each in fields(config_class)} - _COMMON - _OF_OUTPUTS
-    kept = {name: value for name, value in values.items() if name in own and not name.startswith("_")}
-    if "vision_config" in kept and kept["vision_config"] is not None:
-        kept["vision_config"] = backbone_values(kept["vision_config"])
+        raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPES[1:]))}, got {shown(dtype)}.")
+    names = {each.name for each in fields(config_class)} - _COMMON - _OF_OUTPUTS
+    kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
+    if (vision := kept.get("vision_config")) is not None:
+        backbone = _backbone_class(vision)
+        kept["vision_config"] = {**own_values(vision, backbone), "model_type": backbone.model_type}
     return kept if dtype is None else {**kept, "dtype": dtype}
 
 
-def backbone_values(values: Any) -> dict[str, Any]:
-    """The fields of a backbone's configuration in a ``config.json``; without a ``model_type`` it is a DINOv2.
+def backbone_configuration(values: Mapping[str, Any]) -> PreTrainedConfig:
+    """The configuration of a bare backbone, of the values of its ``config.json``.
 
     Raises:
-        CheckpointError: as `own_values`, or a size that no backbone has.
+        CheckpointError: of another type, or with a size that no backbone has.
     """
-    if not isinstance(values, dict):
-        raise CheckpointError(f"Expected vision_config to be an object, got {shown(values)}.")
     try:
         require_backbone(values)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(str(error)) from error
-    kind = values.get("model_type", "dinov2")
-    return {**own_values(values, BACKBONE_CONFIGS[kind]), "model_type": kind}
+        config_class = _backbone_class(values)
+        return config_class(**own_values(values, config_class))
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise CheckpointError(f"No configuration of a backbone: {one_line(error)}") from error
 
 
 def _is_line(text: Any) -> bool:
