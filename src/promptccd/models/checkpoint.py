@@ -6,6 +6,7 @@ Only JSON and safetensors are read. Code, pickles and other programs' files in t
 import functools
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -277,6 +278,10 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
                 f"{os.path.basename(path)} of {found.place} is no safetensors file: {one_line(error)}."
                 f"{_remedy_of_copy(path)}"
             ) from error
+        except (MemoryError, OSError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{os.path.basename(path)} of {found.place} cannot be read into memory: {one_line(error)}."
+            ) from error
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
             raise CheckpointError(
@@ -410,6 +415,9 @@ _PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
     "DINOv3ViT": (ViTImageProcessorPil, _DINOV3),
 }
 _KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
+# The only values that are accepted; a processor is built without them.
+_FIXED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": False}
+_SIDES = ({"shortest_edge"}, {"height", "width"})
 _OF_PROCESSORS = (
     "size",
     "crop_size",
@@ -446,19 +454,22 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
 
 def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
     """Built of the fields that are known; others, such as ``auto_map``, are ignored."""
-    kind = values.get("image_processor_type", values.get("feature_extractor_type"))
+    kind = values.get("image_processor_type") or values.get("feature_extractor_type")
     found = _KIND.fullmatch(kind) if isinstance(kind, str) else None
     if found is None:
         raise ValueError(
             f"Expected an image_processor_type of {', '.join(f'{each}ImageProcessor' for each in _PROCESSORS)}, got "
             f"{shown(kind)}."
         )
-    for flag in ("do_resize", "do_rescale", "do_normalize"):
-        if values.get(flag, True) is not True:
-            raise ValueError(f"Expected {flag} to be true, got {shown(values[flag])}.")
-    made, usual = _PROCESSORS[found[1]]
+    for key, usual in _FIXED.items():
+        if values.get(key, usual) not in (usual, None):
+            raise ValueError(f"Expected {key} to be {usual}, got {shown(values[key])}.")
+    scale = values.get("rescale_factor")
+    if scale is not None and not (isinstance(scale, float) and math.isclose(scale, 1 / 255, rel_tol=1e-3)):
+        raise ValueError(f"Expected a rescale_factor of 1/255, got {shown(scale)}.")
+    made, defaults = _PROCESSORS[found[1]]
     given = {key: values[key] for key in _OF_PROCESSORS if values.get(key) is not None}
-    processor = made(**{**usual, **given})
+    processor = made(**{**defaults, **given})
     _require_numbers(processor)
     for side in sides_of(processor):
         require_side(side, patch_size, "the side of a view")
@@ -468,8 +479,15 @@ def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
 def _require_numbers(processor: Any) -> None:
     """Refuse sizes and colours that no view can be made with."""
     for key in ("size", "crop_size"):
-        for side in dict(getattr(processor, key) or {}).values():
-            if side is not None and (type(side) is not int or not 1 <= side <= _MOST_PIXELS_A_SIDE):
+        sides = {
+            side: value for side, value in dict(getattr(processor, key) or {}).items() if value is not None
+        }
+        if sides and set(sides) not in _SIDES:
+            raise ValueError(
+                f"Expected {key} to have shortest_edge, or height and width, got {shown(sides)}."
+            )
+        for side in sides.values():
+            if type(side) is not int or not 1 <= side <= _MOST_PIXELS_A_SIDE:
                 raise ValueError(
                     f"Expected {key} to be 1 to {_MOST_PIXELS_A_SIDE} pixels, got {shown(side)}."
                 )
@@ -479,5 +497,6 @@ def _require_numbers(processor: Any) -> None:
             type(each) in (int, float) and low <= each <= 1e3 for each in numbers
         ):
             raise ValueError(f"Expected {key} to be three numbers of {low:g} to 1000, got {shown(numbers)}.")
-    if processor.resample not in range(6) or type(processor.do_center_crop) is not bool:
-        raise ValueError(f"Unknown resample {shown(processor.resample)} or do_center_crop.")
+    for key, choices in (("resample", range(6)), ("do_center_crop", (True, False, None))):
+        if getattr(processor, key) not in choices:
+            raise ValueError(f"Unknown {key} {shown(getattr(processor, key))}.")
