@@ -18,7 +18,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from benchmarks.measuring import extra_megabytes, timed
-from promptccd.clustering import AnchoredKMeans, mixture
+from promptccd.clustering import AnchoredKMeans, mixture_fit
 
 REGULARISATION = 1e-3
 
@@ -99,13 +99,15 @@ def expectation_maximisation(
     unlabelled, labelled, _ = clustered_features(size)
     points = torch.cat([unlabelled, labelled])[: size.mixture_points]
     points -= points.mean(0)
-    data = mixture.COVARIANCES[covariance_type](points)
+    data = mixture_fit.COVARIANCES[covariance_type](points)
     free = torch.full((len(points),), -1)
-    groups = mixture.start_groups(points, torch.zeros(points.shape[1]), free, size.old + size.new, seed=0)
-    start = mixture.start(data, *groups, REGULARISATION)
+    groups = mixture_fit.initial_groups(
+        points, torch.zeros(points.shape[1]), free, size.old + size.new, seed=0
+    )
+    start = mixture_fit.initialize(data, *groups, REGULARISATION)
     ours_seconds, ours = timed(
-        lambda: mixture.iterate(
-            mixture.COVARIANCES[covariance_type](points), start, free, iterations, 0.0, REGULARISATION
+        lambda: mixture_fit.run_em(
+            mixture_fit.COVARIANCES[covariance_type](points), start, free, iterations, 0.0, REGULARISATION
         )
     )
     precisions = (1 / start.variances).float().numpy()

@@ -128,7 +128,7 @@ def count(prior: str, features: Features, known: int, seed: int) -> CountEstimat
     return estimate_as_taught(
         torch.cat([features.unlabelled, features.labelled]),
         known,
-        settled=settled,
+        fixed=settled,
         labelled=features.labelled,
         labels=features.labels,
         seed=seed,

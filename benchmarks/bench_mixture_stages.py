@@ -104,7 +104,7 @@ def stages(
 
 def fitted(features: Tensor, settled: Tensor, num_components: int, seed: int) -> GaussianMixture:
     """The mixture of a stage."""
-    fit = fit_gaussian_mixture(features, num_components, settled=settled, seed=seed)
+    fit = fit_gaussian_mixture(features, num_components, fixed=settled, seed=seed)
     mixture = GaussianMixture(num_components, features.shape[1], "diag")
     mixture.load(fit.means, fit.variances, fit.log_weights, fit.floor)
     return mixture

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.data.duplicates import look_at
 from promptccd.data.loading import image_column_of, label_column_of, load_images
 from promptccd.data.views import EvaluationView, normalise

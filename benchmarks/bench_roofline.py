@@ -31,7 +31,7 @@ from transformers import Dinov2Config
 from promptccd.data.views import normalise
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.frozen_prefix import frozen_prefix
+from promptccd.training.fast import fast
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 
@@ -237,7 +237,7 @@ def count_step(name: str, precision: str, images: int, side: int, sizes: dict[st
         wrapped, optimizer = accelerator.prepare(model, torch.optim.SGD(learning, lr=0.1, momentum=0.9))
         model.train()
         pixels = GpuTensor(torch.empty(images, 2, 3, side, side, dtype=torch.uint8, device="meta"))
-        with frozen_prefix(model, precision):
+        with fast(model, precision):
             for _ in range(2):
                 counted = Count()
                 _step(counted, wrapped, objective, optimizer, accelerator, pixels)

@@ -15,6 +15,7 @@ from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.contrastive import info_nce_loss
 from promptccd.models.backbones import class_position
+from promptccd.training.fast import FastCalls
 
 
 def build(num_components: int = 100) -> PromptCCDModel:
@@ -25,6 +26,7 @@ def build(num_components: int = 100) -> PromptCCDModel:
     model = PromptCCDModel(config)
     means = F.normalize(torch.randn(num_components, 768), dim=1)
     model.load_mixture(means, torch.full_like(means, 1e-3), torch.zeros(num_components))
+    model.backbone.calls = FastCalls(model.backbone)
     return model.train()
 
 

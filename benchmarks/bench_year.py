@@ -24,7 +24,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.reports.charts import line_chart
-from promptccd.reports.pages import templates_of
+from promptccd.reports.page import templates_of
 
 KINDS, POWER = 10, 0.7  # that come in the first week, and how their frequencies fall with their rank
 

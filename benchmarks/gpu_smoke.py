@@ -32,7 +32,7 @@ from promptccd.data.loading import load_images
 from promptccd.runs import RunDirectory
 from promptccd.storage import write_json
 from promptccd.system import available_cores
-from promptccd.training.own_images import methods
+from promptccd.training.recipe import shipped_methods
 
 # Enough for every stage and every part of a step to run; nothing is learnt.
 QUICK = (
@@ -53,7 +53,7 @@ TAIL = 4000  # characters of a traceback that are kept
 
 def cases() -> dict[str, tuple[str, list[str]]]:
     """The recipe and the options of everything that is tried, by name."""
-    shipped: dict[str, tuple[str, list[str]]] = {name: (f"{name}-digits", []) for name in methods()}
+    shipped: dict[str, tuple[str, list[str]]] = {name: (f"{name}-digits", []) for name in shipped_methods()}
     return shipped | {name: (f"{of}-digits", words.split()) for name, (of, words) in OTHERS.items()}
 
 
@@ -63,7 +63,7 @@ def steps_of(name: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
     run, pictures = str(folder / name / "run"), str(folder / "pictures")
     train = ["train", "--config", recipe, *QUICK.split(), *options]
     if name in ("metagcd", "promptccd-metagcd"):
-        train += ["--options", "{meta_episodes: 2}"]
+        train += ["--meta_episodes", "2"]
     yield "train", [*train, "--output_dir", run]
     yield "verify", ["verify", run]
     for protocol in PROTOCOLS:

@@ -25,8 +25,7 @@ from transformers import Dinov2Config
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.train import accelerator_for
-from promptccd.training.compiling import WholeBatches
-from promptccd.training.frozen_prefix import DTYPES, FrozenPrefix
+from promptccd.training.fast import FastCalls, WholeBatches
 from promptccd.training.options import TrainingArguments
 from promptccd.training.step import Batch, training_loss
 
@@ -110,9 +109,8 @@ def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[
     )
     wrapped, optimizer = accelerator.prepare(model, optimizer)
     model.train()
-    if (dtype := DTYPES[frozen]) is not None:
-        model.backbone.frozen_prefix = FrozenPrefix(dtype)
-    forward = WholeBatches(model, wrapped, 2 * sizes.images) if compiled else wrapped
+    model.backbone.calls = FastCalls(model.backbone, frozen)
+    forward = WholeBatches(wrapped, 2 * sizes.images) if compiled else wrapped
     pixels = torch.randn(sizes.images, 2, 3, sizes.side, sizes.side, device=accelerator.device)
     batch = Batch(pixels, None, torch.arange(sizes.images))
     total = torch.zeros((), device=accelerator.device)

@@ -36,7 +36,7 @@ class TintModel(CategoryDiscoveryModel):
     def reset_prompts(self, generator: torch.Generator) -> None:  # drawn for the seed of the run
         nn.init.normal_(self.tint.weight, std=0.02, generator=generator)
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         tokens = self.embed(pixel_values)  # (B, 1 + L, D): [CLS], then patches
@@ -53,6 +53,6 @@ if __name__ == "__main__":
     parser.add_argument("--config", default=RECIPE, help="a recipe")
     parser.add_argument("--out", default="runs/tint", help="folder of the run")
     args = parser.parse_args()
-    model, training = {"variant": "tint", "options": {"strength": 0.5}}, {"output_dir": args.out}
+    model, training = {"variant": "tint", "strength": 0.5}, {"output_dir": args.out}
     score = train_run(Recipe.from_yaml(args.config, {"model": model, "training": training}))
     print(score.average)  # All, Old and New in percent

@@ -297,5 +297,6 @@ def test_a_stop_asked_of_the_engine_itself(image_folder: Path, tiny_backbone: Pa
     recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, tmp_path / "run"))
     recipe = replace(recipe, training=replace(recipe.training, save_minutes=1000))
     assert train_run(recipe, callbacks=[Diary(("on_step_end", 0))]).stages == []
-    states = [path.name for path in (tmp_path / "run" / "resume").iterdir()]
-    assert states == ["stage0-epoch000000-step00000001"]
+    loaded = RunDirectory(tmp_path / "run").load_state(0)
+    assert loaded is not None
+    assert (loaded[0].epoch, loaded[0].step) == (0, 1)

@@ -19,7 +19,6 @@ from promptccd.storage import problems_of
 from promptccd.training.history import read_history
 from tests.discovery.corrected import registry_in
 
-STATE = "run/resume/stage1-epoch000003-step00000007"
 FOUND = "found/.promptccd"
 
 
@@ -67,7 +66,6 @@ def test_sums_from_before_there_were_formats_are_read(golden: Path) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "run/manifest.json": lambda folder: RunDirectory(folder / "run").manifest,
     "run/split.json": lambda folder: split_in(folder / "run"),
-    f"{STATE}/checksums.json": lambda folder: RunDirectory(folder / "run").load_state(1),
     f"{FOUND}/registry.json": lambda folder: load_registry(folder / FOUND),
     f"{FOUND}/project.json": lambda folder: load_progress(None, folder / "found"),  # type: ignore[arg-type]
 }

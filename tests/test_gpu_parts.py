@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from benchmarks import bench_gpu, gpu_smoke, gpu_steps
-from promptccd.training.own_images import methods
+from promptccd.training.recipe import shipped_methods
 
 
 def test_every_shipped_method_is_tried_and_named_once() -> None:
     cases = gpu_smoke.cases()
-    assert set(methods()) < set(cases)
+    assert set(shipped_methods()) < set(cases)
     assert cases["full-covariance"] == ("promptccd-digits", ["--covariance_type", "full"])
 
 
@@ -107,7 +107,7 @@ def test_a_step_is_that_of_training_and_counts_its_arithmetic() -> None:
 @pytest.mark.slow
 def test_a_step_is_measured_with_frozen_blocks_in_bfloat16() -> None:
     _, model = gpu_steps.step_of("promptccd-gcd", "frozen", gpu_steps.SMALL, on_cpu=True)
-    assert model.backbone.frozen_prefix.dtype == torch.bfloat16
+    assert {each.dtype for each in model.backbone.calls.copies.values()} == {torch.bfloat16}
     assert gpu_steps.measure_step("promptccd-gcd", "frozen", gpu_steps.SMALL, on_cpu=True)["images_per_s"] > 0
 
 

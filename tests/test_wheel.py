@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.training.recipe import Recipe, located, recipe_folder, said_of
+from promptccd.training.recipe import Recipe, located, recipe_folder, summary_of
 from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +59,7 @@ def test_every_part_of_a_recipe_says_what_it_is(kind: str) -> None:
     parts = sorted((HUB_CONFIGS / kind).glob("*.yaml"))
     assert len(parts) > 10
     for part in parts:
-        assert 10 < len(said_of(part)) < 130, part
+        assert 10 < len(summary_of(part)) < 130, part
 
 
 @pytest.mark.slow

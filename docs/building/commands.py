@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from promptccd.cli.main import COMMANDS, command_parser
-from promptccd.training.recipe import Recipe, describe_type, field_types, section_types
+from promptccd.cli.parsing import Parser
+from promptccd.training.recipe import Recipe, describe_type, section_types
 
 EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
 
@@ -17,39 +18,46 @@ def commands_page() -> str:
 
 def fields_page() -> str:
     """Every field of a recipe: its type, its default and what it means, section by section."""
-    groups = {group.title: group for group in commands()["train"]._action_groups}
+    train = commands()["train"]
     defaults = Recipe()
     parts = []
-    for section, kind in section_types().items():
-        parts.append(f"## {section}\n\n{groups[section].description}")
-        said = {action.dest: action for action in groups[section]._group_actions}
-        for name, hint in field_types(kind).items():
-            action, kind_of_value = said[f"{section}.{name}"], describe_type(hint)
-            meaning = (action.help or "").replace("%%", "%").removesuffix(f" ({kind_of_value})")
-            default = _shown(getattr(getattr(defaults, section), name))
+    for section in section_types():
+        (group,) = (each for each in train._action_groups if each.title == section)
+        parts.append(f"## {section}\n\n{group.description}")
+        for action in group._group_actions:
+            kind_of_value = describe_type(train.hints[action.dest])
+            meaning = (action.help or "").replace("%%", "%").partition(" (default:")[0]
+            default = _shown(getattr(getattr(defaults, section), action.dest.partition(".")[2]))
             parts.append(
                 _entry(
-                    f"{section}-{name}",
+                    action.dest.replace(".", "-"),
                     f"`{action.option_strings[0]}`",
                     f"{_choices(kind_of_value)}; default {default}",
                     meaning,
                 )
             )
+    train.more([])
+    (methods,) = (each for each in train._action_groups if each.title == "methods")
+    parts.append(f"## methods\n\n{methods.description} A recipe writes them in the section `model`.")
+    for action in methods._group_actions:
+        kind_of_value = _choices(describe_type(train.hints[action.dest]))
+        name = action.dest.replace(".", "-")
+        parts.append(_entry(name, f"`{action.option_strings[0]}`", kind_of_value, action.help or ""))
     return "\n\n".join(parts)
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
+def commands() -> dict[str, Parser]:
     """The parser of every command, by name."""
     found = {name: command_parser(name) for listed in COMMANDS.values() for name in listed}
     return {name: parser for name, parser in found.items() if parser is not None}
 
 
-def _command(name: str, parser: argparse.ArgumentParser) -> str:
+def _command(name: str, parser: Parser) -> str:
     takes_recipe = any("." in action.dest for action in parser._actions)
     own = [
         action for action in parser._actions if "." not in action.dest and action.dest not in EVERY_COMMAND
     ]
-    lines = [f"## {name}", f"{_sentence(parser.description or '')}", f"```text\n{_usage(name, own)}\n```"]
+    lines = [f"## {name}", f"{_sentence(parser.description or '')}", f"```text\n{parser.form}\n```"]
     if takes_recipe:
         lines.append("Takes every [recipe field](recipe_fields.md) as an option besides.")
     lines += _options(name, own)
@@ -74,16 +82,6 @@ def _details(action: argparse.Action) -> str:
     if action.default not in (None, False, [], argparse.SUPPRESS):
         details.append(f"default {_shown(action.default)}")
     return "; ".join(details)
-
-
-def _usage(name: str, actions: Iterable[argparse.Action]) -> str:
-    words = [f"promptccd {name}"]
-    for action in actions:
-        if not action.option_strings:
-            words.append(f"[{_value(action)}]" if action.nargs in ("?", "*") else _value(action))
-        elif action.required:
-            words.append(f"{action.option_strings[0]} {_value(action)}")
-    return " ".join([*words, "[options]"])
 
 
 def _value(action: argparse.Action) -> str:

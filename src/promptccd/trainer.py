@@ -283,16 +283,12 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
             f"This {kind.__name__} has finished stage {config.stage}, and a training begins with a bare backbone: give "
             f"{kind.__name__}.from_pretrained(<backbone>). A run that was begun goes on by itself in its output_dir."
         )
-    chosen = _non_default_fields(model)
-    own = {each.name for each in dataclasses.fields(ModelArguments)}
-    options = {name: value for name, value in chosen.items() if name not in own}
     memory = 2 * model.get_memory_footprint()
     return ModelArguments(
         variant=variant,
         backbone=_loaded_from(model) or str(run.backbone),
-        options=options or None,
+        options=_non_default_fields(model),
         max_model_bytes=memory if memory > MAX_MODEL_BYTES else None,
-        **{name: value for name, value in chosen.items() if name in own},
     )
 
 

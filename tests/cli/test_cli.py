@@ -1,6 +1,7 @@
 """The commands as a person types them, and one line for every common mistake."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -259,7 +260,8 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
         (["--report_to", "none"], "training", "report_to", "none"),
         (["--backbone", "none"], "model", "backbone", None),
         (["--label_column", "5"], "data", "label_column", "5"),
-        (["--prompts_at_test", "true"], "model", "prompts_at_test", True),
+        (["--prompts_at_test", "true"], "model", "options", {"prompts_at_test": True}),
+        (["--options", "{prompts_at_test: true}"], "model", "options", {"prompts_at_test": True}),
         (["--discovery_learning_rate", "1e-3"], "training", "discovery_learning_rate", 1e-3),
         (["--cuts", "[0.5, 1.0]", "[1.0]"], "data", "cuts", [[0.5, 1.0], [1.0]]),
         (["--cuts", "none"], "data", "cuts", None),
@@ -282,7 +284,7 @@ def test_no_in_a_file_is_a_word(tmp_path: Path) -> None:
     path.write_text("training: {mixed_precision: no}\nmodel: {prompts_at_test: True}\n")
     recipe = Recipe.from_yaml(path)
     assert recipe.training.mixed_precision == "no"
-    assert recipe.model.prompts_at_test is True
+    assert recipe.model.options == {"prompts_at_test": True}
 
 
 def test_yaml_numbers_without_a_dot_are_numbers(tmp_path: Path) -> None:
@@ -434,10 +436,27 @@ def test_reading_a_checkpoint_unpickles_nothing(recipe: Path, tmp_path: Path, ca
     assert suffixes <= {".json", ".jsonl", ".safetensors", ".md", ".py"}  # the models' code travels with them
 
 
-def test_help_lists_every_field(capsys) -> None:
+def test_help_lists_the_common_options_and_help_all_every_field(capsys) -> None:
+    from promptccd.cli.main import COMMANDS, command_parser
+    from promptccd.training.recipe import known_fields
+
+    for name in (name for commands in COMMANDS.values() for name in commands):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        shown = re.findall(r"^  (--[\w.-]+)", capsys.readouterr().out, re.MULTILINE)
+        assert len(shown) <= 40, (name, len(shown))
+        assert ("--help-all" in shown) == bool(command_parser(name).advanced), name
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    text = capsys.readouterr().out
-    assert "--epochs" in text
-    assert "--pretraining.epochs" in text
-    assert "epochs per stage" in text
+        main(["train", "--help-all"])
+    shown = re.findall(r"^  --([\w.-]+)", capsys.readouterr().out, re.MULTILINE)
+    fields = [name for name in known_fields()]
+    assert not [each for each in fields if not {each, each.partition(".")[2]} & {*shown}]
+
+
+@pytest.mark.parametrize(
+    "words", [["train", ""], ["sweep", "--seeds", ""], ["predict", "a", ""], ["train", "--seed="]]
+)
+def test_an_empty_argument_is_refused(words: list[str], capsys) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "An argument is empty" in line

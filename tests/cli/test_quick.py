@@ -82,16 +82,6 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
     assert python(code, *names).splitlines() == [f"{name} []" for name in names]
 
 
-def test_methods_are_called_in_help_what_they_call_themselves() -> None:
-    from promptccd.methods import METHODS
-    from promptccd.training.methods import words_of_methods
-
-    unread = "from promptccd.training.methods import words_of_methods; print(words_of_methods())"
-    assert python(unread) == f"{words_of_methods()}\n"
-    for name, words in words_of_methods().items():
-        assert all(getattr(METHODS[name], each) == value for each, value in vars(words).items())
-
-
 @pytest.mark.moderate
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
     from promptccd.registry import load_registry, save_registry

@@ -17,7 +17,6 @@ from promptccd.training.recipe import (
     describe_type,
     field_types,
     parse_value,
-    read_yaml,
     recipe_folder,
     section_types,
 )
@@ -27,11 +26,7 @@ FIELDS = [
     for section, kind in section_types().items()
     for name, hint in field_types(kind).items()
 ]
-NUMBERS = [
-    (section, name)
-    for section, name, hint in FIELDS
-    if {int, float} & set(alternatives(hint)) and name != "num_parts"
-]
+NUMBERS = [(section, name) for section, name, hint in FIELDS if {int, float} & set(alternatives(hint))]
 BAD = {
     "text": "text", "blank": " ", "nul": "a\0b", "-1": -1, "-0.5": -0.5, "1e400": 10**400, "nan": float("nan"),
     "inf": float("inf"), "list": [1], "mixed list": [1, "a"], "dict": {"a": 1}, "true": True,
@@ -45,7 +40,7 @@ def test_every_number_has_a_range() -> None:
         (section, item.name)
         for section, kind in section_types().items()
         for item in fields(kind)
-        if item.metadata
+        if "range" in item.metadata
     }
     assert set(NUMBERS) <= held
 
@@ -64,7 +59,6 @@ def test_a_number_that_cannot_be_is_refused(section: str, name: str) -> None:
 RATIOS = {"category_ratio": 0.5, "sample_ratio": 0.5}  # go together
 MAY_BE_ZERO = {
     "data": ["held_out"],
-    "model": ["prompt_reach", "key_reach", "cos_weight", "route_weight", "distill_weight"],
     "training": [
         "seed", "learning_rate", "discovery_learning_rate", "prompt_learning_rate", "key_learning_rate",
         "router_learning_rate", "classifier_learning_rate", "fall_factor", "final_learning_rate_factor", "momentum",
@@ -129,9 +123,6 @@ def test_numbers_reach_to_their_borders() -> None:
 
 # What a recipe that says nothing trains with: the paper's numbers, and ours where it has none.
 DEFAULTS = {
-    "model": {
-        "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
-    },
     "data": {"max_megapixels": 300},
     "training": {
         "seed": 1, "epochs": 200, "batch_size": 128, "learning_rate": 0.1, "fall_factor": 0.1,
@@ -165,7 +156,7 @@ def test_types_are_said_as_a_person_would() -> None:
     assert said["training", "mixed_precision"] == "auto | no | bf16"
     assert said["training", "prompt_clip"] == "float or none"
     assert said["data", "cuts"] == "list[list[float]] or none"
-    assert said["model", "covariance_type"] == "diag | spherical | full or none"
+    assert said["data", "split_rule"] == "mixed | sessions or none"
     assert said["model", "backbone_config"] == "dict[str, Any]"
 
 
@@ -203,7 +194,7 @@ def test_a_name_has_letters(word: str) -> None:
 
 
 def test_a_field_that_is_misspelt_is_told_the_one_that_was_meant() -> None:
-    said = "Unknown field of section 'training' 'epoch'. Did you mean 'epochs'? It takes: output_dir, seed, epochs, "
+    said = "Unknown field of section 'training' 'epoch'. Did you mean 'epochs'? Known: output_dir, seed, epochs, "
     with pytest.raises(ConfigurationError) as error:
         Recipe.from_dict({"training": {"epoch": 3}})
     assert str(error.value).startswith(said)
@@ -225,8 +216,7 @@ def _fits(value: Any, option: Any) -> bool:
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is not YAML"),
         (b"training: {epochs: 3}\0", "is not YAML"),
         (b"\xff\xfet\0r\0", "is not YAML"),
-        (b"PK\x03\x04" + bytes(2**20), "it starts like a ZIP archive. If it lists images: give their folder"),
-        (b"\x1f\x8b\x08\0", "unpack an archive first"),
+        (b"PK\x03\x04" + bytes(2**20), "is larger than a recipe. If it lists images: give their folder"),
         (b"training: {output_dir: caf\xe9}", "can't decode byte 0xe9"),
         (b"", "is empty"),
         (b" \n\n", "is empty"),
@@ -236,18 +226,9 @@ def _fits(value: Any, option: Any) -> bool:
         (b"1: {a: 2}", "Unknown section 1"),
         (b"training: {epochs: 1}\ntraining: {seed: 2}", "'training' is given twice"),
         (b"training:\n  epochs: 1\n  epochs: 2", "'epochs' is given twice"),
-        (b"training: &t {epochs: *t}", "unfolds to more than 10,000 values"),
         (b"training: {epochs: 2024-02-31}", "is not YAML"),
         (b"training: {epochs: " + b"9" * 5000 + b"}", "is not YAML"),
-        (b"training: {epochs: 0x" + b"f" * 5000 + b"}", "more than 64 bits"),
-        (b"? 0x" + b"f" * 5000 + b"\n: {epochs: 1}", "more than 64 bits"),
-        (b"[" * 5000, "nested too deeply"),
-        (b"training: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested too deeply"),
-        (b"a" * (2**20 + 1), "longer than 1,048,576 bytes"),
-        (
-            b"a: &a [" + b"1," * 500 + b"]\nb: &b [" + b"*a," * 500 + b"]",
-            "unfolds to more than 10,000 values",
-        ),
+        (b"[" * 5000, "is not YAML"),
         (b"training: {epochs: !!python/object/apply:os.getcwd []}", "is not YAML"),
         (b"? {a: b}\n: c", "is not YAML"),
     ],
@@ -262,32 +243,6 @@ def test_a_file_that_is_no_recipe_is_one_line(content: bytes, said: str, tmp_pat
     assert said in err
     assert len(err.splitlines()) == 1
     assert len(err) < 700
-
-
-def test_as_much_as_a_recipe_may_hold_is_read(tmp_path: Path) -> None:
-    """A mebibyte, ten thousand values, numbers of 64 bits; the beginning of what a parser has to say."""
-    path = tmp_path / "recipe.yaml"
-    path.write_bytes(b"\0" * 2**20)
-    with pytest.raises(ConfigurationError, match="is not YAML"):  # and not too long
-        Recipe.from_yaml(path)
-
-    hundred = (
-        f"[&a [{'1,' * 100}]{',*a' * 98}"  # unfolded, 99 lists of 101 values and the one that holds them
-    )
-    assert sum(map(sum, read_yaml(hundred + "]"))) == 9_900
-    with pytest.raises(yaml.YAMLError, match="more than 10,000 values"):
-        read_yaml(hundred + ",1]")
-
-    assert read_yaml(f"[{2**64 - 1}, {1 - 2**64}]") == [2**64 - 1, 1 - 2**64]
-    with pytest.raises(yaml.YAMLError, match="more than 64 bits"):
-        read_yaml(str(2**64))
-
-    path.write_text(f"{'a' * 400}: 1\n" * 2)
-    with pytest.raises(ConfigurationError) as error:
-        Recipe.from_yaml(path)
-    before, _, shown = str(error.value).partition(" is not YAML: ")
-    assert before == f"Recipe {str(path)!r}"
-    assert len(shown) == 300
 
 
 def test_a_list_of_images_that_is_taken_for_a_recipe_is_told_how_to_end(tmp_path: Path) -> None:
@@ -317,21 +272,17 @@ def test_what_is_said_of_a_pair_must_be_sections(content: str, tmp_path: Path, c
 
 
 @pytest.mark.fault(55)
-@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "endless", "no right"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "no right"])
 def test_a_place_that_holds_no_recipe_is_one_line(kind: str, tmp_path: Path, capsys) -> None:
     path = tmp_path / kind
     if kind == "folder":
         path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "endless":
-        path = Path("/dev/zero")
     elif kind == "no right":
         path = Path("/proc/self/mem")  # also for root
     assert main(["train", "--config", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     if kind == "missing":
-        assert line.endswith("No such file or directory. `promptccd recipes` lists those that come along.")
+        assert line.endswith("No such file or directory. `promptccd recipes` lists the bundled ones.")
 
 
 def test_a_recipe_may_come_from_a_shells_pipe() -> None:
@@ -357,10 +308,10 @@ def test_aliases_and_comments_are_read(tmp_path: Path) -> None:
 def test_none_is_none_in_a_file_as_on_the_command_line(word: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        f"data: {{benchmark: {word}, dataset: {word}}}\nmodel: {{backbone: {word}, pool_size: {word}}}\n"
+        f"data: {{benchmark: {word}, dataset: {word}}}\nmodel: {{backbone: {word}, prompts_per_image: {word}}}\n"
     )
     recipe = Recipe.from_yaml(path)
     assert (recipe.data.benchmark, recipe.data.dataset) == (None, None)
-    assert (recipe.model.backbone, recipe.model.pool_size) == (None, None)
+    assert (recipe.model.backbone, recipe.model.options) == (None, {})
     path.write_text("training: {report_to: none}\n")
     assert Recipe.from_yaml(path).training.report_to == "none"

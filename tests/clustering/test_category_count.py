@@ -3,9 +3,8 @@ import json
 import pytest
 import torch
 
-from promptccd.clustering import count_search as module
-from promptccd.clustering.category_count import CountEstimate
-from promptccd.clustering.count_search import estimate_by_split_merge
+from promptccd.clustering import counting as module
+from promptccd.clustering.counting import CountEstimate, estimate_by_split_merge
 from promptccd.errors import DataError
 
 from .test_split_merge import blobs
@@ -69,7 +68,7 @@ def test_settled_categories_stay_whole_and_apart(known):
     sizes = [90, 130, 100, 110, 95, 140, 40, 45, 50, 55]
     points, groups = blobs(sizes, spread=1.0)
     settled = groups.where(groups < known, -1)
-    estimate = estimate_by_split_merge(points, known, settled=settled, seed=0)
+    estimate = estimate_by_split_merge(points, known, fixed=settled, seed=0)
     assert known <= estimate.low <= estimate.count
     assert estimate.count == 10
 
@@ -77,7 +76,7 @@ def test_settled_categories_stay_whole_and_apart(known):
 def test_new_images_of_settled_categories_found_nothing_new():
     points, groups = blobs([40] * 6, spread=1.0)
     settled = groups.where(torch.arange(240) % 2 == 0, -1)
-    estimate = estimate_by_split_merge(points, 6, settled=settled, seed=0)
+    estimate = estimate_by_split_merge(points, 6, fixed=settled, seed=0)
     assert (estimate.count, estimate.low) == (6, 6)
 
 

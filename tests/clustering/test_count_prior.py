@@ -15,8 +15,8 @@ from promptccd.clustering import (
     estimate_by_split_merge,
     estimate_categories,
 )
-from promptccd.clustering import count_prior as module
-from promptccd.clustering.count_prior import MOST_DIRECTIONS, PRIORS, Prior, trials
+from promptccd.clustering import counting as module
+from promptccd.clustering.counting import MOST_DIRECTIONS, PRIORS, Prior, trials
 from promptccd.clustering.split_merge import NormalInverseWishart
 from promptccd.errors import DataError
 
@@ -71,7 +71,7 @@ def test_the_scale_is_the_one_that_finds_held_out_categories_again() -> None:
             estimate_categories(
                 torch.cat([trial.labelled, trial.unlabelled]),
                 trial.known,
-                settled=torch.cat([trial.labels, torch.full((len(trial.unlabelled),), -1)]),
+                fixed=torch.cat([trial.labels, torch.full((len(trial.unlabelled),), -1)]),
                 seed=0,
                 prior="calibrated",
                 scale=scale,
@@ -225,17 +225,15 @@ def test_an_estimate_has_the_scale_and_the_range_that_the_trials_teach(two_scale
         return lesson
 
     monkeypatch.setattr(module, "calibrate", calibrated)
-    told = estimate_as_taught(
-        points, 4, settled=settled, labelled=labelled, labels=labels, seed=7, prior="two"
-    )
+    told = estimate_as_taught(points, 4, fixed=settled, labelled=labelled, labels=labels, seed=7, prior="two")
     # Two found beside the four known: half of one at least is one too many, and four times as many eight.
     assert (told.low, told.count, told.high) == (4, 6, 12)
     assert "5 counts of held-out" in told.margin
     paper = estimate_as_taught(
-        points, 4, settled=settled, labelled=labelled, labels=labels, seed=7, prior="paper"
+        points, 4, fixed=settled, labelled=labelled, labels=labels, seed=7, prior="paper"
     )
-    assert paper == estimate_by_split_merge(points, 4, settled=settled, seed=7)
-    estimate_categories(points, 4, settled=settled, seed=7, prior="two")
+    assert paper == estimate_by_split_merge(points, 4, fixed=settled, seed=7)
+    estimate_categories(points, 4, fixed=settled, seed=7, prior="two")
     assert [scale for _, _, scale in two_scales] == [0.5, 1.0]
     assert (PRIORS["matched"].scales, PRIORS["paper"].scales) == ((1.0,), ())
 
@@ -285,8 +283,8 @@ def test_the_matched_prior_expects_the_spread_of_settled_categories() -> None:
     variance = float((of_category.sum(0) / (90 - 3)).mean())
     assert prior == NormalInverseWishart(psi=prior.psi, nu=60)
     assert prior.psi == pytest.approx(60 * variance)
-    direct = estimate_by_split_merge(points, 3, settled=settled, seed=0, prior=prior)
-    assert estimate_categories(points, 3, settled=settled, seed=0, prior="matched") == direct
+    direct = estimate_by_split_merge(points, 3, fixed=settled, seed=0, prior=prior)
+    assert estimate_categories(points, 3, fixed=settled, seed=0, prior="matched") == direct
 
 
 def test_two_images_of_one_category_are_enough_to_expect_a_spread() -> None:
@@ -332,7 +330,7 @@ def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(
     prior: str, settled: list[int]
 ) -> None:
     with pytest.raises(DataError, match="two different images"):
-        estimate_categories(torch.randn(6, 4), 2, settled=torch.tensor(settled), seed=0, prior=prior)
+        estimate_categories(torch.randn(6, 4), 2, fixed=torch.tensor(settled), seed=0, prior=prior)
 
 
 @pytest.mark.moderate
@@ -341,5 +339,5 @@ def test_the_paper_s_prior_is_the_one_it_was() -> None:
         torch.randn(60, 8, generator=torch.Generator().manual_seed(3)), dim=-1
     )
     settled = torch.full((60,), -1)
-    expected = estimate_by_split_merge(points, 4, settled=settled, seed=2)
-    assert estimate_categories(points, 4, settled=settled, seed=2) == expected
+    expected = estimate_by_split_merge(points, 4, fixed=settled, seed=2)
+    assert estimate_categories(points, 4, fixed=settled, seed=2) == expected

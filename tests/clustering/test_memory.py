@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering import category_spread, fit_gaussian_mixture, mixture, semi_supervised_kmeans
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering import fit_gaussian_mixture, kmeans, mixture_fit, spread
+from promptccd.clustering.spread import measure_spread
 from tests.tensor_memory import TensorMemory
 
 IMAGES, WIDTH, CATEGORIES = 40_000, 96, 4
@@ -26,8 +26,8 @@ def features() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As small beside these features as they are beside those of a million images."""
-    monkeypatch.setattr(semi_supervised_kmeans, "MAX_BATCH_ELEMENTS", 2**18)
-    for module in (mixture, category_spread):
+    monkeypatch.setattr(kmeans, "MAX_BATCH_ELEMENTS", 2**18)
+    for module in (mixture_fit, spread):
         monkeypatch.setattr(module, "VALUES_AT_ONCE", 2**18)
 
 
@@ -39,7 +39,7 @@ def test_a_mixture_is_fitted_in_two_and_a_half_times_its_features(features, cova
     settled = torch.where(rows < known, rows, -1)
     with TensorMemory() as memory:
         fit_gaussian_mixture(
-            points, CATEGORIES, settled=settled, covariance_type=covariance_type, max_iter=2, seed=1
+            points, CATEGORIES, fixed=settled, covariance_type=covariance_type, max_iter=2, seed=1
         )
     assert 1 < memory.peak / FEATURES < 2.5
 
@@ -59,13 +59,13 @@ def test_how_much_is_read_at_once_changes_no_mixture(
     features, covariance_type, sparse_share, monkeypatch
 ) -> None:
     points, rows, _ = (each[:1_000] for each in features)
-    monkeypatch.setattr(mixture, "MAX_SPARSE_SHARE", sparse_share)
+    monkeypatch.setattr(mixture_fit, "MAX_SPARSE_SHARE", sparse_share)
     fits = []
     for at_once in (7 * WIDTH, 2**30):
-        monkeypatch.setattr(mixture, "VALUES_AT_ONCE", at_once)
+        monkeypatch.setattr(mixture_fit, "VALUES_AT_ONCE", at_once)
         settled = torch.where(rows < 2, rows, -1)
         fits.append(
-            fit_gaussian_mixture(points, CATEGORIES, settled=settled, covariance_type=covariance_type, seed=1)
+            fit_gaussian_mixture(points, CATEGORIES, fixed=settled, covariance_type=covariance_type, seed=1)
         )
     first, second = fits
     assert first.num_iterations == second.num_iterations > 0
@@ -82,7 +82,7 @@ def test_how_much_is_read_at_once_changes_no_spread_and_images_of_no_row_are_lef
     points, rows, prototypes = features[0][:1_003], features[1][:1_003], features[2]
     counts, given = torch.arange(len(rows)) % 5 > 0, torch.arange(len(rows)) < 600
     of_rows = measure_spread(points[counts], rows[counts], prototypes, seed=1, labelled=given[counts])
-    monkeypatch.setattr(category_spread, "VALUES_AT_ONCE", 7 * WIDTH)
+    monkeypatch.setattr(spread, "VALUES_AT_ONCE", 7 * WIDTH)
     blocked = measure_spread(points, torch.where(counts, rows, -1), prototypes, seed=1, labelled=given)
     for name in ("spreads", "typical", "reach", "border", "slope", "temperature", "separation"):
         torch.testing.assert_close(getattr(of_rows, name), getattr(blocked, name), rtol=1e-6, atol=0)

@@ -186,7 +186,7 @@ def test_settled_features_follow_the_majority_of_their_category():
 def start_of(points, start, monkeypatch, settled=None, seed=0):
     """What the sweeps begin with."""
     monkeypatch.setattr(module, "MAX_SWEEPS", 0)
-    return split_and_merge(points, start, settled=settled, seed=seed).labels
+    return split_and_merge(points, start, fixed=settled, seed=seed).labels
 
 
 def test_it_starts_from_settled_categories_and_new_clusters_of_the_rest(monkeypatch):

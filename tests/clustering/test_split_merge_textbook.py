@@ -9,7 +9,7 @@ import torch
 from scipy.stats import multivariate_t
 
 from promptccd.clustering import split_merge as module
-from promptccd.clustering.count_search import _affordable_moves, estimate_by_split_merge
+from promptccd.clustering.counting import _affordable_moves, estimate_by_split_merge
 from promptccd.clustering.split_merge import (
     NormalInverseWishart,
     log_hastings_merge,

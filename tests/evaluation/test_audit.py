@@ -22,11 +22,18 @@ from promptccd.evaluation import (
     clustering_accuracy,
     declared_split,
     implied_old_share,
-    published,
+    paper,
     published_rows,
 )
-from promptccd.evaluation.audit import DECLARED_SPLITS, AuditedRow, _cut, audited_by_stage, mark_of
-from promptccd.evaluation.published import SHARED_COUNTS, published_results
+from promptccd.evaluation.paper import (
+    DECLARED_SPLITS,
+    SHARED_COUNTS,
+    AuditedRow,
+    _cut,
+    audited_by_stage,
+    mark_of,
+    published_results,
+)
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 EVERYTHING = published_rows(protocol=None, backbone=None, setting=None)
@@ -364,7 +371,7 @@ def test_an_inductive_row_that_is_none() -> None:
 
 
 def test_rows_are_read_as_they_are_printed() -> None:
-    published._all_rows.cache_clear()
+    paper._all_rows.cache_clear()
     (over_seeds,) = published_rows("cifar100", "promptccd", setting="seeds=5")
     assert over_seeds == PublishedRow(
         benchmark="cifar100", method="promptccd", protocol="transductive_cacc", backbone="dinov2", setting="seeds=5",

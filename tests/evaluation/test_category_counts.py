@@ -44,7 +44,7 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     direct = estimate_as_taught(
         torch.cat([given.unlabelled, given.labelled]),
         10,
-        settled=settled,
+        fixed=settled,
         labelled=given.labelled,
         labels=given.labels,
         seed=seed_of("count", 3, 2),
@@ -106,7 +106,7 @@ def test_what_splitting_and_merging_is_given(
     )
     COUNTS["split_merge"](arguments).estimate(2, features, labels)
     assert given["count"] == 4 + 5
-    points, settled = given["points"][:, 0], given["settled"]
+    points, settled = given["points"][:, 0], given["fixed"]
     assert torch.equal(points[:60], features[2][:, 0])
     assert (settled[:60] == -1).all()
     assert settled[60:].bincount().tolist() == [kept] * 4

@@ -178,8 +178,8 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
     rows = []
     for stage in (1, 2, 3):
         ids, said = TRAINED.labels[stage], answers(stage, TRAINED.images[stage])
-        accuracy = clustering_accuracy(ids, said, range(2))
-        rows.append(StageScore(stage, *accuracy, len(set(said.tolist())), len(ids)))
+        rows.append(StageScore.of(stage, ids, said, num_known=2))
+        assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
     np.testing.assert_equal(score.stages, rows)
     with pytest.raises(
         ConfigurationError, match="own answer, and rankstats has none at stage 1: choose cacc"

@@ -48,9 +48,7 @@ def fork(
 @pytest.mark.slow
 def test_a_fork_says_where_it_began_and_what_is_its_own(fork: RunDirectory, hub: Hub) -> None:
     commits = [hub.repo(f"user/run-stage{stage}").history()[0].sha for stage in range(2)]
-    recorded = {f"stage{stage}": f"user/run-stage{stage}@{commits[stage]}" for stage in range(2)}
-    assert fork.manifest["fetched"] == recorded
-    assert not (fork.path / "fetched.json").exists()
+    assert fork.fetched == {stage: f"user/run-stage{stage}@{commits[stage]}" for stage in range(2)}
     push_run(fork)
     for stage in range(4):
         card, before = card_of(hub, f"stranger/fork-stage{stage}"), min(stage, 1)

@@ -21,7 +21,7 @@ from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh
 from tests.training.test_distributed import on_two_processes
 
-RECIPES = Path(__file__).parents[3] / "hub_configs"
+RECIPES = Path(__file__).parents[2] / "hub_configs"
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
 POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
 
@@ -306,9 +306,11 @@ def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp
             name for name, each in model.named_parameters() if each.requires_grad
         }
     entering = run_prefix(model.backbone, model.embed(pixels))
-    expected = class_attention(model.branches[1], entering, 4)
+    expected = class_attention(model.backbone, entering, model.branches[1])
     assert torch.equal(model.attention_row(pixels), expected)
-    assert not torch.allclose(expected, class_attention(blocks_of(model.backbone)[-1], entering, 4))
+    assert not torch.allclose(
+        expected, class_attention(model.backbone, entering, blocks_of(model.backbone)[-1])
+    )
 
 
 def test_images_that_look_known_may_keep_the_features_of_the_static_branch(grown) -> None:

@@ -93,7 +93,7 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
     expected = fit_gaussian_mixture(
         rows,
         KNOWN,
-        settled=torch.cat([torch.full((len(images),), -1), (known == 5).long()]),
+        fixed=torch.cat([torch.full((len(images),), -1), (known == 5).long()]),
         floor_share=0.5,
         seed=seed_of("mixture", 1, 1, TrainingArguments().epochs_of(1)),
     )

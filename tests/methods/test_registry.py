@@ -9,27 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from promptccd import methods
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, Method, base, load_plugin, method_named, register
 from promptccd.methods.base import load_installed
 from promptccd.models import VARIANTS
 from promptccd.models.configuration import bounds_of
-from promptccd.training.methods import MethodWords, words_of_methods
+from promptccd.training.recipe import sections_of, shipped_methods
 
 
-def test_words_are_read_from_the_files_of_methods_without_running_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    words = {
-        name: MethodWords(name, each.title, each.summary, each.published) for name, each in METHODS.items()
+def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
+    files = shipped_methods()
+    variants = {
+        name: sections_of(file).get("model", {}).get("variant", "promptccd") for name, file in files.items()
     }
-    assert words_of_methods() == words
-    monkeypatch.setattr(methods, "METHODS", {})
-    assert words_of_methods() == words
-    own = replace(METHODS["simgcd"], name="own", title="Own", summary="words of its own", published={})
-    monkeypatch.setattr(methods, "METHODS", {"own": own})
-    assert words_of_methods() == {**words, "own": MethodWords("own", "Own", "words of its own", {})}
+    assert set(variants.values()) == set(METHODS)
+    published = {name for each in METHODS.values() for name in (each.name, *each.published.values())}
+    assert set(files) <= published
 
 
 def test_a_name_stands_for_one_method() -> None:

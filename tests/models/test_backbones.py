@@ -14,18 +14,17 @@ from promptccd.cli.main import main
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import (
+    BlockCalls,
     blocks_of,
-    class_attention,
+    class_row,
     class_token,
     embed,
-    entering,
     rotation_of,
     run_block,
-    run_block_class_row,
     run_prefix,
-    whole_attention,
 )
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
+from promptccd.training.fast import FastCalls
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe
 from tests.models.finished import BACKBONES, METHODS, model_of, write_backbone
@@ -135,27 +134,6 @@ def test_the_plain_backbone_is_that_of_transformers(
     torch.testing.assert_close(model(pixels).features, theirs.last_hidden_state[:, 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_tokens_entering_every_block_hold_the_prompts(
-    bare: dict[str, Path], kind: str, pixels: torch.Tensor
-) -> None:
-    model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
-    tokens, rotation = model.embed(pixels), model.rotation(pixels)
-    states = entering(model.backbone, tokens, rotation)
-    own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
-    theirs = model.backbone(pixels, output_hidden_states=True, **own).hidden_states
-    assert all(torch.equal(*pair) for pair in zip(states[:-1], theirs[:-1], strict=True))
-    prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
-    placed = insert_prompts(model.backbone, tokens, prompts)
-    prompted = entering(model.backbone, placed, rotation)
-    assert len(prompted) == len(blocks_of(model.backbone)) + 1
-    assert torch.equal(prompted[0], placed)
-    assert torch.equal(prompted[-2], run_prefix(model.backbone, placed, rotation))
-    with torch.no_grad():
-        last = run_block(blocks_of(model.backbone)[-1], prompted[-2], rotation=rotation)
-    torch.testing.assert_close(prompted[-1], last, rtol=1e-5, atol=1e-5)
-
-
 def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
     """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
     backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
@@ -175,21 +153,10 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
     torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_forward_that_forgets_the_places_is_told(bare: dict[str, Path], pixels: torch.Tensor) -> None:
+def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
     backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
-    tokens, last = embed(backbone, pixels), blocks_of(backbone)[-1]
-    for forgets in (
-        lambda: class_token(backbone, tokens),
-        lambda: entering(backbone, tokens),
-        lambda: run_block(last, tokens),
-        lambda: run_block_class_row(last, tokens),
-        lambda: class_attention(last, tokens, 6),
-        lambda: whole_attention(last, tokens),
-    ):
-        with pytest.raises(
-            ValueError, match=r"hand the rotation on, which is self\.rotation\(pixel_values\)"
-        ):
-            forgets()
+    with pytest.raises(ValueError, match=r"pass rotation=, which is self\.rotation\(pixel_values\)"):
+        class_token(backbone, embed(backbone, pixels))
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "dinov3"])
@@ -199,10 +166,11 @@ def test_a_prefix_is_read_in_the_precision_of_the_block(
     """Prompts that learn may be finer than the backbone, which does not."""
     backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
     tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
-    last, fine = blocks_of(backbone)[-1], torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
-    coarse = fine.bfloat16()
-    whole = run_block(last, tokens, (fine[0], fine[1]), rotation)
-    assert torch.equal(whole, run_block(last, tokens, (coarse[0], coarse[1]), rotation))
-    row = run_block_class_row(last, tokens, (fine[0], fine[1]), rotation)
-    assert torch.equal(row, run_block_class_row(last, tokens, (coarse[0], coarse[1]), rotation))
-    torch.testing.assert_close(row, whole[:, 0], rtol=0.05, atol=0.05)
+    fine = torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
+    for calls in (BlockCalls(), FastCalls(backbone)):
+        backbone.calls = calls
+        one, other = (
+            class_row(backbone, tokens, rotation=rotation, prefix=(each[0], each[1]))
+            for each in (fine, fine.bfloat16())
+        )
+        assert torch.equal(one, other)

@@ -10,7 +10,6 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator
-from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -267,12 +266,10 @@ def test_double_precision_is_saved_and_loaded(
 @of_methods
 def test_some_layers_are_kept(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
-    whole = model(pixels, output_hidden_states=True, output_attentions=True)
-    some = model(pixels, output_hidden_states=[0, -2], output_attentions=[1])
+    whole = model(pixels, output_hidden_states=True)
+    some = model(pixels, output_hidden_states=[0, -2])
     assert [each is not None for each in some.hidden_states] == [True, False, True, False]
-    assert [each is not None for each in some.attentions] == [False, True, False]
     assert torch.equal(some.hidden_states[2], whole.hidden_states[2])
-    assert torch.equal(some.attentions[1], whole.attentions[1])
     assert model(pixels, output_hidden_states=[]).hidden_states is None
     for places, kept in (([99, -99, 3], [3]), (1, [1])):  # there is no 99th
         found = model(pixels, output_hidden_states=places).hidden_states
@@ -467,10 +464,14 @@ def test_hidden_states_are_those_of_the_backbone(stage_of, method: str, pixels: 
 @of_methods
 def test_attentions_are_those_of_the_backbone(stage_of, method: str, pixels: torch.Tensor) -> None:
     model = AutoModel.from_pretrained(stage_of(method))
+    with pytest.raises(ValueError, match=r"need attn_implementation='eager': pass it to from_pretrained"):
+        model(pixels, output_attentions=True)
+    model.set_attn_implementation("eager")
     found = model(pixels, output_attentions=True).attentions
-    model.backbone.set_attn_implementation("eager")  # the others do not say what they attend to
-    expected = model.backbone(pixels, output_attentions=True).attentions
-    for one, other in zip(found, expected, strict=True):
+    theirs = type(model.backbone)(model.config.vision_config).eval()
+    theirs.load_state_dict(model.backbone.state_dict())
+    theirs.set_attn_implementation("eager")
+    for one, other in zip(found, theirs(pixels, output_attentions=True).attentions, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
@@ -497,17 +498,6 @@ def test_what_forward_does_not_take_is_named(stage: Path, pixels: torch.Tensor) 
         model(pixels, labels=torch.zeros(3))
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'pixel_values'"):
         model()
-
-
-@pytest.mark.parametrize("name", promptccd.models.VARIANTS)
-def test_what_a_forward_answers_with_on_request_stands_in_its_signature(name: str) -> None:
-    """Of its own class, and not of the wrapper that adds it: who calls it by keywords reads them there."""
-    parameters = inspect.signature(promptccd.models.VARIANTS[name].forward).parameters
-    assert not {each.kind for each in parameters.values()} & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
-    for option in ("output_hidden_states", "output_attentions", "return_dict"):
-        kinds = "bool | None" if option == "return_dict" else "bool | list[int] | None"
-        assert str(parameters[option]) == f"{option}: {kinds} = None"
-        assert parameters[option].kind is Parameter.KEYWORD_ONLY
 
 
 @pytest.mark.moderate

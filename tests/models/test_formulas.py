@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
-from promptccd.clustering.part_labels import PartLabelParameters, objectness
+from promptccd.clustering.parts import PartLabelParameters, objectness
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd_pp import PartLabeller, PartPools, PartRouter
 from promptccd.models.mixture import GaussianMixture

@@ -30,8 +30,9 @@ from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
-from promptccd.models.backbones import blocks_of, class_token, embed, rotation_of
+from promptccd.models.backbones import BlockCalls, blocks_of, class_token, embed, rotation_of
 from promptccd.models.head import ProjectionHead
+from promptccd.training.fast import FastCalls
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill
 
@@ -55,9 +56,11 @@ BACKBONES = {
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-def test_class_token_equals_the_unmodified_forward(kind: str) -> None:
+@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
+def test_class_token_equals_the_unmodified_forward(kind: str, calls: Any) -> None:
     torch.manual_seed(0)
     backbone = BACKBONES[kind]().eval()
+    backbone.calls = calls(backbone)
     pixels = torch.randn(3, 3, 32, 32)
     expected = backbone(pixels).last_hidden_state[:, 0]
     found = class_token(backbone, embed(backbone, pixels), rotation_of(backbone, pixels))
@@ -69,9 +72,11 @@ def test_what_is_not_loaded_starts_as_widely_as_in_the_backbone() -> None:
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: str) -> None:
+@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
+def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: str, calls: Any) -> None:
     vision = BACKBONES[kind]().config.to_dict()
     model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
+    model.backbone.calls = calls(model.backbone)
     pixels = torch.randn(3, 3, 32, 32)
     found = model.attention_row(pixels)
     model.backbone.set_attn_implementation("eager")  # the others do not say what they attend to
@@ -80,9 +85,11 @@ def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: st
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-def test_gradients_equal_those_of_the_unmodified_forward(kind: str) -> None:
+@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
+def test_gradients_equal_those_of_the_unmodified_forward(kind: str, calls: Any) -> None:
     torch.manual_seed(0)
     backbone = BACKBONES[kind]().eval()
+    backbone.calls = calls(backbone)
     pixels, target = torch.randn(3, 3, 32, 32), torch.randn(3, 32)
     last = blocks_of(backbone)[-1]
     wanted = torch.autograd.grad(

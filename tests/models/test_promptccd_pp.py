@@ -186,7 +186,8 @@ def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPlusPl
     )
     full = torch.softmax(query @ key.transpose(-1, -2) / 8**0.5, dim=-1)
     expected = full[:, :, 0, 1:].transpose(1, 2)
-    torch.testing.assert_close(class_attention(block, entering, 16), expected, rtol=1e-5, atol=1e-6)
+    found = class_attention(first.backbone, entering, block)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def losses_of(

@@ -7,8 +7,8 @@ import pytest
 
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
-from promptccd.reports import category_cards
-from promptccd.reports.category_cards import CardMaker, Thumbnail
+from promptccd.reports import cards as category_cards
+from promptccd.reports.cards import CardMaker, Thumbnail
 from promptccd.training.progress import progress_bar
 
 AXES = np.eye(6, dtype=np.float32)

@@ -5,7 +5,7 @@ import pytest
 
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.reports import stage_maps
-from promptccd.reports.map_figure import MARGIN, WIDTH, StageMaps, choose_points, map_figure
+from promptccd.reports.map import MARGIN, WIDTH, StageMaps, choose_points, map_figure
 
 
 def groups(sizes: list[int], width: int = 12, seed: int = 0) -> np.ndarray:

@@ -5,27 +5,29 @@ import io
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
+from promptccd.evaluation.tables import ABSENT, count_texts, over_runs, score_table, spread_text
 from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
-from promptccd.reports.category_cards import thumbnail
+from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
-from promptccd.reports.comparison import stage_records
-from promptccd.reports.measures import (
-    ABSENT,
-    Spread,
-    block_accuracies,
+from promptccd.reports.compare import signed, stage_table
+from promptccd.reports.tables import (
+    ReportedRun,
+    blocks,
     category_sizes,
     confusion,
-    count_text,
-    forgetting,
+    forgotten,
+    image_table,
     known_and_novel,
-    signed,
+    matched_order,
 )
 from tests.browsing import Visit
 
@@ -77,12 +79,11 @@ def test_counts_have_whole_ticks_around_all_that_is_drawn(
 def test_a_number_of_categories_lies_in_its_range() -> None:
     """Clusters that ended empty got no category."""
     rows = [StageScore(3, 90.0, 90.0, 90.0, 9, 100, (10, 11)), StageScore(3, 90.0, 90.0, 90.0, 10, 100)]
-    assert count_text(rows[:1]) == "9 (9 to 11)"
-    assert count_text(rows) == "9.5 (9 to 11)"
-    assert count_text(rows[1:]) == "10"
-    assert count_text([]) == ABSENT
-    (record,) = stage_records({"x": [ContinualScore("cacc", rows[:1])]})
-    assert (record["categories"], record["categories_low"], record["categories_high"]) == (9, 9, 11)
+    tables = [score_table(ContinualScore("cacc", [row])) for row in rows]
+    assert [count_texts(each)[0] for each in tables] == ["9 (9 to 11)", "10"]
+    assert count_texts(over_runs(pd.concat(tables), ["stage"])) == ["9.5 (9 to 11)", ""]
+    (record,) = stage_table({"x": [ContinualScore("cacc", rows[:1])]}).to_dict("records")
+    assert (record["num_categories"], record["count_low"], record["count_high"]) == (9, 9, 11)
 
 
 def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
@@ -114,9 +115,9 @@ def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
 
 
 def test_spread() -> None:
-    assert str(Spread.of([1.0, None, 3.0, math.nan])) == "2.0 ± 1.4"
-    assert str(Spread.of([2.0])) == "2.0"
-    assert math.isnan(Spread.of([]).mean)
+    assert spread_text([1.0, None, 3.0, math.nan]) == "2.0 ± 1.4"
+    assert spread_text([2.0]) == "2.0"
+    assert spread_text([]) == ABSENT
     assert signed(-1.25)[1:] == "1.2"
     assert signed(2) == "+2.0"
     assert signed(-0.01) == "+0.0"
@@ -133,51 +134,55 @@ def test_thumbnails_are_small_and_hold_their_picture() -> None:
         assert opened.convert("RGB").getpixel((2, 2))[0] > 150
 
 
-def test_measures_agree_with_the_accuracy() -> None:
+def grouped(true: np.ndarray, found: np.ndarray, class_blocks: list[int]) -> ReportedRun:
+    """A run of one stage as tables read it; names are the ids."""
+    names = {each: str(each) for each in range(20)}
+    stage = len(class_blocks) - 1
+    images = image_table(stage, true, found, list(names.values()), names)
+    return SimpleNamespace(images=images, class_blocks=class_blocks)
+
+
+def test_tables_agree_with_the_accuracy() -> None:
     """Random groups, more of them than categories and fewer: the parts give All, Old and New."""
     generator = np.random.default_rng(0)
-    for trial in range(200):
-        blocks = [2, 1, 2]
+    for trial in range(50):
         true = generator.integers(0, 5, size=30)
         found = np.where(generator.random(30) < 0.5, true, generator.integers(0, 1 + trial % 9, size=30))
-        accuracy = clustering_accuracy(true, found, range(2))
-        counts = known_and_novel(true, found, 2)
+        accuracy, run = clustering_accuracy(true, found, range(2)), grouped(true, found, [2, 1, 2])
+        (counts,) = known_and_novel(run).drop(columns="stage").to_dict("records")
         assert sum(counts.values()) == 30
         right = counts["known_right"] + counts["novel_right"]
         assert 100 * right / 30 == pytest.approx(accuracy.all)
         if (true < 2).any():
             assert 100 * counts["known_right"] / (true < 2).sum() == pytest.approx(accuracy.old)
-        parts = block_accuracies(true, found, blocks)
-        assert sum(images * value for images, value in parts if images) / 30 == pytest.approx(accuracy.all)
-        sizes = category_sizes(true, found)
-        assert sum(size.true_images for size in sizes) == sum(size.found_images for size in sizes) == 30
-        rows, columns, table = confusion(true, found)
-        assert table.shape == (len(rows), len(columns))
-        assert table.sum() == 30
+        parts = blocks(run)
+        assert (parts["images"] * parts["accuracy"]).sum() / 30 == pytest.approx(accuracy.all)
+        sizes = category_sizes(run)
+        assert sizes["true_images"].sum() == sizes["found_images"].sum() == 30
+        assert confusion(run)["images"].sum() == 30
 
 
 def test_known_and_novel_by_hand() -> None:
     true = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3])
     found = np.array([0, 0, 1, 2, 1, 1, 1, 2, 2, 2, 0, 3, 3, 2])
-    assert known_and_novel(true, found, num_known=2) == {
-        "known_right": 5, "known_as_other_known": 1, "known_as_novel": 1,
+    assert known_and_novel(grouped(true, found, [2, 2])).to_dict("records") == [{
+        "stage": 1, "known_right": 5, "known_as_other_known": 1, "known_as_novel": 1,
         "novel_right": 5, "novel_as_other_novel": 1, "novel_as_known": 1,
-    }  # fmt: skip
+    }]  # fmt: skip
     true = np.repeat([0, 1, 2], [14, 8, 2])
     found = np.repeat([0, 1, 3, 0], [10, 4, 8, 2])  # group 1 and category 2 share no image
-    assert known_and_novel(true, found, num_known=2) == {
-        "known_right": 18, "known_as_other_known": 4, "known_as_novel": 0,
+    run = grouped(true, found, [2, 1])
+    assert known_and_novel(run).to_dict("records") == [{
+        "stage": 1, "known_right": 18, "known_as_other_known": 4, "known_as_novel": 0,
         "novel_right": 0, "novel_as_other_novel": 0, "novel_as_known": 2,
-    }  # fmt: skip
-    assert [(size.category, size.found) for size in category_sizes(true, found)] == [
-        (0, 0), (1, 3), (2, None), (None, 1),
-    ]  # fmt: skip
-    categories, groups, counts = confusion(true, found)
-    assert (categories, groups) == ([0, 1, 2], [0, 3, 1])
-    assert np.diag(counts).tolist() == [10, 8, 0]
-    assert forgetting([90.0, 95.0, 80.0]) == 15
-    assert forgetting([80.0, 90.0]) == -10
-    assert math.isnan(forgetting([80.0]))
+    }]  # fmt: skip
+    sizes = category_sizes(run)
+    assert sizes[["true", "found"]].fillna(-1).to_numpy().tolist() == [[0, 0], [1, 3], [2, -1], [-1, 1]]
+    assert matched_order(run, 1) == ([0, 1, 2], [0, 3, 1])
+    assert confusion(run)["images"].tolist() == [10, 4, 8, 2]
+    assert forgotten([90.0, 95.0, 80.0]) == 15
+    assert forgotten([80.0, 90.0]) == -10
+    assert math.isnan(forgotten([80.0]))
 
 
 def scores(*values: float) -> list[ContinualScore]:

@@ -21,11 +21,10 @@ from promptccd.evaluation import (
     StageScore,
     published_rows,
 )
-from promptccd.evaluation.audit import audited_by_stage, mark_of
+from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage, mark_of
 from promptccd.evaluation.protocols import SessionScore
-from promptccd.evaluation.published import SHARED_COUNTS
+from promptccd.evaluation.tables import variant_averages
 from promptccd.reports.charts import LEFT, RIGHT, WIDTH, line_chart
-from promptccd.reports.comparison import with_own_answers
 from promptccd.reports.paper_tables import (
     Entry,
     TablePart,
@@ -256,8 +255,8 @@ def test_a_trial_leaves_to_a_method_what_is_no_rate(tmp_path: Path) -> None:
         usual = Recipe.from_yaml(RECIPES / f"{method}-caltech101.yaml").model
         digits = Recipe.from_yaml(RECIPES / f"{method}-digits.yaml").model
         for name in ("prompts_at_test", "num_parts"):
-            assert getattr(cell.recipe.model, name) == getattr(usual, name)
-        assert (digits.prompts_at_test, digits.num_parts) != (usual.prompts_at_test, usual.num_parts)
+            assert cell.recipe.model.options.get(name) == usual.options.get(name)
+        assert digits.options != usual.options
         data = cell.recipe.data
         # Of 101 categories 71 are labelled, and 10 come at every stage.
         assert (data.num_classes, data.resolved.class_blocks) == (20, (14, 2, 2, 2))
@@ -277,7 +276,7 @@ def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
     assert entry.cells == ()
     assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
     assert entry.printed_average == {"all": 49.93, "old": 73.15, "new": 41.47}
-    shutil.copy(folder / "methods" / "gcd.yaml", folder / "methods" / "gcd-replay.yaml")
+    shutil.copy(folder / "methods" / "promptccd-gcd.yaml", folder / "methods" / "gcd-replay.yaml")
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     (cell,) = entry.cells
     assert cell.recipe.data.dataset == "/elsewhere"
@@ -482,8 +481,8 @@ def test_a_classifier_of_sessions_stands_beside_figures_of_the_same_matching() -
     """Its answers are scored by separate assignments alone: beside the others nothing could be compared."""
     rows = [StageScore(1, 50.0, 60.0, 40.0, 4, 10, native=(45.0, 46.0, 47.0))]
     sessions = {"ours": [SessionScore("metagcd", rows, [ClusteringAccuracy(55.0, 65.0, 45.0)])]}
-    shown = {name: each[0].average["all"] for name, each in with_own_answers(sessions).items()}
+    shown = variant_averages(sessions).set_index("variant")["all"].to_dict()
     assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, own answer, v1": 45.0}
     assert "ours, own answer, v1" in comparison_table(sessions)
-    plain = with_own_answers({"ours": [ContinualScore("cacc", rows)]})
-    assert list(plain) == ["ours", "ours, own answer"]
+    plain = variant_averages({"ours": [ContinualScore("cacc", rows)]})
+    assert plain["variant"].tolist() == ["ours", "ours, own answer"]

@@ -12,13 +12,16 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, DiskError, MismatchError, PromptCCDError, RunError
+from promptccd.evaluation import audit_rows, published_rows
+from promptccd.evaluation.paper import PublishedTable, published_table
+from promptccd.evaluation.tables import ABSENT
 from promptccd.methods import method_named
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
-from promptccd.reports.comparison import published_table
-from promptccd.reports.measures import ABSENT, StageCost, measure_run, signed
-from promptccd.reports.run_figures import cost_rows, history_charts, score_rows
-from promptccd.reports.run_records import run_records
+from promptccd.reports.compare import signed
+from promptccd.reports.figures import costs, history_charts, scores
+from promptccd.reports.page import records
+from promptccd.reports.tables import ReportedRun, read_run, report_tables, stage_costs, summary
 from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.training.options import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe
@@ -296,10 +299,10 @@ def test_options_that_show_nothing(wrong: dict[str, int]) -> None:
 
 
 def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:
-    measured = measure_run(RunEvaluation(str(runs[0])))
+    measured = read_run(RunEvaluation(str(runs[0])))
     assert measured.routing is None
-    assert all(stage.score.count_range is None for stage in measured.stages)
-    assert [stage.num_true for stage in measured.stages] == [3, 4, 5]
+    assert all(stage.count_range is None for stage in measured.score.stages)
+    assert measured.num_true == [3, 4, 5]
 
 
 def test_published_rows_beside_a_run() -> None:
@@ -334,26 +337,23 @@ def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Pat
         data=DataArguments(benchmark="cifar100"),
         model=ModelArguments(variant=variant, backbone="facebook/dino-vitb16"),
     )
-    measured = measure_run(RunEvaluation(str(runs[0])))
-    stages = [
-        replace(stage, score=replace(stage.score, native=(10.0 * stage.stage, 20.0, 30.0)))
-        for stage in measured.stages
-    ]
-    run = replace(measured, recipe=recipe, stages=stages)
+    measured = read_run(RunEvaluation(str(runs[0])))
+    rows = [replace(row, native=(10.0 * row.stage, 20.0, 30.0)) for row in measured.score.stages]
+    run = replace(measured, recipe=recipe, score=replace(measured.score, stages=rows))
     published = published_table(recipe, num_scored=3)
     assert published is not None
-    header, rows = score_rows([run], published)
-    records = run_records([run], published, [], None)
+    tables = report_tables([run], published, [], None)
+    header, rows = scores(tables["summary"], published)
     own = method_named(variant).answers_natively
-    for shown, record in zip(rows, records["summary"], strict=True):
-        row = dict(zip(header[6:7] + header[9:10], shown[6:7] + shown[9:10], strict=True))
+    for shown, record in zip(rows, records(tables["summary"]), strict=True):
+        row = dict(zip(header, shown, strict=True))
         assert row["own answer: All"] == f"{record['native_all']:.1f}"
         value = record["native_all"] if own else record["all"]
         assert record["all_difference"] == pytest.approx(value - record["all_published"])
         assert row["paper: All"] == f"{record['all_published']:.1f} ({signed(record['all_difference'])})"
         assert record["published_of"] == ("own answer" if own else "k-means")
         assert record["published_differs"] == "; ".join(published.differences)
-    assert [each["native_all"] for each in records["scores"]] == [10.0, 20.0, 30.0, 20.0]
+    assert tables["scores"]["native_all"].tolist() == [10.0, 20.0, 30.0, 20.0]
 
 
 @pytest.mark.parametrize(
@@ -403,19 +403,25 @@ def test_published_rows_are_those_of_the_numbers_of_categories(
 
 
 def test_the_cost_of_an_epoch_is_that_of_its_stage(runs: list[Path]) -> None:
-    run = measure_run(RunEvaluation(str(runs[0])), routing=False)
-    costs = [StageCost(0, 9.0, 2_000_000), StageCost(1, 5.0, 4_000_000, 7_000_000)]
+    run = read_run(RunEvaluation(str(runs[0])), routing=False)
+    memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
+    memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
+    both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
+    one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
     history = [
         replace(run.history[0], stage=stage, seconds=each) for stage, each in ((0, 1.0), (0, 2.0), (1, 4.0))
     ]
-    second = replace(run, costs=[replace(costs[0], seconds=11.0)], history=history[:1])
-    _, rows = cost_rows([replace(run, costs=costs, history=history), second])
+
+    def cost_rows(*runs: ReportedRun) -> list[list[str]]:
+        return costs(report_tables(runs, None, [], None))[1]
+
+    first, second = replace(run, costs=both, history=history), replace(run, costs=one, history=history[:1])
+    rows = cost_rows(first, second)
     assert [each[2] for each in rows] == ["1.33", "4.00"]
     assert [each[0] for each in rows] == ["stage 0", "stage 1"]
     assert rows[0][1] == "10.0 ± 1.4" and rows[1][1] == "5.0"
     assert rows[0][3] == "2.0 ± 0.0" and rows[1][3:] == ["4.0", "7.0"]
-    _, (first, _) = cost_rows([replace(run, costs=costs, history=[])])
-    assert first[2] == ABSENT
+    assert [row[2] for row in cost_rows(replace(first, history=[]))] == [ABSENT, ABSENT]
 
 
 @pytest.mark.parametrize(
@@ -437,30 +443,28 @@ def test_the_paper_prints_nothing_for_other_splits(data: dict, counting: str) ->
 
 def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:
     """Rows of the paper that cannot come from the declared split exist, and are found by their audit."""
-    from promptccd.evaluation import audit_rows, published_rows
-    from promptccd.reports.comparison import PublishedTable
-    from promptccd.reports.run_figures import score_rows
 
     impossible = next(
         audited
         for audited in audit_rows(published_rows())
         if audited.verdict.outcome == "impossible" and audited.row.stage
     )
-    measured = measure_run(RunEvaluation(str(runs[0])))
-    header, rows = score_rows([measured], PublishedTable({1: impossible}, "a table", []))
+    measured = read_run(RunEvaluation(str(runs[0])))
+    published = PublishedTable({1: impossible}, "a table", [])
+    header, rows = scores(summary([measured], published), published)
     assert len(header) == len(rows[0]) == len(rows[1])
     assert rows[0][-1] == "✗ no"
     assert rows[1][-1] == "–"  # noqa: RUF001
 
 
 def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
-    run = measure_run(RunEvaluation(str(runs[0])), routing=False)
+    run = read_run(RunEvaluation(str(runs[0])), routing=False)
     few = history_charts(run)
     assert [len(each.series) for each in few] == [
-        1 + len(run.stages),
-        1 + len(run.stages),
+        1 + len(run.score.stages),
+        1 + len(run.score.stages),
         1,
-        1 + len(run.stages),
+        1 + len(run.score.stages),
     ]
     year = [
         replace(record, stage=stage) for stage in range(53) for record in run.history if record.stage == 1

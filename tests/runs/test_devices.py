@@ -1,6 +1,5 @@
 """Devices that have too little memory or are lost, raised where the device would raise it, and disks without room."""
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,13 +14,11 @@ from torch import nn
 
 from promptccd import system
 from promptccd.cli.main import main
-from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
+from promptccd.errors import DeviceError, DivergedError, OutOfMemoryError, RunError
 from promptccd.images.decode import DecodedImage, Decoding, decode_image
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.reports import plan_cells, run_sweep
 from promptccd.runs import RunDirectory, load_model, predict, predict_folder, train_run
 from promptccd.runs.predict import Prediction
-from promptccd.runs.start import TrainingSpace
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
@@ -278,64 +275,6 @@ def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
         predict_folder(model, stage, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.fault(4)
-def test_a_training_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
-    values: Values, tmp_path: Path, monkeypatch
-) -> None:
-    recipe = changed(values)
-    needed = TrainingSpace.of(recipe).left(RunDirectory(tmp_path / "run"), 4)
-    usage = type("Usage", (), {"free": needed - 1})
-    monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
-    with pytest.raises(
-        DiskError, match=r"No room for what is left of the training: about .* needed, .* free"
-    ):
-        train_run(recipe)
-    assert not (tmp_path / "run" / "resume").exists()
-    usage.free = needed
-    train_run(recipe)
-
-
-@pytest.mark.slow
-@pytest.mark.fault(4)
-@pytest.mark.parametrize(
-    ("variant", "optimizer"),
-    [
-        ("promptccd", "sgd"),
-        ("promptccd-gcd", "sgd"),
-        ("promptccd-b", "sgd"),
-        ("promptccd-pp", "sgd"),
-        ("promptccd-gcd", "adamw"),
-        ("pa-cgcd", "adamw"),
-    ],
-)
-def test_the_estimate_is_what_a_training_writes(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, variant: str, optimizer: str
-) -> None:
-    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", variant=variant)
-    values["training"] |= {"epochs": 1, "optimizer": optimizer, "learning_rate": 1e-4, "save_minutes": 0.0}
-    recipe = Recipe.from_dict(values)
-    space, run = TrainingSpace.of(recipe), RunDirectory(tmp_path / "run")
-    saved = RunDirectory.save_state
-    sizes: list[int] = []
-
-    def save_state(self: RunDirectory, stage: int, state: TrainingState, seconds: float) -> None:
-        saved(self, stage, state, seconds)
-        sizes.append(max(file.stat().st_size for file in self.path.glob("resume/*/tensors.safetensors")))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunDirectory, "save_state", save_state)
-        train_run(recipe)
-    largest = max(
-        run.stage(stage).joinpath("model-00002-of-00002.safetensors").stat().st_size for stage in range(4)
-    )
-    header = 20_000
-    assert space.stage - header < largest <= space.stage + header
-    assert max(sizes) <= space.state + header
-    assert space.left(run, 4) == 0
-    assert json.loads((run.path / "split.json").read_text())["stages"]
-
-
 @pytest.mark.fault(53)
 @pytest.mark.parametrize(
     ("step", "before", "now", "expected"), [(3, 32, 16, 6), (3, 32, 12, 8), (1, 8, 3, 2), (5, 32, 32, 5)]
@@ -420,22 +359,6 @@ def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_compute
     assert "No room for the results that were asked for: about " in capsys.readouterr().err
     assert [item.name for item in (tmp_path / "out").iterdir()] == [".promptccd"]
     assert not (tmp_path / "out" / ".promptccd" / "features").exists()
-
-
-@pytest.mark.fault(4)
-def test_a_sweep_that_does_not_fit_on_the_disk_trains_nothing(
-    values: Values, tmp_path: Path, monkeypatch
-) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(json.dumps(values))
-    cells = plan_cells([path], (1, 2), {}, tmp_path / "out", {})
-    space = TrainingSpace.of(cells[0].recipe)
-    needed = 2 * space.left(RunDirectory(tmp_path / "new"), 4) - space.frozen  # which both share
-    usage = type("Usage", (), {"free": needed - 1})
-    monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
-    with pytest.raises(DiskError, match="No room for 2 trainings: about"):
-        run_sweep(cells, tmp_path / "out")
-    assert not (tmp_path / "out" / "tiny-seed1" / "manifest.json").exists()
 
 
 def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_picture(

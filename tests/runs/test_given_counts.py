@@ -9,7 +9,7 @@ import pytest
 from promptccd.cli.main import main, parse
 from promptccd.cli.recipe_options import given_fields
 from promptccd.errors import InterruptedRunError
-from promptccd.reports.comparison import published_table
+from promptccd.evaluation.paper import published_table
 from promptccd.runs import RunEvaluation, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.runs.test_resume import stage_hashes

@@ -11,8 +11,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.reports.paper_tables import TablePlan
 from promptccd.reports.sweep_cells import Settings
 from promptccd.runs import load_model, train_run
-from promptccd.runs.folder import _portable, _require_same
-from promptccd.runs.start import model_options
+from promptccd.runs.start import model_options, record_of, require_same
 from promptccd.runs.train import _in_precision
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
@@ -23,7 +22,7 @@ from promptccd.training.recipe import (
     recipe_folder,
     recipe_path,
     recipes_in,
-    said_of,
+    summary_of,
 )
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS
@@ -118,8 +117,8 @@ def test_a_recipe_is_what_its_name_says() -> None:
         assert recipe.data.resolved == BENCHMARKS[data], path.stem
         if data not in BUILT_IN:
             for name, value in METHODS[method].items():
-                section = recipe.model if hasattr(recipe.model, name) else recipe.training
-                assert getattr(section, name) == value, (path.stem, name)
+                given = vars(recipe.training) | recipe.model.options | {"variant": recipe.model.variant}
+                assert given.get(name) == value, (path.stem, name)
             rate = {"promptccd-cub": 0.05, f"pa-cgcd-{data}": 1e-4}.get(path.stem, 0.1)
             assert recipe.training.learning_rate == rate, path.stem
 
@@ -146,9 +145,9 @@ def test_every_pair_is_of_a_method_and_a_data_set_that_exist() -> None:
 
 def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Path) -> None:
     for name, text in {
-        "methods/b-l2p.yaml": "training: {epochs: 1, batch_size: 2, seed: 3}",
+        "methods/promptccd-b-l2p.yaml": "training: {epochs: 1, batch_size: 2, seed: 3}",
         "data/mine.yaml": "training: {epochs: 4, batch_size: 5}",
-        "pairs.yaml": "b-l2p/mine: {training: {epochs: 6}}",
+        "pairs.yaml": "promptccd-b-l2p/mine: {training: {epochs: 6}}",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -188,11 +187,11 @@ def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: 
         ("none.yaml", "model: {}\n# A rule.\n", ""),
     ):
         (tmp_path / name).write_text(text)
-        assert said_of(tmp_path / name) == said
+        assert summary_of(tmp_path / name) == said
 
 
 def test_a_recipe_and_its_two_files_find_each_other() -> None:
-    method, data = HUB_CONFIGS / "methods" / "pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
+    method, data = HUB_CONFIGS / "methods" / "promptccd-pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
     path = HUB_CONFIGS / "promptccd-pp-cub.yaml"
     assert recipe_path(method, "cub") == path
     assert parts_of(path) == (method, data)
@@ -268,15 +267,17 @@ def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
         if not (in_parts or path.stem.startswith("promptccd-gcd-")):
             continue
         recipe = Recipe.from_yaml(path)
-        recorded = _portable(recipe, tmp_path)
+        recorded = record_of(recipe, tmp_path)
         facts = recipe.data.resolved
         assert recorded["data"]["dataset"] == facts.dataset
         assert recorded["data"]["class_blocks"] == list(facts.class_blocks)
         if in_parts:
-            assert recorded["model"]["num_parts"] == (recipe.model.num_parts or facts.num_parts), path.stem
+            assert recorded["model"]["num_parts"] == recipe.model.options.get("num_parts", facts.num_parts), (
+                path.stem
+            )
         again = Recipe.from_dict(recorded)
         assert again.data.resolved == facts
-        assert _portable(again, tmp_path) == recorded, path.stem
+        assert record_of(again, tmp_path) == recorded, path.stem
 
 
 def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:
@@ -287,11 +288,11 @@ def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:
 
 
 def test_a_run_from_before_there_were_benchmarks_goes_on(tmp_path: Path) -> None:
-    now = _portable(Recipe(), tmp_path)
+    now = record_of(Recipe(), tmp_path)
     before = {**now, "data": {**now["data"]}}
     for name in ("benchmark", "num_classes", "images_per_class"):
         del before["data"][name]
-    _require_same(before, now, tmp_path)
+    require_same(before, now, tmp_path)
 
 
 @pytest.fixture(scope="module")

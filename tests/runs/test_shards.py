@@ -13,9 +13,9 @@ from transformers import AutoModel
 
 from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
-from promptccd.runs import RunDirectory, train_run
+from promptccd.runs import train_run
 from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
-from promptccd.runs.start import TrainingSpace, model_on_meta, space_of_all
+from promptccd.runs.start import model_on_meta
 from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe
@@ -158,36 +158,16 @@ def test_a_shard_that_was_altered_or_is_a_link_is_not_shared(run: Path, tmp_path
     assert find_frozen(digest, stages) is None
 
 
-def test_a_disk_without_hard_links_keeps_a_copy_for_each(
-    run: Path, monkeypatch, image_folder, backbone_folder
-) -> None:
+def test_a_disk_without_hard_links_keeps_a_copy_for_each(run: Path, monkeypatch) -> None:
     def refuse(source: Path, target: Path) -> None:
         raise OSError(1, "Operation not permitted")
 
-    recipe = Recipe.from_dict(quick_recipe(image_folder, backbone_folder, run))
     shutil.rmtree(run / "stage3")
-    space = TrainingSpace.of(recipe)
-    shared = space.left(RunDirectory(run), 6)
     model = PromptCCDModel.from_pretrained(run / "stage2")
     monkeypatch.setattr(system, "link", refuse)
-    assert space.left(RunDirectory(run), 6) == shared + 3 * space.frozen
     save_again(model, run / "stage3")
     assert not same_file(run / "stage3" / FROZEN, run / "stage2" / FROZEN)
     assert sha256_of(run / "stage3" / FROZEN) == sha256_of(run / "stage2" / FROZEN)
-
-
-@pytest.mark.moderate
-def test_the_frozen_shard_is_needed_once(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
-    recipes = [
-        Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "out" / name))
-        for name in "abc"
-    ]
-    space, run = TrainingSpace.of(recipes[0]), RunDirectory(tmp_path / "out" / "a")
-    assert space.frozen > 0
-    each = space.left(run, 4) - space.frozen
-    assert space_of_all(recipes) == 3 * each + space.frozen
-    (run.path / "stage0").mkdir(parents=True)
-    assert space.left(run, 4) == each - space.stage
 
 
 @pytest.mark.moderate

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
 from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.reports import ReportOptions, write_report
-from promptccd.reports.measures import measure_run
+from promptccd.reports.tables import read_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import key_of, observe_stage, settled_images
 from promptccd.storage import problems_of
@@ -265,7 +265,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     correct(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
-    measured = measure_run(RunEvaluation(str(run)))
+    measured = read_run(RunEvaluation(str(run)))
     assert measured.score.to_dict()["stages"] == RunDirectory(run).results.to_dict()["stages"]
     page = write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
     assert "no category" in page.read_text()
@@ -282,11 +282,11 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     kept, gone = [each for each in last.active if not each.known][:2]
     for words in (("rename", str(kept.id), "heron"), ("merge", str(kept.id), str(gone.id))):
         assert main(["categories", str(run / "stage3"), *words]) == 0
-    measured = measure_run(RunEvaluation(str(run)))
+    measured = read_run(RunEvaluation(str(run)))
     rows = RunDirectory(trained_run).results.to_dict()["stages"]
     assert measured.score.to_dict()["stages"] == rows
-    assert measured.stages[-1].names[kept.id] == "heron"
-    assert measured.stages[-1].names[gone.id] == gone.name
+    assert measured.names[kept.id] == "heron"
+    assert measured.names[gone.id] == gone.name
     write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
     (run / "results.json").unlink()  # as where a stage comes from the Hub
     go_on(run)

@@ -236,7 +236,7 @@ def test_labels_that_come_later_count_in_the_next_stage(
         ({"unlabelled": ["week01"]}, r"has 2 streams already, and 1 are given: give all of them"),
         (
             {"dataset": "fewer"},
-            r"Stage 0 of .* other images than what is labelled holds now \(24 then, 23 now\)",
+            r"Stage 0 of .* other images than the labelled set contains now \(24 then, 23 now\)",
         ),
         ({"unlabelled": None, "class_blocks": [1, 1]}, "was made with split"),
     ],
@@ -314,7 +314,8 @@ def test_the_command_goes_on_with_a_run(
 def test_a_stage_that_was_begun_keeps_its_images_too(
     collection: Path, tiny_backbone: Path, begun: RunDirectory
 ) -> None:
-    (begun.path / "resume" / "stage3-epoch000000-step00000001").mkdir(parents=True)
+    (begun.path / "resume").mkdir()
+    (begun.path / "resume" / "stage3.safetensors").touch()
     with pytest.raises(SplitMismatchError, match="has 3 streams already, and 2 are given"):
         train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
 

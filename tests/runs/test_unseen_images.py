@@ -10,7 +10,7 @@ from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import DataError
 from promptccd.runs.evaluate import cut_named, require_unseen
-from promptccd.runs.train import stage_stream
+from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.discovery.conftest import write_pictures

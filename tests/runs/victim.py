@@ -25,7 +25,7 @@ def train_in_child(values: dict) -> int:
     os.setpgid(0, 0)
     try:
         torch.set_num_threads(1)
-        promptccd.runs.train(Recipe.from_dict(values))
+        promptccd.runs.train_run(Recipe.from_dict(values))
         os._exit(0)
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

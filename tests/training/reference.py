@@ -179,7 +179,7 @@ class Reference:
         settled = torch.cat([free if self.stage else self.labels, self.known])
         if self.t.category_count == "split_merge" and self.stage > 0:
             start, seed = int(self.known.max()) + 1 + self.t.init_components, seed_of("count", *position)
-            count = clustering.estimate_by_split_merge(features, start, settled=settled, seed=seed).count
+            count = clustering.estimate_by_split_merge(features, start, fixed=settled, seed=seed).count
         self.nets.mixture = self.fitted(features, count, settled, self.t.mixture_floor, epoch)
 
     def fitted(
@@ -189,7 +189,7 @@ class Reference:
         fit = clustering.fit_gaussian_mixture(
             features,
             count,
-            settled=settled,
+            fixed=settled,
             covariance_type=self.nets.model.covariance_type,
             floor_share=floor,
             seed=seed_of("mixture", self.t.seed, self.stage, epoch),

@@ -14,7 +14,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
-from promptccd.clustering import semi_supervised_kmeans
+from promptccd.clustering import kmeans
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
@@ -22,7 +22,7 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbones import blocks_of
-from promptccd.reports.run_report import ReportOptions, write_report
+from promptccd.reports.report import ReportOptions, write_report
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
 from promptccd.training.features import extract_features, routing_agreement
@@ -502,7 +502,7 @@ def test_features_are_held_once(images: StageImages, model: PromptCCDModel, monk
     width = 50_000
     monkeypatch.setattr(model.config.vision_config, "hidden_size", width)
     monkeypatch.setattr(model, "features_of", lambda pixels, prompted: pixels.new_ones(len(pixels), width))
-    monkeypatch.setattr(semi_supervised_kmeans, "POINTS_PER_BLOCK", 1)
+    monkeypatch.setattr(kmeans, "POINTS_PER_BLOCK", 1)
     with TensorMemory() as memory:
         features = extract_features(model, images, VIEW, batch_size=1, num_workers=0)
     assert torch.equal(features, torch.ones(len(images), width))

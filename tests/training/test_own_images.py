@@ -11,8 +11,7 @@ from promptccd.data.splits import PAPER_CUTS, usual_cuts
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS
 from promptccd.runs.card import data_in_words
-from promptccd.training.own_images import methods, names_recipe, recipe_for_images
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, names_recipe, recipe_for_images, shipped_methods
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_other_data_than_the_benchmarks_are_not_called_by_its_name(photos: Path)
     assert "read as the benchmark cifar100" in data_in_words(typed(f"{words} 70 10 10 10"))
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", shipped_methods())
 def test_every_method_trains_on_them(name: str, photos: Path) -> None:
     for said in {name, name.removeprefix("promptccd-")}:
         recipe = recipe_for_images(str(photos), said, overrides={"data": {"class_blocks": [3, 1]}})
@@ -135,7 +134,7 @@ def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
 
 @pytest.mark.parametrize("words", ["--class_blocks 3 1", "--cuts [[1.0],[1.0]]", "--split_rule mixed"])
 def test_labels_are_hidden_or_nobody_has_them(words: str, photos: Path) -> None:
-    with pytest.raises(ConfigurationError, match="nobody has labels of, and .* hides labels"):
+    with pytest.raises(ConfigurationError, match="streams without labels, and .* hides labels"):
         typed(f"train 'my photos' --unlabelled week01 {words}")
     with pytest.raises(ConfigurationError, match="give their streams as unlabelled too"):
         typed("train 'my photos' --class_blocks 3 1 --labels later.csv")

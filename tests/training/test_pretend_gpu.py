@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from promptccd import PromptCCDModel, system
 from promptccd.cli.main import main
 from promptccd.clustering import split_and_merge
-from promptccd.clustering.count_prior import calibrate
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
+from promptccd.clustering.counting import calibrate
+from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, train_run

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering.part_labels import PartLabelParameters
+from promptccd.clustering.parts import PartLabelParameters
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext

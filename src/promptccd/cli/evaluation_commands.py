@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.parsing import MOST_WORKERS, add_device, show, to_json, whole_number
+from promptccd.cli.parsing import MOST_WORKERS, add_device, add_plugin, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
+from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
 from promptccd.evaluation.protocol_terms import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
-from promptccd.evaluation.published import published_rows
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -32,7 +31,6 @@ That was a tiny backbone on 8 x 8 digits. What to do next:
 
 
 def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.formatter_class = argparse.RawDescriptionHelpFormatter
     evaluate.epilog = _protocol_texts()
     evaluate.add_argument(
         "runs", metavar="RUN", nargs="+", help="output_dir of a training; several are averaged"
@@ -59,8 +57,9 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     )
     _add_place_of_data(evaluate)
     add_device(evaluate)
+    add_plugin(evaluate)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
-    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.run_report",))
+    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.report",))
 
 
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
@@ -197,7 +196,8 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
         help="pictures per discovered category, 0 for none",
     )
     _add_place_of_data(report)
-    report.set_defaults(run=report_command, needs=("promptccd.reports.run_report",))
+    add_plugin(report)
+    report.set_defaults(run=report_command, needs=("promptccd.reports.report",))
 
 
 def report_command(options: argparse.Namespace) -> None:

@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The imports take seconds, in which a signal ends the process at once.
         for module in getattr(options, "needs", ()):
             import_module(module)
+        for place in getattr(options, "plugin", ()):
+            import_module("promptccd.methods").load_plugin(place)
         with ended_by_signals():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:

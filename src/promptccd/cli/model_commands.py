@@ -10,6 +10,7 @@ from promptccd.cli.parsing import (
     add_decoding,
     add_device,
     add_model_limit,
+    add_plugin,
     add_push_target,
     limits_of,
     show,
@@ -30,6 +31,7 @@ def _declare_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("image", metavar="IMAGE", help="an image file")
     explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
     add_device(explain)
+    add_plugin(explain)
     add_model_limit(explain)
     explain.set_defaults(run=explain_command, needs=("promptccd.runs.explain",))
 
@@ -48,6 +50,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
         help="the likeliest N categories of every image, a line each, best first; the likeliest one unless given",
     )
     add_device(predict)
+    add_plugin(predict)
     add_decoding(predict)
     add_model_limit(predict)
     predict.set_defaults(run=predict_command, needs=("promptccd.runs.predict",))
@@ -111,6 +114,7 @@ def _declare_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
     add_push_target(push)
+    add_plugin(push)
     push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
 
 
@@ -128,6 +132,7 @@ def _declare_space(space: argparse.ArgumentParser) -> None:
     )
     space.add_argument("--private", action="store_true", help="let nobody else see it")
     space.add_argument("--dry-run", action="store_true", help="only list what would be sent")
+    add_plugin(space)
     space.set_defaults(run=space_command, needs=("promptccd.hub.space",))
 
 
@@ -139,6 +144,7 @@ def _declare_verify(verify_: argparse.ArgumentParser) -> None:
     )
     verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
     verify_.add_argument("--dataset", help="where the data of a run lies now, if it has moved")
+    add_plugin(verify_)
     verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import itertools
 import json
 import math
 from collections.abc import Callable
@@ -31,37 +30,112 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
     return read
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Shows the first long name of an option."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        name = next(each for each in action.option_strings if each.startswith("--"))
+        return f"{name} {self._format_args(action, self._get_default_metavar_for_optional(action))}".rstrip()
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs in ("+", "*"):
+            return f"{action.metavar or default_metavar} ..."
+        return super()._format_args(action, default_metavar)
+
+
+class _HelpOfAll(argparse.Action):
+    """Print the help with the advanced options too."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        assert isinstance(parser, Parser)
+        parser.advanced.clear()
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises its errors, takes no abbreviations and takes every option once.
 
     The meaning of an abbreviation would change with the next option that begins alike.
+
+    Attributes:
+        advanced: options that ``--help-all`` shows and ``--help`` does not.
+        hints: types of the fields of a recipe, by ``section.field``.
+        more: adds options that need slow imports; called with the typed words if one of them is an unknown option, or
+            for ``--help-all``.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+        super().__init__(*arguments, **{"allow_abbrev": False, "formatter_class": _Help, **options})
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
+        self.advanced: set[argparse.Action] = set()
+        self.hints: dict[str, Any] = {}
+        self.more: Callable[[list[str]], None] | None = None
+
+    @property
+    def form(self) -> str:
+        """How the command is called: its arguments, the options it needs, and that there are others."""
+        words = [self.prog]
+        for each in self._actions:
+            value = str(each.metavar or each.dest.upper())
+            value += " ..." * (each.nargs in ("+", "*"))
+            if each.required and each.option_strings:
+                words.append(f"{each.option_strings[0]} {value}")
+            elif not each.option_strings:
+                words.append(f"[{value}]" if each.nargs in ("?", "*") else value)
+        return " ".join([*words, "[options]"])
+
+    def format_help(self) -> str:
+        """The help, without advanced options."""
+        kept = {each: each.help for each in self.advanced}
+        groups = [each for each in self._action_groups if self.advanced.issuperset(each._group_actions)]
+        titles = [each.description for each in groups]
+        for action in kept:
+            action.help = argparse.SUPPRESS
+        for group in groups:
+            group.description = None  # argparse leaves a group without text out
+        self.usage = self.form
+        try:
+            return super().format_help()
+        finally:
+            for action, text in kept.items():
+                action.help = text
+            for group, title in zip(groups, titles, strict=True):
+                group.description = title
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the typed words as a `ConfigurationError`."""
+        """Raise the fault of the typed words as a `ConfigurationError`."""
         ended = message if message.endswith((".", "?")) else f"{message}."
         if "required" in message:
-            needed = [
-                [*each.option_strings[:1], str(each.metavar)] for each in self._actions if each.required
-            ]
-            form = " ".join([self.prog, *itertools.chain(*needed)])
-            ended = f"{ended[0].upper()}{ended[1:]} It is: {form}."
-        raise ConfigurationError(f"{ended} `{self.prog} --help` lists what there is.")
+            ended = f"{ended[0].upper()}{ended[1:]} It is: {self.form}."
+        every = "--help-all" if self.advanced else "--help"
+        raise ConfigurationError(f"{ended} `{self.prog} {every}` lists what there is.")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options that were typed; of an unknown one, the error names the likeliest that was meant."""
+        """The options that were typed; for an unknown one, the error names the likeliest that was meant."""
         words = list(args or ())
-        for word in words[: words.index("--") if "--" in words else None]:
-            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
-                self.refuse(word)  # before argparse misses an argument that was only misspelt
+        flags = [
+            word for word in words[: words.index("--") if "--" in words else None] if word.startswith("--")
+        ]
+        if "" in words or any(flag.endswith("=") for flag in flags):
+            self.error("An argument is empty: give it a value, or leave it out")
+        if self.advanced:
+            self.add_argument(
+                "--help-all", action=_HelpOfAll, nargs=0, help="show all options, those of methods too"
+            )
+        names = [flag.partition("=")[0] for flag in flags]
+        if self.more and ("--help-all" in names or not self._option_string_actions.keys() >= {*names}):
+            self.more(words)
+        for flag, name in zip(flags, names, strict=True):
+            if name not in self._option_string_actions:
+                self.refuse(flag)  # before argparse misses an argument that was only misspelt
         options, unknown = self.parse_known_args(words, namespace)
         if unknown:
             self.refuse(" ".join(unknown))
+        options.hints = self.hints
         return options
 
     def refuse(self, typed: str) -> NoReturn:
@@ -110,6 +184,17 @@ def add_model_limit(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number(1),
         help="the most that the model's weights may take in memory; twice the largest DINO's unless given",
+    )
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that train or load a model of any method."""
+    parser.add_argument(
+        "--plugin",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="Python file that registers a method of your own; may be given several times",
     )
 
 

@@ -1,73 +1,157 @@
-"""Every field of a recipe as an option."""
+"""The options of a recipe: every field of a section, and every option of a method."""
 
 import argparse
+import dataclasses
 import inspect
-import re
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from promptccd import runs
+from promptccd.cli.parsing import Parser, add_plugin
 from promptccd.data.ranges import alternatives
 from promptccd.errors import ConfigurationError
-from promptccd.training.methods import words_of_methods
 from promptccd.training.recipe import (
     Recipe,
     describe_type,
-    field_types,
+    names_recipe,
     parse_value,
+    recipe_for_images,
     says_none,
     section_types,
 )
 
+LONGEST_CHOICES = 40  # characters of the choices that help writes for a value
+_WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
-def add_recipe_options(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:
+
+def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Collection[str] = ()) -> None:
     """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name.
+
+    Options of methods are added if one is typed, or for ``--help-all``.
 
     Args:
         parser: of a command.
         only: fields that the command reads, such as ``data.split``; all of them unless given.
+        without: fields that the command sets itself: ``--help`` does not show them.
     """
     taken: set[str] = set()
     for section, kind in section_types().items():
-        if only and not any(each.startswith(f"{section}.") for each in only):
-            continue
-        group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
-        documented = _field_docs(kind)
-        if section == "model":
-            documented["variant"] = "the method: " + ", ".join(
-                f"{each.name} ({each.title}, {each.summary})" for each in words_of_methods().values()
-            )
-        for name, hint in field_types(kind).items():
-            if only and f"{section}.{name}" not in only:
+        group = parser.add_argument_group(section, _first_line(kind))
+        for item in dataclasses.fields(kind):
+            name = f"{section}.{item.name}"
+            if only and name not in only:
                 continue
-            flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
-            taken.add(name)
-            group.add_argument(
-                *flags,
-                dest=f"{section}.{name}",
-                nargs="+" if "list" in describe_type(hint) else None,
-                metavar="VALUE",
-                default=argparse.SUPPRESS,
-                help=f"{documented.get(name, '')} ({describe_type(hint)})".replace("%", "%%"),
-            )
+            flags = [f"--{name}"] if item.name in taken else [f"--{item.name}", f"--{name}"]
+            taken.add(item.name)
+            meaning = item.metadata["help"]
+            meaning += _default(item) if "(none:" not in meaning else ""
+            is_common = item.metadata["common"] and name not in without
+            _add_field(parser, group, flags, item.type, meaning, advanced=not (is_common or only))
+    if not only:
+        parser.more = lambda words: _add_method_options(parser, words)
 
 
-def add_what(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a recipe, or images of one's own to make one for."""
+def _add_method_options(parser: Parser, words: Iterable[str]) -> None:
+    """Add the options of all methods, the plugins' too; this imports torch."""
+    from promptccd.methods import METHODS, load_plugin
+
+    for place in plugins_in(words):
+        load_plugin(place)
+    found: dict[str, list[tuple[str, dataclasses.Field[Any]]]] = {}
+    meanings: dict[str, str] = {}
+    for method in METHODS.values():
+        for name, item in method.options.items():
+            found.setdefault(name, []).append((method.name, item))
+            meanings.setdefault(name, method.help_of(name) or "option of the method")
+    group = parser.add_argument_group("methods", "Options of one method or more.")
+    for name, items in found.items():
+        values = {str(item.default) for _, item in items}
+        own = [f"{method}: {item.default}" for method, item in items]
+        shown = f"default: {values.pop()}" if len(values) == 1 else "defaults of " + ", ".join(own)
+        hint = int | Literal["auto"] if name == "num_parts" else items[0][1].type
+        names, meaning = (f"--{name}", f"--model.{name}"), f"{meanings[name]} ({shown})"
+        flags = [flag for flag in names if flag not in parser._option_string_actions]
+        _add_field(parser, group, flags, hint, meaning, advanced=True)
+
+
+def _add_field(
+    parser: Parser,
+    group: argparse._ArgumentGroup,
+    flags: list[str],
+    hint: Any,
+    meaning: str,
+    *,
+    advanced: bool,
+) -> None:
+    dest = flags[-1].removeprefix("--")
+    parser.hints[dest] = hint
+    metavar, choices = _metavar(hint)
+    action = group.add_argument(
+        *flags,
+        dest=dest,
+        nargs="+" if "list" in describe_type(hint) else None,
+        metavar=metavar,
+        default=argparse.SUPPRESS,
+        help=f"{meaning}{choices}".replace("%", "%%"),
+    )
+    if advanced:
+        parser.advanced.add(action)
+
+
+def _metavar(hint: Any) -> tuple[str, str]:
+    """How help writes the value of a field, and its choices where they are too many for that."""
+    words = []
+    for kind in alternatives(hint):
+        while typing.get_origin(kind) is list:
+            (kind,) = typing.get_args(kind)
+        if typing.get_origin(kind) is Literal:
+            words += map(str, typing.get_args(kind))
+        elif kind is not type(None):
+            words += ["true", "false"] if kind is bool else [_WORDS.get(kind, "MAPPING")]
+    shown = "|".join(words)
+    return (shown, "") if len(shown) <= LONGEST_CHOICES else ("NAME", f"; one of {', '.join(words)}")
+
+
+def _default(item: dataclasses.Field[Any]) -> str:
+    value = item.default if item.default is not dataclasses.MISSING else None
+    return (
+        f" (default: {'none' if value is None else str(value).lower() if isinstance(value, bool) else value})"
+    )
+
+
+def _first_line(kind: Any) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").split("\n")[0]
+
+
+def plugins_in(words: Iterable[str]) -> list[str]:
+    """The files of ``--plugin`` among typed words."""
+    return [
+        after if word == "--plugin" else word.partition("=")[2]
+        for word, after in pairwise([*words, ""])
+        if word == "--plugin" or word.startswith("--plugin=")
+    ]
+
+
+def add_what(parser: Parser) -> None:
+    """Add the options that name a recipe, or a person's own images to make one for."""
     parser.add_argument(
         "what",
-        metavar="IMAGES|RECIPE",
+        metavar="IMAGES|RECIPE|RUN",
         nargs="?",
-        help="images of your own: a folder with a sub-folder per category, a CSV of path,label, a parquet file, or a "
-        "data set of the Hub, with --unlabelled for streams beside them; or a recipe, as --config takes it; or the "
-        "folder of a run, which goes on, with the streams and labels that are given besides",
+        help="your images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a data set "
+        "of the Hub; or a recipe, as for --config; or the folder of a run to resume, also with further --unlabelled "
+        "and --labels",
     )
-    parser.add_argument("--config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
+    parser.add_argument("--config", metavar="RECIPE", help="name of `promptccd recipes`, or a YAML file")
     parser.add_argument(
-        "--method", metavar="NAME", help="for images of your own: a method of `promptccd recipes` (promptccd)"
+        "--method",
+        metavar="NAME",
+        help="method for your images, of `promptccd recipes` or a plugin (default: promptccd)",
     )
+    add_plugin(parser)
     add_recipe_options(parser)
 
 
@@ -77,8 +161,6 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
     Raises:
         ConfigurationError: the words contradict each other; or images are needed, and none are named.
     """
-    from promptccd.training.own_images import names_recipe, recipe_for_images
-
     overrides, what, config = given_fields(options), options.what, options.config
     if what is not None and (Path(what) / "manifest.json").is_file():
         if config is not None or options.method is not None:
@@ -110,12 +192,11 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
 
 def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Values of the fields that were given, by section and field."""
-    types = {section: field_types(kind) for section, kind in section_types().items()}
     fields: dict[str, dict[str, Any]] = {}
     for key, value in vars(options).items():
         section, dot, name = key.partition(".")
         if dot:
-            fields.setdefault(section, {})[name] = option_value(value, types[section][name])
+            fields.setdefault(section, {})[name] = option_value(value, options.hints[key])
     return fields
 
 
@@ -137,12 +218,3 @@ def option_value(given: str | list[str], hint: Any) -> Any:
     takes_more = any(option is int or typing.get_origin(option) is list for option in options)
     is_word = str in options or (choices and not takes_more)  # a column may be called 5
     return given if is_word else parse_value(given)
-
-
-def _field_docs(kind: Any) -> dict[str, str]:
-    """Text of every field from the ``Attributes:`` of a docstring, so that help is written once."""
-    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
-    return {
-        match["name"]: " ".join(match["text"].split())
-        for match in re.finditer(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", text, re.MULTILINE)
-    }

@@ -3,12 +3,13 @@
 import argparse
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptccd import reports, runs
+from promptccd import evaluation, reports, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
@@ -16,13 +17,14 @@ from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_m
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.reports.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
-from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types
+from promptccd.training.recipe import known_fields, recipe_folder
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
+    from promptccd.evaluation.tables import Grid
     from promptccd.reports import ProtocolScoring, SweepCell, SweepResult
     from promptccd.reports.engines.carrying import Engine
-    from promptccd.reports.paper_tables import Grid, TablePlan
+    from promptccd.reports.paper_tables import TablePlan
 
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,9 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
     keys = reports.grid_keys(settings)
     return {
         "unit": "percent",
-        "averages": reports.average_records(reports.with_own_answers(result.groups)) if result.groups else [],
+        "averages": reports.records(evaluation.variant_averages(result.groups).round(4))
+        if result.groups
+        else [],
         "cells": [
             {
                 "cell": cell.name,
@@ -67,15 +71,10 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
 
 def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
-    rows = [
-        f"| {name} | {' | '.join(map(str, reports.average_spreads(scores).values()))} |"
-        for name, scores in reports.with_own_answers(_counted(result)).items()
-    ]
+    (_, *parts), rows = evaluation.average_grid(_counted(result)) if result.groups else (["", *PARTS], [])
     missing = [f"\nMissing: {name}" for name in result.failures]
     missing += [f"\nNot finished: {name}: {state}" for name, state in result.unfinished.items()]
-    write_file(
-        out / "table.md", "\n".join(["| | All | Old | New |", "|---|---|---|---|", *rows, *missing]) + "\n"
-    )
+    write_file(out / "table.md", "\n".join([evaluation.markdown((["", *parts], rows)), *missing]) + "\n")
     header = ["variant", "runs", *(f"{part}{what}" for part in PARTS for what in ("", "_std"))]
     write_file(out / "table.csv", reports.csv_text(header, record["averages"]))
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
@@ -133,7 +132,8 @@ def _grid(
     def mean(part: str, *place: Any) -> float | None:
         cells = [cell for cell in result.cells if (cell.config, *map(cell.settings.get, keys)) == place]
         scores = [result.scores[cell.name] for cell in cells if cell.name in result.scores]
-        return reports.rounded(reports.Spread.of(score.average[part] for score in scores).mean)
+        given = [value for score in scores if not math.isnan(value := score.average[part])]
+        return round(sum(given) / len(given), 4) if given else None
 
     rows, columns = (list(settings[key]) for key in keys)
     means = {
@@ -383,13 +383,12 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
 
 
 def _markdown(title: str, grid: "Grid") -> str:
-    lines = [grid[0], ["---"] * len(grid[0]), *grid[1]]
-    return "\n".join([f"**{title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
+    return f"**{title}**\n\n{evaluation.markdown(grid)}"
 
 
 def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> "TablePlan":
     overrides, weights = given_fields(options), None
-    hub_ids = {short: hub_id for hub_id, short in reports.BACKBONES.items()}
+    hub_ids = {short: hub_id for hub_id, short in evaluation.BACKBONES.items()}
     name, _, place = (overrides.get("model", {}).get("backbone") or "").partition("=")
     if name in hub_ids:
         del overrides["model"]["backbone"]
@@ -438,16 +437,11 @@ def split_values(text: str) -> list[str]:
 
 def _field(key: str) -> tuple[str, Any]:
     """Full name and type of a field, by that name or, as on the command line, by its own."""
-    types = {section: field_types(kind) for section, kind in section_types().items()}
-    section, dot, name = key.partition(".")
-    if dot:
-        require_known("section of --set", {section: None}, types)
-        require_known(f"field of section {section!r}", {name: None}, types[section])
-        return key, types[section][name]
-    for section, fields in types.items():
-        if key in fields:
-            return f"{section}.{key}", fields[key]
-    hint = did_you_mean(key, (name for fields in types.values() for name in fields))
-    raise ConfigurationError(
-        f"Unknown key of --set {key!r}.{hint} `promptccd train --help` lists the fields."
-    )
+    types = known_fields()
+    named = [name for name in types if key in (name, name.partition(".")[2])]
+    if not named:
+        hint = did_you_mean(key, [*types, *(name.partition(".")[2] for name in types)])
+        raise ConfigurationError(
+            f"Unknown key of --set {key!r}.{hint} `promptccd train --help-all` lists the fields."
+        )
+    return named[0], types[named[0]]

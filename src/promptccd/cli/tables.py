@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from promptccd import reports
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd import evaluation, reports
 
 if TYPE_CHECKING:
     from promptccd.data import StageCount
@@ -22,60 +21,32 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1)
     lines = []
     for first, *others in [header, *cells]:
         numbers = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *numbers]))
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
 def _cell(value: Any, places: int) -> str:
     if not isinstance(value, float):
         return str(value)
-    return reports.ABSENT if math.isnan(value) else f"{value:.{places}f}"
+    return evaluation.ABSENT if math.isnan(value) else f"{value:.{places}f}"
 
 
 def score_table(score: "ContinualScore", counted: str = "categories") -> str:
-    """All/Old/New per stage and their average, in percent; an estimated count with its range.
-
-    The protocol's other figures per stage have their own columns; those of the whole run stand below.
-    """
-    columns = score.columns
-    rows = [
-        [
-            f"stage {row.stage}",
-            row.num_images,
-            reports.count_text([row]),
-            row.all,
-            row.old,
-            row.new,
-            *more,
-        ]
-        for row, *more in zip(score.stages, *columns.values(), strict=True)
-    ]
-    average = score.average
-    means = [reports.Spread.of(values).mean for values in columns.values()]
-    rows.append(["average", "", "", average["all"], average["old"], average["new"], *means])
-    names = [name.replace("native", OWN_ANSWER).replace("_", " ") for name in columns]
+    """The table of a run's scores per stage, in percent, and below it the protocol's figures of the whole run."""
     below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
-    return "\n".join([table(["", "images", counted, "All", "Old", "New", *names], rows), below]).rstrip()
+    return "\n".join([table(*evaluation.score_grid(evaluation.score_table(score), counted)), below]).rstrip()
 
 
 def stream_table(records: "Sequence[StreamRecord]") -> str:
-    """What was found in streams without labels, of which no accuracy is known."""
+    """The table of streams without labels, which have no accuracy."""
     return (
-        f"{table(*reports.stream_rows(records))}\nThe streams have no labels, so that no accuracy is known."
+        f"{table(*reports.stream_grid(records))}\nThe streams have no labels, so that no accuracy is known."
     )
 
 
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
-    """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1).
-
-    The methods' own answers have rows of their own.
-    """
-    scores = reports.with_own_answers(scores)
-    counts = {len(each) for each in scores.values()}
-    runs, upto = max(counts), "up to " if len(counts) > 1 else ""
-    rows = [[name, *reports.average_spreads(each).values()] for name, each in scores.items()]
-    several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""
-    return table(["average over stages" + several, "All", "Old", "New"], rows)
+    """Average All, Old and New by name; over several runs their mean and standard deviation (n - 1)."""
+    return table(*evaluation.average_grid(scores))
 
 
 def parameter_table(counts: "Sequence[ParameterCount]") -> str:
@@ -106,8 +77,8 @@ def count_table(counts: "Sequence[StageCount]") -> str:
         [
             f"stage {row.stage}",
             row.images,
-            reports.ABSENT if row.classes is None else row.classes,
-            reports.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
+            evaluation.ABSENT if row.classes is None else row.classes,
+            evaluation.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
         ]
         for row in counts
     ]

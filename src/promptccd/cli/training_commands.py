@@ -13,7 +13,7 @@ from promptccd.cli.tables import count_table, parameter_table, score_table, stre
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.processes import is_first_process
 from promptccd.storage import readable_size
-from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
+from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def recipes_command(options: argparse.Namespace) -> None:
 def _row(path: Path) -> dict[str, str]:
     method, data = parts_of(path) or (path, path)
     name = path.stem.removesuffix(f"-{data.stem}")
-    texts = {"trains": said_of(method), "on": said_of(data)}
+    texts = {"trains": summary_of(method), "on": summary_of(data)}
     return {"name": path.stem, "method": name, "data": data.stem, **texts}
 
 

@@ -1,4 +1,4 @@
-"""Constraints by people: which images belong together, which apart, and which are settled.
+"""Constraints by people: which images belong together, which apart, and which are fixed.
 
 Images are named by a key that survives renaming and copying, such as the hash of their content.
 """
@@ -25,7 +25,7 @@ class GroupingConstraints:
     Attributes:
         must_link: pairs of images of one category.
         cannot_link: pairs of images of two categories.
-        pinned: category of images whose category is settled.
+        pinned: category of images whose category is fixed.
         forbidden: categories that an image must not get, by image.
 
     Raises:
@@ -138,7 +138,7 @@ def _components(links: Iterable[Pair]) -> dict[str, str]:
 
     def root(key: str) -> str:
         while parents.setdefault(key, key) != key:
-            parents[key] = parents[parents[key]]  # mutant: a shorter way for the next search, speed alone
+            parents[key] = parents[parents[key]]
             key = parents[key]
         return key
 

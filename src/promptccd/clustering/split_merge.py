@@ -10,13 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from promptccd.clustering.kmeans_restarts import running_sums, sum_rows
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.kmeans import AnchoredKMeans, as_features, running_sums, sum_rows
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import ConfigurationError, DataError
 
 MIN_HALF = 6  # a cluster and each of its halves have more than 5 points
-# mutant: how many sets share a batch changes speed and memory, never the result
 MAX_BATCH_ELEMENTS = 524_288  # numbers gathered at once: 4 MB in float64 stay in a CPU's cache
 MAX_SWEEPS = 30
 
@@ -130,7 +128,6 @@ class PointSets:
         if not len(order):
             return
         largest = int(self.sizes[order[-1]]) * self.points.shape[1]
-        # mutant: how many sets share a batch changes speed and memory, never the result
         for ids in order.split(max(1, MAX_BATCH_ELEMENTS // largest)):
             offsets = torch.arange(int(self.sizes[ids[-1]]), device=ids.device)
             present = offsets < self.sizes[ids, None]
@@ -164,7 +161,6 @@ def _log_determinants(points: Tensor, present: Tensor, mean: Tensor, prior: Norm
     sizes = real.sum(1, keepdim=True)
     share = (1 - (prior.kappa / (prior.kappa + sizes)).sqrt()) / sizes  # of the sum, subtracted from each row
     rows = points.double().sub_(mean)
-    # mutant < to <=: of two sides of one length either gives the determinant
     if rows.shape[1] < rows.shape[2]:  # it comes off after the product, which is smaller
         gram = (rows @ rows.mT).mul_(real * real.mT)
         sums = gram @ real
@@ -177,9 +173,7 @@ def _log_determinants(points: Tensor, present: Tensor, mean: Tensor, prior: Norm
     return 2 * torch.linalg.cholesky(gram).diagonal(dim1=1, dim2=2).log().sum(1)
 
 
-# mutant 2 to 3, 30 to 31, 30 to 29: one run or step more or less of a start that the sweeps go on from
 START_RESTARTS, START_ITERATIONS = 2, 30  # of the first k-means
-# mutant 20 to 21, 20 to 19: a bound on time: 2-means of the points of one cluster rests before
 HALVING_RESTARTS, HALVING_ITERATIONS = 6, 20
 LLOYD_ITERATIONS = 3  # after the moves of a sweep
 
@@ -207,7 +201,7 @@ def split_and_merge(
     features: Tensor,
     start: int,
     *,
-    settled: Tensor | None = None,
+    fixed: Tensor | None = None,
     prior: NormalInverseWishart | None = None,
     seed: int,
 ) -> SplitMergeResult:
@@ -224,9 +218,9 @@ def split_and_merge(
 
     Args:
         features: ``(N, D)``, L2-normalised.
-        start: number of k-means clusters to begin with, best near the right one; raised to the number of settled
+        start: number of k-means clusters to begin with, best near the right one; raised to the number of fixed
             categories.
-        settled: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
+        fixed: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
             it is unknown; `None` if all are. Features of one category stay together, those of two apart.
         prior: of every cluster; None is the paper's.
         seed: sweep i draws from a generator keyed by (seed, i).
@@ -241,8 +235,7 @@ def split_and_merge(
             "begin with the number of categories known so far, or give more images."
         )
     prior = prior or NormalInverseWishart()
-    # mutant 1 to 2: any number below zero says that a point is of no known category
-    anchors = torch.full((len(points),), -1) if settled is None else settled
+    anchors = torch.full((len(points),), -1) if fixed is None else fixed
     anchors = anchors.to(points.device)
     labels = _start(points, anchors, start, seed_of("split and merge, start", seed))
     changed, sweep = True, 0
@@ -255,7 +248,7 @@ def split_and_merge(
 
 
 def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
-    """Clusters of k-means, settled categories first: ``(N,)``, without gaps."""
+    """Clusters of k-means, fixed categories first: ``(N,)``, without gaps."""
     free = anchors < 0
     known = len(anchors[~free].unique())
     count = min(max(start, known), known + int(free.sum()))
@@ -268,7 +261,7 @@ def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
 
 
 def holders(labels: Tensor, anchors: Tensor) -> Tensor:
-    """Which clusters hold a settled category, ``(K,)`` bool."""
+    """Which clusters hold a fixed category, ``(K,)`` bool."""
     held = torch.zeros(int(labels.max()) + 1, dtype=torch.bool, device=labels.device)
     held[labels[anchors >= 0]] = True
     return held
@@ -277,7 +270,7 @@ def holders(labels: Tensor, anchors: Tensor) -> Tensor:
 def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor) -> Tensor:
     """Each of the clusters ``(M,)`` with its nearest other one, no pair twice: ``(P, 2)``.
 
-    No pair has two clusters that hold a settled category, ``held`` ``(K,)``.
+    No pair has two clusters that hold a fixed category, ``held`` ``(K,)``.
     """
     if not len(clusters):
         return clusters.new_empty(0, 2)
@@ -306,7 +299,6 @@ def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     sizes = labels.bincount(minlength=num_clusters)
     weights = (1 / sizes).to(points)[labels]  # never those of clusters without points
     order = labels.argsort(stable=True)
-    # mutant arguments swapped: embedding_bag takes numbers and indices in either order
     return sum_rows(points, order, weights[order], sizes)
 
 
@@ -335,7 +327,6 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
     def rows(indices: Tensor) -> Tensor:
         return points.gather(1, indices[..., None].expand(-1, -1, points.shape[2]))
 
-    # mutant without .clamp_(), - to +: the limit is for a product that is rounded up, once in millions
     first = rows((draws[..., 0] * sizes).long().clamp_(max=sizes - 1))  # (S, R, D)
     distances = squares[:, None] - 2 * first @ points.mT + first.square().sum(2, keepdim=True)
     # k-means++: far points are likely
@@ -343,22 +334,17 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
     drawn = (mass < draws[..., 1:] * mass[..., -1:]).sum(2)
     direction = rows(drawn) - first
     border = 0.5 * (direction * (first + rows(drawn))).sum(2)
-    # mutant: one iteration more changes nothing that has come to rest
     side = torch.zeros_like(mass, dtype=torch.bool)
     for _ in range(HALVING_ITERATIONS):
-        # mutant > to >=: a point exactly on the border may go to either half
         before, side = side, (direction @ points.mT > border[..., None]) & present[:, None]
         direction = side.to(points) @ points  # (S, R, D), the s above
-        # mutant without .clamp(): a half is empty only where all points are alike, and stays so
         ones = side.sum(2).clamp(min=1)
-        # mutant without .clamp(): a half is empty only where all points are alike, and stays so
         zeros = (sizes - ones).clamp(min=1)
         border = 0.5 * direction.square().sum(2) * (1 / ones - 1 / zeros)
         if torch.equal(before, side):
-            break  # mutant: further iterations change nothing that has come to rest
+            break
     smaller = torch.minimum(side.sum(2), sizes - side.sum(2))
     gain = direction.square().sum(2) * (1 / ones + 1 / zeros)  # by how much the split lowers the inertia
-    # mutant 1 to 2 #1, 1 to 2 #2: below zero and rising with the gain is all that is asked of it
     best = gain.where(smaller >= MIN_HALF, -1 / (1 + gain)).argmax(1)
     return side[torch.arange(len(side), device=side.device), best]
 
@@ -387,23 +373,20 @@ def _sweep(
 
 
 def together(halves: Tensor, anchors: Tensor) -> Tensor:
-    """Halves ``(N,)`` bool with every settled category as a whole in the half of most of its features."""
+    """Halves ``(N,)`` bool with every fixed category as a whole in the half of most of its features."""
     known = anchors >= 0
     if not known.any():
         return halves
     categories = anchors[known]
     votes = torch.bincount(categories, weights=2.0 * halves[known] - 1)
     halves = halves.clone()
-    # mutant > to >=: a category of which as many lie in one half as in the other may go to either
     halves[known] = votes[categories] > 0
     return halves
 
 
 def _accepted(log_ratios: Tensor, generator: torch.Generator) -> Tensor:
     """True with probability min(1, H)."""
-    # mutant without dtype=: numbers of fewer digits from the same distribution
     draws = torch.rand(len(log_ratios), generator=generator, dtype=torch.float64)
-    # mutant < to <=: no draw equals its ratio but by a chance of rounding
     return draws.log().to(log_ratios.device) < log_ratios
 
 

@@ -16,7 +16,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.counting import CountEstimate
 from promptccd.clustering.feature_rows import Points
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
@@ -126,12 +126,14 @@ class Stream:
                 break
             while len(new) < MOST_OPENED:
                 ranked = [each for each in self._ranked(late, before, new, draw) if each[0] < level * DOUBT]
-                settled = (
-                    (errors, _settled(late, self.held, torch.cat([new, place[None]])))
+                candidates = (
+                    (errors, _refitted(late, self.held, torch.cat([new, place[None]])))
                     for errors, place in ranked[:MOST_TRIED]
                     if errors <= level
                 )
-                found = next(((errors, after) for errors, after in settled if self._apart(late, after)), None)
+                found = next(
+                    ((errors, after) for errors, after in candidates if self._apart(late, after)), None
+                )
                 if found is None:
                     missed += len(ranked) > 0
                     break
@@ -233,7 +235,7 @@ def _chances(late: Tensor, before: Tensor, held: Tensor, known: Tensor, places: 
     return chances
 
 
-def _settled(points: Tensor, held: Tensor, new: Tensor, steps: int = 3) -> Tensor:
+def _refitted(points: Tensor, held: Tensor, new: Tensor, steps: int = 3) -> Tensor:
     """New centres after k-means in which they alone move."""
     for _ in range(steps):
         labels = squared_distances(points, torch.cat([held, new])).argmin(1) - len(held)

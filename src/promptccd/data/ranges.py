@@ -24,6 +24,30 @@ def number(default: Any, low: float, high: float = math.inf, *, above: bool = Fa
     return field(default=default, metadata={_RANGE: (low, high, above)})
 
 
+def option(
+    default: Any,
+    meaning: str,
+    low: float | None = None,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    common: bool = False,
+) -> Any:
+    """A field of a recipe's section, written once: default, help and, for a number, its range.
+
+    Args:
+        default: default value; a function for one that is made anew, such as ``list``.
+        meaning: help of the command line, a noun phrase.
+        low: the lowest number; `None` for a field without numbers.
+        high: the highest number.
+        above: whether `low` itself is too low.
+        common: whether ``--help`` shows it; ``--help-all`` shows every field.
+    """
+    metadata = {"help": meaning, "common": common, **({} if low is None else {_RANGE: (low, high, above)})}
+    value = {"default_factory": default} if callable(default) else {"default": default}
+    return field(metadata=metadata, **value)
+
+
 def require_in_range(section: Any) -> None:
     """Refuse a dataclass with a number outside the range that its field declares.
 

@@ -49,7 +49,6 @@ from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
 from promptccd.registry.columns import require_room
 from promptccd.reports import PoolOfDevices, RayEngine
-from promptccd.runs.start import checkpoint_bytes
 from promptccd.storage import (
     read_file,
     readable_size,
@@ -287,7 +286,7 @@ class _Discovery:
         """Refuse results that the disk or a registry has no room for, before images are grouped."""
         before, used = self.session.registry.images, self.session.current.intake.used
         require_room(len(before) + sum(file.key not in before for file in used))
-        trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
+        trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
         copied = sum(file.num_bytes for file in used)
         copies = sum(
             name in (PUBLISH, PARQUET) for name in set(self.exports)

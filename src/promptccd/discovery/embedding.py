@@ -28,6 +28,7 @@ from promptccd.runs.predict import load_model, require_finite
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
 from promptccd.training.devices import has_bf16, in_smaller_batches, sent
+from promptccd.training.fast import fast
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +272,7 @@ def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor
     lowered = (
         torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     )
-    with lowered:
+    with lowered, fast(model):
         features = model(values).features
     return F.normalize(features.float(), dim=-1)
 

@@ -12,7 +12,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.images.decode import Status
 from promptccd.registry.changes import SURE
 from promptccd.reports import render_page, stage_maps
-from promptccd.reports.category_cards import picture_uri
+from promptccd.reports.cards import picture_uri
 from promptccd.reports.charts import FEWEST_ON_MAP, style_of
 from promptccd.storage import write_file
 

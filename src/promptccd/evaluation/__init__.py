@@ -7,15 +7,6 @@ from promptccd.on_demand import give_names_on_demand
 if TYPE_CHECKING:
     from promptccd.evaluation.accuracy import clustering_accuracy as clustering_accuracy
     from promptccd.evaluation.accuracy import separate_clustering_accuracy as separate_clustering_accuracy
-    from promptccd.evaluation.audit import AuditedRow as AuditedRow
-    from promptccd.evaluation.audit import Interval as Interval
-    from promptccd.evaluation.audit import SplitCounts as SplitCounts
-    from promptccd.evaluation.audit import Verdict as Verdict
-    from promptccd.evaluation.audit import audit_average as audit_average
-    from promptccd.evaluation.audit import audit_row as audit_row
-    from promptccd.evaluation.audit import audit_rows as audit_rows
-    from promptccd.evaluation.audit import declared_split as declared_split
-    from promptccd.evaluation.audit import implied_old_share as implied_old_share
     from promptccd.evaluation.category_counts import estimate_by_accuracy as estimate_by_accuracy
     from promptccd.evaluation.continual import ContinualAccuracy as ContinualAccuracy
     from promptccd.evaluation.continual import ContinualScore as ContinualScore
@@ -31,12 +22,28 @@ if TYPE_CHECKING:
     from promptccd.evaluation.diagnosis import diagnose as diagnose
     from promptccd.evaluation.diagnosis import mean_and_error as mean_and_error
     from promptccd.evaluation.diagnosis import with_error as with_error
+    from promptccd.evaluation.paper import BACKBONES as BACKBONES
+    from promptccd.evaluation.paper import AuditedRow as AuditedRow
+    from promptccd.evaluation.paper import Interval as Interval
+    from promptccd.evaluation.paper import PublishedRow as PublishedRow
+    from promptccd.evaluation.paper import SplitCounts as SplitCounts
+    from promptccd.evaluation.paper import Verdict as Verdict
+    from promptccd.evaluation.paper import audit_average as audit_average
+    from promptccd.evaluation.paper import audit_row as audit_row
+    from promptccd.evaluation.paper import audit_rows as audit_rows
+    from promptccd.evaluation.paper import declared_split as declared_split
+    from promptccd.evaluation.paper import implied_old_share as implied_old_share
+    from promptccd.evaluation.paper import published_rows as published_rows
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
     from promptccd.evaluation.protocol_terms import ClusteringAccuracy as ClusteringAccuracy
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
     from promptccd.evaluation.protocols import SessionScore as SessionScore
     from promptccd.evaluation.protocols import session_accuracy as session_accuracy
-    from promptccd.evaluation.published import PublishedRow as PublishedRow
-    from promptccd.evaluation.published import published_rows as published_rows
+    from promptccd.evaluation.tables import ABSENT as ABSENT
+    from promptccd.evaluation.tables import average_grid as average_grid
+    from promptccd.evaluation.tables import markdown as markdown
+    from promptccd.evaluation.tables import score_grid as score_grid
+    from promptccd.evaluation.tables import score_table as score_table
+    from promptccd.evaluation.tables import variant_averages as variant_averages
 
 give_names_on_demand(__name__)

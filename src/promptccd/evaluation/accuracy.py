@@ -1,7 +1,7 @@
 """Clustering accuracy: the one number of the field, in three parts. NumPy and SciPy only."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,7 +49,6 @@ def separate_clustering_accuracy(
     correct = np.zeros_like(is_old)
     for part in (is_old, ~is_old):
         if part.any():
-            # mutant arguments swapped: a best matching is one from either side
             correct[part] = _correct(true[part], pred[part])
     return _accuracy(correct, is_old)
 
@@ -117,12 +116,11 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
     # Imported here, because the import takes longer than an audit.
     from scipy.optimize import linear_sum_assignment
 
-    # mutant 1 to 2: one more without images is never matched
     num_clusters, num_categories = clusters.max() + 1, categories.max() + 1
     pairs = np.bincount(clusters * num_categories + categories, minlength=num_clusters * num_categories)
     counts = pairs.reshape(num_clusters, num_categories)
     rows, columns = linear_sum_assignment(counts, maximize=True)
-    matching = np.full(num_clusters, -1)  # mutant 1 to 2: below every category is all that is asked of it
+    matching = np.full(num_clusters, -1)
     # The solver also matches pairs without an image.
     matching[rows] = np.where(counts[rows, columns] > 0, columns, -1)
     return matching
@@ -132,11 +130,9 @@ def _codes(values: np.ndarray) -> np.ndarray:
     """Position of every label among the distinct ones, so that gaps cost nothing; fast for ids with few gaps."""
     if values.dtype.kind in "iu":
         low, high = int(values.min()), int(values.max())
-        # mutant 4096 to 4097, 4096 to 4095, 4 to 5: both ways give the same codes
         if high - low < 4096 + 4 * len(values):
             wide = values if values.dtype.kind == "u" else values.astype(np.int64)  # 100 - -100 is no int8
             shifted = (wide - low).astype(np.int64)
-            # mutant - to +: one more without images is never matched
             return (np.cumsum(np.bincount(shifted) > 0) - 1)[shifted]
     return np.unique(values, return_inverse=True)[1]
 
@@ -157,3 +153,22 @@ def _checked(values: ArrayLike, name: str) -> np.ndarray:
 def _accuracy(correct: np.ndarray, is_old: np.ndarray) -> ClusteringAccuracy:
     parts = (correct, correct[is_old], correct[~is_old])
     return ClusteringAccuracy(*(100 * float(part.mean()) if len(part) else math.nan for part in parts))
+
+
+def normalised_mutual_information(y_true: ArrayLike, y_pred: ArrayLike) -> float:
+    """Mutual information of categories and clusters over the mean of their entropies, in percent.
+
+    Args:
+        y_true: category of every image, ``(N,)``.
+        y_pred: cluster of every image, ``(N,)``.
+    """
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return 100 * float(normalized_mutual_info_score(y_true, y_pred))
+
+
+# Further figures of a grouping in percent, by name and title: a function of true categories and clusters. Each is a
+# column of every table of scores: page, CSV, JSON, model card, terminal and trackers. A new entry is a new column.
+FIGURES: Mapping[str, tuple[str, Callable[[ArrayLike, ArrayLike], float]]] = {
+    "nmi": ("NMI", normalised_mutual_information),
+}

@@ -11,8 +11,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from promptccd.clustering import PRIORS, CountEstimate, Trial, calibrate, estimate_as_taught
-from promptccd.clustering.category_spread import measure_spread
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import Stream, enough_earlier
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
@@ -225,7 +225,7 @@ class SplitMergeCount(KnownCount):
         return estimate_as_taught(
             torch.cat([unlabelled, kept]),
             len(np.unique(ids)) + arguments.init_components,
-            settled=torch.from_numpy(settled),
+            fixed=torch.from_numpy(settled),
             labelled=reference[0],
             labels=torch.from_numpy(assigned[0]),
             seed=seed_of("count", arguments.seed, stage),

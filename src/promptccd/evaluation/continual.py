@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans, CountEstimate
-from promptccd.clustering.semi_supervised_kmeans import nearest_centres
+from promptccd.clustering.kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
-from promptccd.evaluation.accuracy import clustering_accuracy
+from promptccd.evaluation.accuracy import FIGURES, clustering_accuracy
 from promptccd.evaluation.protocol_terms import PARTS
 
 # Estimates the number of categories from a stage t, the features of stages 0 to t and the ids of earlier stages.
@@ -36,7 +37,6 @@ class Discovery:
     def assign(self, features: Tensor) -> np.ndarray:
         """Category id ``(M,)`` of the nearest prototype for other images ``(M, D)``, by the rule of k-means."""
         nearest, _ = nearest_centres(features, self.prototypes)
-        # mutant without dtype=: 64 bits are what NumPy takes by itself on all we test on
         return np.asarray(self.prototype_ids, dtype=np.int64)[nearest.cpu().numpy()]
 
 
@@ -52,7 +52,8 @@ class StageScore:
         num_categories: categories after the stage.
         num_images: images of the stage.
         count_range: lowest and highest plausible number of categories where it was estimated, else `None`.
-        native: All, Old and New of the method's own answer, where it has one.
+        native: All, Old and New of the method's native predictions, where it has some.
+        figures: further figures of the grouping by name, see `promptccd.evaluation.accuracy.FIGURES`.
     """
 
     stage: int
@@ -63,6 +64,60 @@ class StageScore:
     num_images: int
     count_range: tuple[int, int] | None = None
     native: tuple[float, float, float] | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        stage: int,
+        true_ids: np.ndarray,
+        found_ids: ArrayLike,
+        num_known: int,
+        *,
+        num_categories: int | None = None,
+        count_range: tuple[int, int] | None = None,
+        native_ids: ArrayLike | None = None,
+    ) -> "StageScore":
+        """Score a grouping.
+
+        Args:
+            stage: index of the stage.
+            true_ids: true categories of the images, ``(N,)``.
+            found_ids: categories that the images were assigned to, ``(N,)``.
+            num_known: number of initially labelled categories; ids below it are Old.
+            num_categories: categories after the stage (default: those of `found_ids`).
+            count_range: plausible numbers of categories, where it was estimated.
+            native_ids: the method's native predictions, ``(N,)``.
+        """
+        known = range(num_known)
+        return cls(
+            stage,
+            *clustering_accuracy(true_ids, found_ids, known),
+            num_categories=len(np.unique(found_ids)) if num_categories is None else num_categories,
+            num_images=len(true_ids),
+            count_range=count_range,
+            native=None if native_ids is None else clustering_accuracy(true_ids, native_ids, known),
+            figures={name: of_ids(true_ids, found_ids) for name, (_, of_ids) in FIGURES.items()},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types, rounded to 4 places; NaN is null."""
+        values = asdict(self)
+        values |= values.pop("figures")
+        if self.native is None:
+            del values["native"]
+        return _plain(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "StageScore":
+        """What `to_dict` wrote."""
+        given: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+        limits, native = values.get("count_range"), values.get("native")
+        given["count_range"] = None if limits is None else tuple(limits)
+        given["native"] = None if native is None else tuple(not_null(native))
+        own = {item.name for item in fields(cls)} - {"figures"}
+        figures = {name: value for name, value in given.items() if name not in own}
+        return cls(**{name: value for name, value in given.items() if name in own}, figures=figures)
 
 
 @dataclass(frozen=True)
@@ -126,24 +181,16 @@ class ContinualScore:
             values = {name: getattr(row, name) for name in (*PARTS, "num_categories", "num_images")}
             if row.count_range is not None:
                 values |= dict(zip(("count_low", "count_high"), row.count_range, strict=True))
-            values |= {name: column[place] for name, column in self.columns.items()}
+            values |= {name: column[place] for name, column in self.columns.items()} | dict(row.figures)
             found |= {f"stage{row.stage}/{name}": value for name, value in values.items()}
         return {f"{self.protocol}/{name}": value for name, value in found.items() if not math.isnan(value)}
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, rounded to 4 places; NaN is null."""
-        rows = [
-            {
-                name: _plain(value)
-                for name, value in asdict(score).items()
-                if not (name == "native" and value is None)
-            }
-            for score in self.stages
-        ]
         values = {
             "protocol": self.protocol,
             "unit": "percent",
-            "stages": rows,
+            "stages": [row.to_dict() for row in self.stages],
             "average": _plain(self.average),
             "columns": _plain(self.columns),
             "summary": _plain(self.summary),
@@ -151,22 +198,9 @@ class ContinualScore:
         return {name: value for name, value in values.items() if value or name == "stages"}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ContinualScore":
+    def from_dict(cls, values: Mapping[str, Any]) -> "ContinualScore":
         """What `to_dict` wrote."""
-        return cls(values["protocol"], stage_scores(values["stages"]))
-
-
-def stage_scores(values: Sequence[Mapping[str, Any]]) -> list[StageScore]:
-    """Rows from the dictionaries of `ContinualScore.to_dict`."""
-    rows = []
-    for row in values:
-        fields: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
-        limits = row.get("count_range")
-        fields["count_range"] = tuple(limits) if isinstance(limits, list) else None
-        if "native" in row:
-            fields["native"] = tuple(not_null(row["native"]))
-        rows.append(StageScore(**fields))
-    return rows
+        return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])))
 
 
 def not_null(values: Iterable[Any]) -> list[Any]:
@@ -200,7 +234,7 @@ def discover_categories(
     ids = torch.as_tensor(reference_ids, device=features.device)
     kmeans = AnchoredKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
     kmeans.fit(features, reference, ids)
-    found = torch.as_tensor(kmeans.labels_).cpu().numpy()  # mutant: NumPy reads a tensor as it reads an array
+    found = torch.as_tensor(kmeans.labels_).cpu().numpy()
     settled = np.unique(reference_ids)
     new, sizes = np.unique(found[~np.isin(found, settled)], return_counts=True)
     largest_first = new[np.argsort(-sizes, kind="stable")]
@@ -209,7 +243,7 @@ def discover_categories(
     rows = {int(cluster): row for row, cluster in enumerate(kmeans.cluster_ids_.tolist())}
     sources = [*settled.tolist(), *largest_first.tolist()]
     return Discovery(
-        category_ids=np.asarray(  # mutant: 64 bits are what NumPy takes by itself on all we test on
+        category_ids=np.asarray(
             [renamed.get(int(cluster), int(cluster)) for cluster in found], dtype=np.int64
         ),
         prototypes=torch.as_tensor(kmeans.cluster_centers_)[[rows[int(source)] for source in sources]],
@@ -267,12 +301,12 @@ class ContinualAccuracy:
 
     def score(self, found: Discovery, true_ids: np.ndarray, count: CountEstimate | None = None) -> StageScore:
         """The row of the stage that was discovered last."""
-        accuracy = clustering_accuracy(true_ids, found.category_ids, range(self.num_known))
-        return StageScore(
+        return StageScore.of(
             len(self.assigned) - 1,
-            *accuracy,
+            true_ids,
+            found.category_ids,
+            self.num_known,
             num_categories=len(found.prototype_ids),
-            num_images=len(true_ids),
             count_range=count.range if count is not None and count.is_estimate else None,
         )
 
@@ -364,10 +398,10 @@ class ForgettingScore(ContinualScore):
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ForgettingScore":
+    def from_dict(cls, values: Mapping[str, Any]) -> "ForgettingScore":
         """What `to_dict` wrote."""
-        before = not_null(values["columns"]["known_before"])
-        return cls(values["protocol"], stage_scores(values["stages"]), before)
+        stages = list(map(StageScore.from_dict, values["stages"]))
+        return cls(values["protocol"], stages, not_null(values["columns"]["known_before"]))
 
 
 def score_part_routing(

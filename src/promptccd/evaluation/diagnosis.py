@@ -31,7 +31,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import blocks_of, entering, patch_count
+from promptccd.models.backbones import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.training.devices import exact_device
 from promptccd.training.features import extract_features
@@ -339,7 +339,7 @@ def _likeliest(
             settled = torch.cat([torch.full((len(features),), -1), own])
             rows = torch.cat([features, replay])
         fit = partial(
-            fit_gaussian_mixture, rows, count, settled=settled, covariance_type=covariance,
+            fit_gaussian_mixture, rows, count, fixed=settled, covariance_type=covariance,
             seed=seed_of("mixture", cut.seed, stage),
         )  # fmt: skip
         for name, floor in zip(found, options.floors if stage else (), strict=False):
@@ -369,7 +369,7 @@ def read_prompts(
     prompted = with_mixture(model)
     known, ids = cut.of_stages(features)[0], torch.from_numpy(cut.ids[cut.stages[0]])
     fitted = fit_gaussian_mixture(
-        known, cut.blocks[0], settled=ids, covariance_type=prompted.mixture.covariance_type,
+        known, cut.blocks[0], fixed=ids, covariance_type=prompted.mixture.covariance_type,
         floor_share=TrainingArguments.mixture_floor, seed=seed_of("mixture", cut.seed, 0),
     )  # fmt: skip
     prompted.load_mixture(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
@@ -428,16 +428,24 @@ def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict
     """Of each image the lengths of tokens ``(B,)``, and the cosine among its prompts entering each block ``(B, n)``."""
     tokens, rotation = model.embed(pixels), model.rotation(pixels)
     patches = tokens[:, -patch_count(model.backbone, tokens) :].norm(dim=-1)
-    plain = entering(model.backbone, tokens, rotation)[-2].norm(dim=-1)
+    plain = _entering_blocks(model, tokens, rotation)[-1].norm(dim=-1)
     found = {
         "patches entering block 0": patches.mean(1),
         "[CLS] entering block 0": tokens[:, 0].norm(dim=-1),
         "tokens entering the last block": plain.mean(1),
     }
-    means, blocks = model.mixture.means, len(blocks_of(model.backbone))
+    means = model.mixture.means
     as_patches = patches.mean() / means.norm(dim=1).mean()
     for name, scale in (("raw", 1.0), ("scaled", as_patches)):
         placed = insert_prompts(model.backbone, tokens, scale * means[chosen])
-        states = entering(model.backbone, placed, rotation)[:blocks]
+        states = _entering_blocks(model, placed, rotation)
         found[name] = torch.stack([mean_cosine(state[:, 1 : 1 + chosen.shape[1]]) for state in states], dim=1)
     return found
+
+
+def _entering_blocks(model: PromptCCDModel, tokens: Tensor, rotation: Rotation | None) -> list[Tensor]:
+    """Tokens ``(B, T, D)`` that enter each block."""
+    states = [tokens]
+    for block in blocks_of(model.backbone)[:-1]:
+        states.append(run_block(block, states[-1], rotation))
+    return states

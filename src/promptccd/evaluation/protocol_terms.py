@@ -16,7 +16,7 @@ ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 
 
 class ClusteringAccuracy(NamedTuple):
-    """Accuracies in percent; NaN where there is no image of the kind.
+    """Accuracies in percent; NaN where there is no image of the class.
 
     Attributes:
         all: over all images.

@@ -28,7 +28,6 @@ from promptccd.evaluation.continual import (
     discover_categories,
     labelled_categories,
     not_null,
-    stage_scores,
 )
 from promptccd.evaluation.protocol_terms import PARTS, ClusteringAccuracy
 
@@ -56,11 +55,11 @@ class SessionScore(ContinualScore):
         return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "SessionScore":
+    def from_dict(cls, values: Mapping[str, Any]) -> "SessionScore":
         """What `to_dict` wrote."""
         columns = [not_null(values["columns"][f"{part}_v1"]) for part in PARTS]
         separate = [ClusteringAccuracy(*row) for row in zip(*columns, strict=True)]
-        return cls(values["protocol"], stage_scores(values["stages"]), separate)
+        return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])), separate)
 
 
 def session_accuracy(
@@ -88,12 +87,9 @@ def session_accuracy(
     rows, separate = [], []
     for session, (true_ids, count) in enumerate(zip(labels, num_categories, strict=True), start=1):
         kmeans = AnchoredKMeans(count, restarts, random_state=seed_of("session", seed, session) % 2**32)
-        # mutant: NumPy reads a tensor as it reads an array
         clusters = torch.as_tensor(kmeans.fit_predict(features_of(session))).cpu().numpy()
-        known = range(num_known)
-        accuracy = clustering_accuracy(true_ids, clusters, known)
-        rows.append(StageScore(session, *accuracy, len(np.unique(clusters)), len(true_ids)))
-        separate.append(separate_clustering_accuracy(true_ids, clusters, known))
+        rows.append(StageScore.of(session, true_ids, clusters, num_known))
+        separate.append(separate_clustering_accuracy(true_ids, clusters, range(num_known)))
     return SessionScore("metagcd", rows, separate)
 
 
@@ -260,8 +256,7 @@ def _native(task: Task) -> ContinualScore:
                 f"Protocol native scores a method's own answer, and {task.method} has none at stage {stage}: choose "
                 "cacc. (A mixture has one if its checkpoint was written since mixtures answer: train again for it.)"
             )
-        accuracy = clustering_accuracy(true_ids, answers, task.known)
-        rows.append(StageScore(stage, *accuracy, len(np.unique(answers)), len(true_ids)))
+        rows.append(StageScore.of(stage, true_ids, answers, task.num_known))
     return ContinualScore("native", rows)
 
 

@@ -133,7 +133,7 @@ def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
             shutil.copytree(source, staging, dirs_exist_ok=True)
             share_frozen(staging, others)
 
-        run.note_source(stage, f"{place}@{commit}" if commit else "")
+        run.record_source(stage, f"{place}@{commit}" if commit else "")
         write_directory(run.stage(stage), fill)
 
 

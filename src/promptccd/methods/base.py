@@ -81,8 +81,8 @@ class Rows:
     bottleneck: Tensor
     labels: Tensor | None
     positions: Tensor
-    epoch: int = 0  # mutant: the trainer always gives it
-    step: int = 0  # mutant: the trainer always gives it
+    epoch: int = 0
+    step: int = 0
     with_label: Tensor | None = None
 
     @cached_property
@@ -90,7 +90,6 @@ class Rows:
         """An index of the images with a label, and their labels; `None` if no image has one."""
         if self.labels is None:
             return None
-        # mutant 0 to 1: the other way gives the same images, and waits for the device
         if bool((self.positions >= 0).all()):  # a labelled stage: this way does not wait for the device
             return slice(None), self.labels
         places = self.with_label
@@ -257,10 +256,7 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 # Titles of parts and losses that every method has; a method declares its own beside them.
-PARTS = {
-    "backbone": "last block of the backbone",
-    "head": "projection head",
-}
+PARTS = {"backbone": "last block of the backbone", "head": "projection head"}
 LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
 
 

@@ -46,7 +46,6 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Cosines ``(..., K)`` of features ``(..., D)`` with every row."""
-        # mutant without dim= #2, without - #2: features are (B, D)
         return F.normalize(features, dim=-1) @ F.normalize(self.weight, dim=-1).T
 
 
@@ -116,7 +115,7 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier.grow(rows)
         self.config.num_classes = self.classifier.num_classes
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features, and with the projection also the tokens that enter the last block."""

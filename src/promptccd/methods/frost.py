@@ -1,7 +1,5 @@
 """FRoST (Roy et al., ECCV 2022): RankStats that rehearses old classes with features drawn around their means."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
@@ -40,7 +38,6 @@ class FrostModel(RankStatisticsModel, RememberingModel):
     """
 
     config: FrostConfig
-    shares_prefix: ClassVar = True
     class_deviation: Tensor
 
     def __init__(self, config: FrostConfig):

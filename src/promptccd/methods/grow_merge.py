@@ -63,11 +63,10 @@ class GrowMergeModel(RememberingModel):
 
     config: GrowMergeConfig
     roles: ClassVar = {"clusters": "classifier"}
-    shares_prefix: ClassVar = True
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)
-        static = blocks_of(self.backbone)[-1]  # mutant: all blocks have one form, and a checkpoint fills them
+        static = blocks_of(self.backbone)[-1]
         self.branches = nn.ModuleList(copy.deepcopy(static) for _ in range(config.num_branches))
         self.clusters = LinearClassifier(config.num_clusters, config.vision_config.hidden_size)
         self.post_init()
@@ -102,7 +101,7 @@ class GrowMergeModel(RememberingModel):
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
         return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of the newest branch, and with the projection also the tokens that enter all branches.
@@ -116,7 +115,6 @@ class GrowMergeModel(RememberingModel):
         features = class_row(self.backbone, entering, block, rotation)
         if prompted is None and self.config.static_for_known and len(self.branches):
             static = class_row(self.backbone, entering, rotation=rotation)
-            # mutant without dim=, without -: features are (B, D)
             known = self.looks_known(F.normalize(static.float(), dim=-1))
             features = torch.where(known[:, None], static, features)
         tokens = {"entering": entering, "rotation": rotation} if project else {}
@@ -166,7 +164,6 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
-            # mutant 1 to 2: of distances there are none, whose sum is 0, or at least two: one for each view
             "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
         if self.model.config.num_clusters:

@@ -1,7 +1,5 @@
 """Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
@@ -53,10 +51,8 @@ class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
-    shares_prefix: ClassVar = True
 
 
-# mutant: any number of that size is as good
 TINY = 1e-8  # a share of the mass whose logarithm still has a gradient
 
 
@@ -84,7 +80,6 @@ class HappyObjective(SelfDistillationObjective):
         if self.stage.labels is not None or not self.model.config.clustered_rows:
             return drawn
         features = self.plain_features("features for new classes").cpu()
-        # mutant 0 to 1: another start at random, as good as this one
         kmeans = KMeans(min(self.num_old + count, len(features)), random_state=0)
         centres = F.normalize(torch.from_numpy(same_on_all(kmeans.fit(features.numpy()).cluster_centers_)))
         nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu()).T).amax(1)
@@ -156,8 +151,6 @@ class HappyObjective(SelfDistillationObjective):
 
 def hardness(means: Tensor, temperature: float) -> Tensor:
     """Share of rehearsal of each class, ``(C,)``: larger where its unit mean lies nearer to the others."""
-    # mutant without .fill_diagonal_(): a soft-max does not see what is added to all
-    # mutant 1 to 2 #2: of two classes each is as near to the other, whatever it is divided by; and so of one
     similarity = (means @ means.T).fill_diagonal_(0).sum(1) / max(1, len(means) - 1)
     return torch.softmax(similarity / temperature, dim=0)
 

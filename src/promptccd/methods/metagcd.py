@@ -72,7 +72,6 @@ class MetaGCDObjective(ContrastiveObjective):
             return super().losses(rows)
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
         closeness = closest_views(similarities.detach(), len(rows.bottleneck))
-        # mutant >= to >: a cosine that is exactly the threshold comes from rounding alone
         neighbours = closeness >= self.model.config.neighbour_threshold
         neighbours.fill_diagonal_(False)
         count = neighbours.sum(1).float()
@@ -127,7 +126,6 @@ class MetaGCDObjective(ContrastiveObjective):
 
     def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:
         """Train on a session like on an unlabelled stage, at the rate of one."""
-        # mutant: all unlabelled stages have one rate, and the rehearsed one stands for any of them
         optimizer = self._optimizer(self.arguments.rate_of(1))
         laps = [self._lap(session.images, generator) for _ in range(self.model.config.meta_epochs)]
         for rows in self._forward(number, laps):

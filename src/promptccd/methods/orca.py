@@ -108,7 +108,7 @@ def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
     """For each of the labels ``(B,)``, on the CPU, another place with the same label, or its own if there is none."""
     alike = (labels[:, None] == labels).float().fill_diagonal_(0)
     alone = alike.sum(1) == 0
-    alike[alone, alone] = 1  # mutant 1 to 2: a row with one entry is drawn from whatever that entry is
+    alike[alone, alone] = 1
     return torch.multinomial(alike, 1, generator=generator).squeeze(1)
 
 

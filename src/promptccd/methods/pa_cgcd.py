@@ -2,7 +2,6 @@
 
 import itertools
 import warnings
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -58,7 +57,6 @@ class PACGCDModel(HeadlessClassifierModel):
     """The last block and the proxies, and the standard deviation ``(D,)`` of stage 0's unit features."""
 
     config: PACGCDConfig
-    shares_prefix: ClassVar = True
     feature_deviations: Tensor
 
     def __init__(self, config: PACGCDConfig):
@@ -68,7 +66,6 @@ class PACGCDModel(HeadlessClassifierModel):
 
 SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3  # of the net that tells old from new
 HARDLY_ANY = 0.05  # share of all images; fewer teach that net nothing
-# mutant: any number of that size is as good
 TINY = 1e-12  # a squared distance whose root still has a gradient
 
 
@@ -280,13 +277,8 @@ def cluster(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     start = KMeans(count, random_state=0).fit_predict(points)
     is_full = np.bincount(start, minlength=count).min() >= points.shape[1]
     mixture = GaussianMixture(
-        count,
-        covariance_type="full" if is_full else "diag",
-        tol=1e-4,
-        max_iter=1000,  # mutant: EM rests long before a thousand steps
-        random_state=0,
+        count, covariance_type="full" if is_full else "diag", tol=1e-4, max_iter=1000, random_state=0
     )
-    # mutant: scikit-learn answers in 64 bits but on 32-bit machines
     own = torch.from_numpy(mixture.fit_predict(points)).long()
     return own, F.normalize(torch.from_numpy(mixture.means_).to(features.dtype))
 

@@ -77,7 +77,6 @@ class PairWatch:
     def share(self, positive: Tensor) -> Tensor:
         """Share of positive pairs of two different images among ``(B, B)``; `check` reads it."""
         images = len(positive)
-        # mutant 1 to 2 #1: of images there are no ordered pairs or at least two
         share = (positive.sum() - images) / max(1, images * (images - 1))
         if images > 1:
             self.shares.append(share)

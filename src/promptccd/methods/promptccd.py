@@ -1,8 +1,7 @@
 """PromptCCD: prompts are components of a mixture, which is fitted again as the features move."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import torch
@@ -77,65 +76,54 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
             raise ValueError(f"Expected ids of categories in answer_categories, got {min(strange)}.")
 
 
-@dataclass(frozen=True)
-class Passage:
-    """Images on their way through the frozen prefix.
+class BeforeFirstBlock:
+    """Prompts among the tokens of images that enter block 0; they pass every block.
 
-    Attributes:
+    Args:
         backbone: a supported one.
         embedded: tokens that enter block 0, ``(B, T, D)``.
         entering: tokens that enter the last block, without prompts.
         rotation: `rotation_of` the images.
     """
 
-    backbone: PreTrainedModel
-    embedded: Tensor
-    entering: Tensor
-    rotation: Rotation | None
+    def __init__(
+        self, backbone: PreTrainedModel, embedded: Tensor, entering: Tensor, rotation: Rotation | None
+    ):
+        self.backbone, self.rotation = backbone, rotation
+        self.tokens = embedded
+
+    def enter(self, prompts: Tensor) -> Tensor:
+        """Tokens ``(B, T + P, D)`` that enter the last block, with prompts ``(B, P, D)`` among them."""
+        return run_prefix(self.backbone, insert_prompts(self.backbone, self.tokens, prompts), self.rotation)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Before which block prompts enter.
+class BeforeLastBlock(BeforeFirstBlock):
+    """Prompts among the tokens that enter the last block.
 
-    Attributes:
-        tokens: those that prompts come to stand among.
-        enter: puts prompts ``(B, P, D)`` among them and goes on to the last block: ``(B, T + P, D)`` that enter it.
+    No token has a position of its own there, and no second pass through the prefix is needed.
     """
 
-    tokens: Callable[[Passage], Tensor]
-    enter: Callable[[Passage, Tensor], Tensor]
+    def __init__(
+        self, backbone: PreTrainedModel, embedded: Tensor, entering: Tensor, rotation: Rotation | None
+    ):
+        super().__init__(backbone, entering, entering, rotation)
+
+    def enter(self, prompts: Tensor) -> Tensor:
+        """See the base class."""
+        return behind_class(self.tokens, prompts)
 
 
-def _before_the_first_block(passage: Passage, prompts: Tensor) -> Tensor:
-    prompted = insert_prompts(passage.backbone, passage.embedded, prompts)
-    return run_prefix(passage.backbone, prompted, passage.rotation)
+PLACES = {"first": BeforeFirstBlock, "last": BeforeLastBlock}
 
 
-PLACES = {
-    "first": Place(lambda passage: passage.embedded, _before_the_first_block),
-    # No token has a position of its own there any more, and no second pass through the prefix is needed.
-    "last": Place(
-        lambda passage: passage.entering, lambda passage, prompts: behind_class(passage.entering, prompts)
-    ),
-}
-
-
-def as_long_as_patches(prompts: Tensor, length: Tensor, backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """The prompts, longer by one factor for each image: that by which its patches are longer than a usual prompt.
-
-    Args:
-        prompts: ``(B, P, D)``.
-        length: ``()``, that of a usual prompt.
-        backbone: a supported one.
-        tokens: ``(B, T, D)``, which prompts come to stand among; [CLS] and registers are of other lengths.
-    """
-    patches = tokens[:, -patch_count(backbone, tokens) :].float().norm(dim=-1).mean(dim=1)
-    # mutant 1e-12 to 2e-12: only a lone component that was centred is so short, and stays zero
+def as_long_as_patches(prompts: Tensor, length: Tensor, place: BeforeFirstBlock) -> Tensor:
+    """Prompts ``(B, P, D)``, scaled per image by the mean length of its patches over `length` ``()`` of a prompt."""
+    # [CLS] and registers are of other lengths.
+    patches = place.tokens[:, -patch_count(place.backbone, place.tokens) :].float().norm(dim=-1).mean(dim=1)
     return prompts * (patches / length.clamp_min(1e-12))[:, None, None]
 
 
-SCALES = {"raw": lambda prompts, length, backbone, tokens: prompts, "tokens": as_long_as_patches}
+SCALES = {"raw": lambda prompts, length, place: prompts, "tokens": as_long_as_patches}
 
 
 class PromptCCDModel(CategoryDiscoveryModel):
@@ -173,7 +161,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """K."""
         return self.mixture.num_components
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.
@@ -187,26 +175,23 @@ class PromptCCDModel(CategoryDiscoveryModel):
             return self._output(class_token(self.backbone, tokens, rotation), project)
         entering = run_prefix(self.backbone, tokens, rotation)
         with torch.no_grad():
-            # mutant without dim=, without -: queries are (B, D)
             query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
             log_joint, means = self.mixture(query)
             components = self._ranking(query, log_joint)
-        entering = self._prompted(Passage(self.backbone, tokens, entering, rotation), means, components)
+        place = PLACES[self.config.prompt_place](self.backbone, tokens, entering, rotation)
+        entering = self._prompted(place, means, components)
         scores = log_joint.gather(1, components)
         features = class_row(self.backbone, entering, rotation=rotation)
         prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies stand behind them
         return self._output(features, project, components=components, scores=scores, prompts=prompts)
 
-    def _prompted(self, passage: Passage, means: Tensor, components: Tensor) -> Tensor:
+    def _prompted(self, place: BeforeFirstBlock, means: Tensor, components: Tensor) -> Tensor:
         """Tokens that enter the last block, with means ``(K, D)`` of these components ``(B, P)`` behind [CLS]."""
-        config = self.config
-        place = PLACES[config.prompt_place]
-        if config.prompt_centred:
+        if self.config.prompt_centred:
             means = means - means.mean(0)
-        prompts = means[components].repeat(1, config.prompt_copies, 1)
+        prompts = means[components].repeat(1, self.config.prompt_copies, 1)
         length = means.float().norm(dim=-1).mean()
-        scaled = SCALES[config.prompt_scale](prompts, length, passage.backbone, place.tokens(passage))
-        return place.enter(passage, scaled)
+        return place.enter(SCALES[self.config.prompt_scale](prompts, length, place))
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
         """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).
@@ -268,7 +253,6 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """
         super().set_categories(prototypes, ids, names)
         config = self.config
-        # mutant 1 to 2: no id of a category is below 0, so that either gives way to the nearest one
         before = config.component_categories or [-1] * self.mixture.num_components
         config.component_categories = self._existing(before, self.mixture)
         if self.answer_mixture is not None:
@@ -348,7 +332,7 @@ class MixtureObjective(ContrastiveObjective):
         fitted = fit_gaussian_mixture(
             features,
             max(count, len(known)),
-            settled=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
+            fixed=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
             covariance_type=self.model.mixture.covariance_type,
             floor_share=floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
@@ -404,7 +388,7 @@ class MixtureObjective(ContrastiveObjective):
         estimate = estimate_categories(
             features,
             len(self.model.config.category_ids) + self.arguments.init_components,
-            settled=of_rows,
+            fixed=of_rows,
             seed=seed_of("count", self.arguments.seed, index, epoch),
             prior=self.arguments.count_prior,
             scale=self.model.config.count_scale,

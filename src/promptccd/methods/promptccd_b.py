@@ -3,7 +3,6 @@
 Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
 """
 
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,10 +18,7 @@ from promptccd.models.backbones import (
     blocks_of,
     class_row,
     class_token,
-    final_norm,
-    recomputed,
-    run_block,
-    run_block_class_row,
+    open_attention,
     run_prefix,
 )
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
@@ -64,6 +60,8 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
 
 class PromptPool(Pool):
     """A pool whose prompts are chosen per image; a subclass says how they enter a backbone."""
+
+    num_prefixed = 0  # blocks whose attention receives keys and values
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(
@@ -131,6 +129,7 @@ class DualPromptPool(PromptPool):
         size, width = self.keys.shape
         self.first_expert = min(2, depth - 1)
         num_experts = min(3, depth - self.first_expert)
+        self.num_prefixed = self.first_expert + num_experts
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
         self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
 
@@ -149,12 +148,10 @@ class DualPromptPool(PromptPool):
         rotation: Rotation | None,
     ) -> Tensor:
         """See the base class."""
-        *before, last = blocks_of(backbone)
-        prefixes = dict(enumerate(prompts))
-        for number, block in enumerate(before):
-            tokens = recomputed(block, partial(run_block, block), tokens, prefixes.get(number), rotation)
-        row = run_block_class_row(last, tokens, prefixes.get(len(before)), rotation)
-        return final_norm(backbone)(row)
+        before = len(blocks_of(backbone)) - 1
+        entering = run_prefix(backbone, tokens, rotation, prompts[:before])
+        last = prompts[before] if before < len(prompts) else None
+        return class_row(backbone, entering, rotation=rotation, prefix=last)
 
 
 POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}
@@ -173,12 +170,13 @@ class PromptCCDBModel(CategoryDiscoveryModel):
 
     config: PromptCCDBConfig
     roles: ClassVar = {"pool.keys": "key"}
-    shares_prefix: ClassVar = True
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
         self.keep_pretrained_block()
         self.pool = POOLS[config.pool](config)
+        for block in blocks_of(self.backbone)[: self.pool.num_prefixed]:
+            open_attention(block)
         self.post_init()
 
     @property
@@ -194,7 +192,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         """Draw the pool anew."""
         self.pool.reset_parameters(generator)
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted."""

@@ -11,12 +11,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.part_labels import (
-    OBJECT_THRESHOLD,
-    PROJECTION_WIDTH,
-    PartLabelParameters,
-    objectness,
-)
+from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
@@ -172,7 +167,7 @@ class PartPools(Pool):
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
         own_cosines = cosines.gather(-1, own)
         scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
-        best = scores.topk(self.top_k, dim=-1).indices  # mutant without dim=: what PyTorch takes by itself
+        best = scores.topk(self.top_k, dim=-1).indices
         return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
 
     def bias(self, indices: Tensor) -> Tensor:
@@ -325,7 +320,7 @@ def projections(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> T
 
 def unit_features(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
     """[CLS] itself: a head that learns too takes no part of the distance."""
-    return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
+    return F.normalize(features.float(), dim=-1)
 
 
 HELD = {"projection": projections, "cls": unit_features}
@@ -354,7 +349,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
     roles: ClassVar = {"pools.keys": "key", "router": "router"}
-    shares_prefix: ClassVar = True
     head: ProjectionHead
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
@@ -393,7 +387,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             first.head.to(self.device),
         )
 
-    def forward(
+    def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted, as in the paper.
@@ -446,7 +440,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
                 theirs = held(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
             shares = log_shares(output.part_logits)
             divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
-            # mutant without -: logits of the head are (B, d): their last dimension is 1
             losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
             losses["anchor"] = self.config.distill_weight * divergence
         return losses
@@ -464,7 +457,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
         patches = patch_count(self.backbone, tokens)
         with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
-            attention = class_attention(blocks_of(self.backbone)[-1], entering, patches, rotation)
+            attention = class_attention(self.backbone, entering, blocks_of(self.backbone)[-1], rotation)
         return self.router(tokens[:, -patches:], attention)
 
     def _prompted(self, tokens: Tensor, routing: Routing, pools: PartPools) -> tuple[Tensor, Selection]:
@@ -483,7 +476,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             )
         elif self._teacher is not None:
             teacher, patches = self._teacher, patch_count(self.backbone, tokens)
-            attention = class_attention(teacher.last_block, entering, patches, rotation)
+            attention = class_attention(self.backbone, entering, teacher.last_block, rotation)
             routing = self.router(tokens[:, -patches:], attention)
             prompted, _ = self._prompted(tokens, routing, teacher.pools)
             entering = run_prefix(self.backbone, prompted, rotation)

@@ -43,13 +43,11 @@ def arbitrary_scores(features: Tensor, count: int) -> Tensor:
     gets the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
     """
     with torch.autocast(features.device.type, enabled=False):
-        # mutant * to /, 10000.0 to 20000.0: as arbitrary, and as much a function of the image alone
         return torch.sin(1e4 * (features.float() @ _directions(features.shape[-1], count, features.device)))
 
 
 @cache
 def _directions(width: int, count: int, device: torch.device) -> Tensor:
-    # mutant: a new generator has one fixed seed too: other directions, as arbitrary as these
     generator = torch.Generator().manual_seed(count)
     return torch.randn(width, count, generator=generator).to(device)
 

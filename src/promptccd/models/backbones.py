@@ -1,18 +1,21 @@
-"""The parts of a DINO backbone: embeddings, frozen prefix, and the [CLS] row of the last block.
+"""A DINO backbone in parts: its embeddings, its blocks, and the [CLS] feature behind them.
 
-Only the last block learns (PromptCCD, "Why finetune the final block"), and of its output only [CLS] is ever
-read. So the blocks before it need no graph, and the last one needs query, attention and MLP of one token: a
-hundredth of a block's work.
+Blocks are modules of transformers and are called whole, so that hooks, adapters, offload, quantised weights and shards
+act. Only the last block learns (PromptCCD, "Why finetune the final block"): the blocks before it need no graph.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
 from transformers import (
+    AttentionInterface,
     Dinov2Model,
     Dinov2WithRegistersModel,
     DINOv3ViTModel,
@@ -21,33 +24,25 @@ from transformers import (
     ViTModel,
 )
 
-from promptccd.models.block_calls import (
-    DINOv3ViTLayer,
-    at_hand,
-    enter,
-    let_in,
-    product_of,
-    run_piece,
-    runs_whole,
-)
-
 _CLASSES = {
     "dinov2": (Dinov2Model, {}),
     "dinov2_with_registers": (Dinov2WithRegistersModel, {}),
     "dinov3_vit": (DINOv3ViTModel, {}),
     "vit": (ViTModel, {"add_pooling_layer": False}),
 }
+_OPEN = "promptccd_open"  # name of `_open_attention` in transformers
 
 # Rotary position embedding (DINOv3): cosines and sines ``(L, D / H)`` for queries and keys of the patches.
 Rotation = tuple[Tensor, Tensor]
+Prefix = tuple[Tensor, Tensor]  # keys and values ``(B, S, D)``
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
-    """A backbone with random weights, whose blocks are called even for a piece (`promptccd.models.block_calls`)."""
+    """A backbone with random weights; the attention of its last block can be read (`class_attention`)."""
     model_class, options = _CLASSES[config.model_type]
     backbone: PreTrainedModel = model_class(config, **options)
-    for block in blocks_of(backbone):
-        let_in(block)
+    backbone.calls = BlockCalls()
+    open_attention(blocks_of(backbone)[-1])
     return backbone
 
 
@@ -94,56 +89,46 @@ def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
     return tokens.shape[1] - 1 - getattr(backbone.config, "num_register_tokens", 0)
 
 
-def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
+def class_position(backbone: PreTrainedModel) -> Tensor:
+    """Position embedding of [CLS], ``(1, 1, D)``; zero where only patches have positions."""
+    embeddings = backbone.embeddings
+    with align_module_device(embeddings):  # accelerate may have offloaded it
+        if hasattr(backbone, "rope_embeddings"):
+            return torch.zeros_like(embeddings.cls_token)
+        position: Tensor = embeddings.position_embeddings[:, :1]
+        return position
+
+
+def run_prefix(
+    backbone: PreTrainedModel,
+    tokens: Tensor,
+    rotation: Rotation | None = None,
+    prefixes: Sequence[Prefix] = (),
+) -> Tensor:
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
     A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
-    While a stage trains, the backbone may carry another way to run these blocks, `frozen_prefix`.
-    """
-    *before, _ = blocks_of(backbone)
-    needs_graph = tokens.requires_grad or any(map(_learns, before))
-    # mutant and to or: without gradients no token requires one
-    with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
-        if (other := getattr(backbone, "frozen_prefix", None)) is not None:
-            return other(before, tokens, rotation)
-        for block in before:
-            tokens = recomputed(block, whole_block(block, rotation), tokens)
-    return tokens
-
-
-def _learns(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
-
-
-def entering(
-    backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None
-) -> tuple[Tensor, ...]:
-    """Tokens that enter each block, and those that leave the last, without the final norm: ``(B, T, D)`` each.
 
     Args:
-        backbone: a supported one.
-        tokens: ``(B, T, D)`` that enter block 0, of `embed`, perhaps with prompts among them.
+        backbone: a supported one, in eval mode.
+        tokens: of `embed`, perhaps with prompts among them.
         rotation: `rotation_of` the images.
+        prefixes: of the first blocks, whose attention is open.
+
+    Raises:
+        ValueError: the backbone rotates queries and keys, and there is no rotation.
     """
-    states = [tokens]
-    for block in blocks_of(backbone):
-        states.append(whole_block(block, rotation)(states[-1]))
-    return tuple(states)
-
-
-def whole_block(block: Any, rotation: Rotation | None) -> Callable[[Tensor], Tensor]:
-    """A block as a function of the tokens alone, ``(B, T, D)`` to ``(B, T, D)``."""
-    return partial(block, **_positions(block, rotation))
-
-
-def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
-    """Apply a function of a block, with activation checkpointing if that is on.
-
-    The blocks do so by themselves only in training mode, in which the backbone never is.
-    """
-    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
-        function = partial(block._gradient_checkpointing_func, function)
-    return function(*tensors)
+    if rotation is None and hasattr(backbone, "rope_embeddings"):
+        raise ValueError(
+            "This backbone rotates queries and keys by the place of their patch: pass rotation=, which is "
+            "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
+        )
+    learns = any(map(_learns, blocks_of(backbone)[:-1]))
+    needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
+    # mutant and to or: without gradients no token requires one
+    with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
+        found: Tensor = backbone.calls.prefix(backbone, tokens, rotation, prefixes)
+    return found
 
 
 def class_row(
@@ -151,6 +136,7 @@ def class_row(
     entering: Tensor,
     last_block: nn.Module | None = None,
     rotation: Rotation | None = None,
+    prefix: Prefix | None = None,
 ) -> Tensor:
     """The [CLS] feature after the final norm, of tokens that enter the last block: ``(B, D)``.
 
@@ -159,9 +145,10 @@ def class_row(
         entering: ``(B, T, D)`` from `run_prefix`.
         last_block: a block that replaces the backbone's own last one, such as a pretrained copy.
         rotation: `rotation_of` the images.
+        prefix: as in `run_block`.
     """
     block = blocks_of(backbone)[-1] if last_block is None else last_block
-    return final_norm(backbone)(run_block_class_row(block, entering, rotation=rotation))
+    return final_norm(backbone)(backbone.calls.class_row(block, entering, rotation, prefix))
 
 
 def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
@@ -177,205 +164,144 @@ def patch_features(
 ) -> Tensor:
     """Patch features ``(B, L, D)`` after the final norm, of tokens that enter this last block."""
     patches = patch_count(backbone, entering)
-    return final_norm(backbone)(run_block(last_block, entering, rotation=rotation)[:, -patches:])
+    return final_norm(backbone)(run_block(last_block, entering, rotation)[:, -patches:])
 
 
-def class_attention(block: Any, tokens: Tensor, num_patches: int, rotation: Rotation | None = None) -> Tensor:
+def class_attention(
+    backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
+) -> Tensor:
     """Attention weights ``(B, L, H)`` of [CLS] for the patches, after a soft-max over all T tokens.
 
     Args:
-        block: of any supported backbone.
-        tokens: ``(B, T, D)``, which enter it.
-        num_patches: L; patches are the last tokens.
+        backbone: a supported one.
+        entering: ``(B, T, D)``, which enter the block.
+        last_block: the backbone's own, or a copy of it.
         rotation: `rotation_of` the images.
     """
-
-    def attention_of(block: Any, tokens: Tensor) -> Tensor:
-        return _class_weights(block.attention, _norms(block)[0](tokens), rotation)
-
-    weights: Tensor = run_piece(block, tokens, attention_of, **_positions(block, rotation))
-    return weights[:, :, -num_patches:].transpose(1, 2).float()
-
-
-def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
-    """Attention weights ``(B, H, T, T)`` of all tokens ``(B, T, D)``."""
-
-    def attention_of(block: Any, tokens: Tensor) -> Tensor:
-        attention, normed = block.attention, _norms(block)[0](tokens)
-        query = turned(_heads(attention, attention.q_proj(normed)), rotation)
-        key = turned(_heads(attention, attention.k_proj(normed)), rotation)
-        return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
-
-    return run_piece(block, tokens, attention_of, **_positions(block, rotation))
-
-
-def _class_weights(
-    attention: Any, normed: Tensor, rotation: Rotation | None, prefix_keys: Tensor | None = None
-) -> Tensor:
-    """Attention weights of token 0, ``(B, H, T)``, after those of the prefix keys if there are any."""
-    heads = _heads_of(attention)
-    # mutant without -: the query of one token is (B, H * d), whose last dimension is 1
-    query = attention.q_proj(normed[:, 0]).unflatten(-1, heads)  # (B, H, d)
-    product = product_of(attention.k_proj) if rotation is None else None
-    if product is None:
-        key = turned(_heads(attention, attention.k_proj(normed)), rotation)
-        scores = (key @ query[..., None])[..., 0]
-    else:
-        scores = _class_scores(query, normed, *product)
-    if prefix_keys is not None:
-        own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query).unflatten(-1, heads))
-        scores = torch.cat([own, scores], dim=-1)
-    # mutant without .float(): PyTorch sums a soft-max of halves in float32 by itself
-    return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
-
-
-def _class_scores(query: Tensor, normed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Scores ``(B, H, T)`` of one query ``(B, H, d)`` with keys that are a product, without rotation.
-
-    q . (W x + b) = (W' q) . x + q . b: instead of every token, the one query goes through the key projection.
-    """
-    heads = query.shape[1:]
-    seen = torch.einsum("bhd,hdD->bhD", query, weight.unflatten(0, heads))
-    scores = seen @ normed.transpose(1, 2)  # (B, H, T)
-    if bias is None:
-        return scores
-    return scores + torch.einsum("bhd,hd->bh", query, bias.unflatten(0, heads))[..., None]
-
-
-def turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
-    """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
-    if rotation is None:
-        return rows
-    cosines, sines = (part.to(rows) for part in rotation)
-    before, patches = rows[..., : -len(sines), :], rows[..., -len(sines) :, :]
-    first, second = patches.chunk(2, dim=-1)
-    across = torch.cat([-second, first], dim=-1)
-    return torch.cat([before, patches * cosines + across * sines], dim=-2)
-
-
-def class_position(backbone: PreTrainedModel) -> Tensor:
-    """Position embedding of [CLS], ``(1, 1, D)``; zero where only patches have positions."""
-    if hasattr(backbone, "rope_embeddings"):
-        (token,) = at_hand(backbone.embeddings, "cls_token")
-        return torch.zeros_like(token)
-    (positions,) = at_hand(backbone.embeddings, "position_embeddings")
-    return positions[:, :1]
+    weights: Tensor = backbone.calls.class_weights(last_block, entering, rotation)
+    return weights[:, :, -patch_count(backbone, entering) :].transpose(1, 2).float()
 
 
 def run_block(
     block: Any,
     tokens: Tensor,
-    prefix: tuple[Tensor, Tensor] | None = None,
     rotation: Rotation | None = None,
+    prefix: Prefix | None = None,
+    read: "AttentionRead | None" = None,
 ) -> Tensor:
-    """A pre-norm block, ``(B, T, D)`` to ``(B, T, D)``, whose attention may see more than its own tokens.
+    """A block, called whole: ``(B, T, D)`` to ``(B, T, D)``.
 
     Args:
         block: of any supported backbone.
         tokens: ``(B, T, D)``.
-        prefix: keys and values ``(B, S, D)`` each that every query also attends to (prefix tuning).
         rotation: `rotation_of` the images.
+        prefix: keys and values that every query also attends to (prefix tuning).
+        read: receives queries and keys.
+
+    Raises:
+        TypeError: a prefix or a read, and the attention of the block is not open (`open_attention`).
     """
-    if prefix is None and runs_whole(block):
-        return whole_block(block, rotation)(tokens)
-
-    def with_prefix(block: Any, tokens: Tensor) -> Tensor:
-        attention = block.attention
-        normed = _norms(block)[0](tokens)
-        key, value = attention.k_proj(normed), attention.v_proj(normed)
-        if prefix is not None:
-            key = torch.cat([prefix[0].to(key), key], dim=1)
-            value = torch.cat([prefix[1].to(value), value], dim=1)
-        # mutant without scale=: every supported backbone has PyTorch's own scale
-        mixed = F.scaled_dot_product_attention(
-            turned(_heads(attention, attention.q_proj(normed)), rotation),
-            turned(_heads(attention, key), rotation),
-            _heads(attention, value),
-            scale=attention.scaling,
+    given = {"position_embeddings": rotation, "prefix": prefix, "read": read}
+    options = {name: value for name, value in given.items() if value is not None}
+    if (prefix or read) and not isinstance(
+        getattr(getattr(block, "attention", None), "config", None), _OpenConfig
+    ):
+        raise TypeError(
+            f"The attention of this {type(block).__name__} cannot be read or given a prefix: call "
+            "promptccd.models.backbones.open_attention with a block of transformers."
         )
-        return _after_attention(block, tokens, mixed.transpose(1, 2).flatten(2))
-
-    _require_rotation(block, rotation)
-    return enter(block, tokens, with_prefix)
+    found: Tensor = block(tokens, **options)
+    return found
 
 
-def run_block_class_row(
-    block: Any,
-    tokens: Tensor,
-    prefix: tuple[Tensor, Tensor] | None = None,
-    rotation: Rotation | None = None,
-) -> Tensor:
-    """Row 0 of `run_block`, computed alone: ``(B, T, D)`` to ``(B, D)``.
+def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
+    """Apply a function of a block, with activation checkpointing if that is on.
 
-    Where projections are products (`product_of`), it forms no values of the other tokens, and keys only to rotate them.
-    The query goes to the tokens (`_class_scores`). Since weights sum to one, the tokens are averaged before the value
-    projection: two products with H rows instead of two with T.
+    The blocks do so by themselves only in training mode, in which the backbone never is.
     """
-    if runs_whole(block):
-        return run_block(block, tokens, prefix, rotation)[:, 0]
-
-    def row_of(block: Any, tokens: Tensor) -> Tensor:
-        normed = _norms(block)[0](tokens)
-        weights = _class_weights(block.attention, normed, rotation, None if prefix is None else prefix[0])
-        before = 0 if prefix is None else prefix[0].shape[1]
-        mixed = _class_mix(block.attention, weights[..., before:], normed)
-        if prefix is not None:
-            values = prefix[1].to(mixed).unflatten(-1, mixed.shape[1:])
-            mixed = mixed + torch.einsum("bhs,bshd->bhd", weights[..., :before], values)
-        return _after_attention(block, tokens[:, 0], mixed.flatten(1))
-
-    _require_rotation(block, rotation)
-    return enter(block, tokens, row_of)
+    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
+        function = partial(block._gradient_checkpointing_func, function)
+    return function(*tensors)
 
 
-def _class_mix(attention: Any, weights: Tensor, normed: Tensor) -> Tensor:
-    """Values ``(B, H, d)`` of the tokens, mixed by weights ``(B, H, T)``."""
-    product = product_of(attention.v_proj)
-    if product is None:
-        return (weights[..., None, :] @ _heads(attention, attention.v_proj(normed)))[..., 0, :]
-    weight, bias = product
-    heads = _heads_of(attention)
-    mixed = torch.einsum("bhD,hdD->bhd", weights @ normed, weight.unflatten(0, heads))
-    if bias is None:
-        return mixed
-    return mixed + weights.sum(-1, keepdim=True) * bias.unflatten(0, heads)  # one without a prefix
+class BlockCalls:
+    """How a backbone runs its blocks: whole. `promptccd.training.fast` has a cheaper way for blocks that are plain."""
+
+    def prefix(
+        self,
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        rotation: Rotation | None,
+        prefixes: Sequence[Prefix] = (),
+    ) -> Tensor:
+        """Tokens behind all blocks but the last, ``(B, T, D)``."""
+        for block, prefix in zip_longest(blocks_of(backbone)[:-1], prefixes):
+            tokens = recomputed(block, partial(run_block, block), tokens, rotation, prefix)
+        return tokens
+
+    def class_row(
+        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
+    ) -> Tensor:
+        """[CLS] behind a block, ``(B, D)``."""
+        return run_block(block, tokens, rotation, prefix)[:, 0]
+
+    def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
+        """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
+        read = AttentionRead()
+        run_block(block, tokens, rotation, read=read)
+        scores = (read.query[:, :, :1] @ read.key.transpose(2, 3))[:, :, 0]
+        return torch.softmax((scores * block.attention.scaling).float(), dim=-1).to(tokens.dtype)
 
 
-def _after_attention(block: Any, tokens: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a block: output projection, MLP, layer scales and residuals, row by row."""
-    is_vit = hasattr(block, "layernorm_before")
-    scale_attention = nn.Identity() if is_vit else block.layer_scale1
-    scale_mlp = nn.Identity() if is_vit else block.layer_scale2
-    out = tokens + scale_attention(block.attention.o_proj(mixed))
-    return out + scale_mlp(block.mlp(_norms(block)[1](out)))
+@dataclass
+class AttentionRead:
+    """Queries and keys ``(B, H, T, D / H)`` of an attention, rotated if the backbone rotates."""
+
+    query: Any = None
+    key: Any = None
 
 
-def _norms(block: Any) -> tuple[nn.Module, nn.Module]:
-    if hasattr(block, "layernorm_before"):
-        return block.layernorm_before, block.layernorm_after
-    return block.norm1, block.norm2
+class _OpenConfig:
+    """The configuration of an attention that lets transformers find `_open_attention`."""
+
+    _attn_implementation = _OPEN
+
+    def __init__(self, config: PreTrainedConfig):
+        self.config = config
 
 
-def _heads(attention: Any, rows: Tensor) -> Tensor:
-    """``(B, T, D)`` to ``(B, H, T, D / H)``."""
-    return rows.unflatten(-1, _heads_of(attention)).transpose(1, 2)
+def open_attention(block: Any) -> None:
+    """Let the attention of a block take ``prefix`` and ``read`` of `run_block`."""
+    if not isinstance(block.attention.config, _OpenConfig):
+        block.attention.config = _OpenConfig(block.attention.config)
 
 
-def _heads_of(attention: Any) -> tuple[int, int]:
-    """H and D / H; the first as what is left, since what stands in for a projection need not know its own width."""
-    return -1, attention.head_dim
+def _open_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    prefix: Prefix | None = None,
+    read: AttentionRead | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as transformers calls it; the weights are returned only where the kernel is ``eager``, as there."""
+    if read is not None:
+        read.query, read.key = query, key
+    if prefix is not None:
+        more = [each.to(key).unflatten(-1, (-1, module.head_dim)).transpose(1, 2) for each in prefix]
+        key, value = torch.cat([more[0], key], dim=2), torch.cat([more[1], value], dim=2)
+    # mutant without scale=: every supported backbone has PyTorch's own scale
+    mixed = F.scaled_dot_product_attention(query, key, value, scale=scaling).transpose(1, 2)
+    if module.config.config._attn_implementation != "eager":
+        return mixed, None
+    return mixed, torch.softmax(query @ key.transpose(2, 3) * scaling, dim=-1)
 
 
-def _positions(block: Any, rotation: Rotation | None) -> dict[str, Rotation]:
-    """What a block gets beside tokens."""
-    _require_rotation(block, rotation)
-    return {} if rotation is None else {"position_embeddings": rotation}
+AttentionInterface.register(_OPEN, _open_attention)
 
 
-def _require_rotation(block: Any, rotation: Rotation | None) -> None:
-    """Refuse to run a block of DINOv3 without the positions of its patches."""
-    if rotation is None and isinstance(block, DINOv3ViTLayer):
-        raise ValueError(
-            "This backbone turns queries and keys by the place of their patch: hand the rotation on, which is "
-            "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
-        )
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())

@@ -13,7 +13,6 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 
 from promptccd.errors import CheckpointError, one_line, shown
-from promptccd.models.answers import answering
 from promptccd.models.assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
 from promptccd.models.backbones import (
     Rotation,
@@ -22,7 +21,6 @@ from promptccd.models.backbones import (
     class_attention,
     class_token,
     embed,
-    patch_count,
     patch_features,
     rotation_of,
     run_prefix,
@@ -95,14 +93,11 @@ class Replay:
 class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
-    A variant overrides `forward` (how prompts enter), `auxiliary_losses` (what they add to the loss),
+    A variant overrides `compute_output` (how prompts enter), `auxiliary_losses` (what they add to the loss),
     `prompt_parameters` (which of them learn by gradient), `reset_prompts` (how they start), `num_prompts` (how
     many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
     (what an unlabelled stage needs from stage 0), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants. Its ``__init__`` ends with `post_init`.
-
-    Every `forward` also takes ``output_hidden_states``, ``output_attentions`` and ``return_dict``
-    (`promptccd.models.answers`).
 
     The backbone stays in eval mode. Only its last block learns; the final norm is frozen too.
     """
@@ -118,18 +113,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
     # Role of the parameters whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
-    # Whether something that is kept beside the last block, or an objective keeps, reads the tokens that enter it, as
-    # those of the pretrained backbone or of an earlier stage: then the blocks before it must never learn.
-    shares_prefix: ClassVar[bool] = False
 
     prototypes: Tensor
     whitener: Tensor
     spreads: Tensor
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
-            cls.forward = answering(cls.forward)  # type: ignore[method-assign]
 
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__(config)
@@ -341,7 +328,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         entering = run_prefix(self.backbone, tokens, rotation)
-        return class_attention(self.acting_block, entering, patch_count(self.backbone, tokens), rotation)
+        return class_attention(self.backbone, entering, self.acting_block, rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
@@ -361,17 +348,53 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.backbone.eval()
         return self
 
-    @answering
     def forward(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
-    ) -> CategoryDiscoveryOutput:
+        self,
+        pixel_values: Tensor,
+        prompted: bool | None = None,
+        project: bool = False,
+        *,
+        output_hidden_states: bool | list[int] | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
         """Features of images, and on request the projection that the losses read.
+
+        Defaults of the last three are in the configuration, as in transformers.
 
         Args:
             pixel_values: normalised images ``(B, 3, H, W)``.
             prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
+            output_hidden_states: also return hidden states of the plain backbone, all or some layers; they take a
+                second forward.
+            output_attentions: the same for attention weights; the model needs ``attn_implementation="eager"``.
+            return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple.
+
+        Raises:
+            ValueError: attention weights are requested of another implementation.
         """
+        output, config = self.compute_output(pixel_values, prompted, project), self.config
+        states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        weights = config.output_attentions if output_attentions is None else output_attentions
+        if weights and self.backbone.config._attn_implementation != "eager":
+            raise ValueError(
+                "Attention weights need attn_implementation='eager': pass it to from_pretrained, or call "
+                "model.set_attn_implementation('eager')."
+            )
+        if states or weights:
+            options = {"interpolate_pos_encoding": True} if self.backbone.config.model_type == "vit" else {}
+            plain = self.backbone(
+                pixel_values, output_hidden_states=states, output_attentions=weights, **options
+            )
+            output.hidden_states, output.attentions = plain.hidden_states, plain.attentions
+        as_dict = config.return_dict if return_dict is None else return_dict
+        return output if as_dict else output.to_tuple()
+
+    def compute_output(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """The features, and with `project` the projection; see `forward`."""
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         return self._output(class_token(self.backbone, tokens, rotation), project)
 

@@ -6,38 +6,29 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.reports.cell_commands import cell_commands as cell_commands
-    from promptccd.reports.comparison import BACKBONES as BACKBONES
-    from promptccd.reports.comparison import GridFigure as GridFigure
-    from promptccd.reports.comparison import average_records as average_records
-    from promptccd.reports.comparison import rounded as rounded
-    from promptccd.reports.comparison import with_own_answers as with_own_answers
-    from promptccd.reports.comparison import write_comparison as write_comparison
+    from promptccd.reports.compare import GridFigure as GridFigure
+    from promptccd.reports.compare import write_comparison as write_comparison
     from promptccd.reports.engines.local import LocalEngine as LocalEngine
     from promptccd.reports.engines.local import PoolOfDevices as PoolOfDevices
     from promptccd.reports.engines.local import visible_devices as visible_devices
     from promptccd.reports.engines.ray import RayEngine as RayEngine
     from promptccd.reports.engines.slurm import SlurmEngine as SlurmEngine
-    from promptccd.reports.map_figure import StageMaps as StageMaps
-    from promptccd.reports.map_figure import stage_maps as stage_maps
-    from promptccd.reports.measures import ABSENT as ABSENT
-    from promptccd.reports.measures import Spread as Spread
-    from promptccd.reports.measures import StageCost as StageCost
-    from promptccd.reports.measures import average_spreads as average_spreads
-    from promptccd.reports.measures import count_text as count_text
-    from promptccd.reports.measures import stage_costs as stage_costs
-    from promptccd.reports.pages import csv_text as csv_text
-    from promptccd.reports.pages import render_page as render_page
-    from promptccd.reports.pages import safe_cell as safe_cell
-    from promptccd.reports.pages import write_report_files as write_report_files
+    from promptccd.reports.map import StageMaps as StageMaps
+    from promptccd.reports.map import stage_maps as stage_maps
+    from promptccd.reports.page import csv_text as csv_text
+    from promptccd.reports.page import records as records
+    from promptccd.reports.page import render_page as render_page
+    from promptccd.reports.page import safe_cell as safe_cell
+    from promptccd.reports.page import write_report_files as write_report_files
     from promptccd.reports.paper_tables import TablePlan as TablePlan
     from promptccd.reports.paper_tables import layout as layout
     from promptccd.reports.paper_tables import remarks as remarks
     from promptccd.reports.paper_tables import table_records as table_records
     from promptccd.reports.paper_tables import write_table_page as write_table_page
-    from promptccd.reports.run_report import ReportOptions as ReportOptions
-    from promptccd.reports.run_report import write_report as write_report
-    from promptccd.reports.run_report import write_run_comparison as write_run_comparison
-    from promptccd.reports.stream_report import stream_rows as stream_rows
+    from promptccd.reports.report import ReportOptions as ReportOptions
+    from promptccd.reports.report import stream_grid as stream_grid
+    from promptccd.reports.report import write_report as write_report
+    from promptccd.reports.report import write_run_comparison as write_run_comparison
     from promptccd.reports.sweep import SweepResult as SweepResult
     from promptccd.reports.sweep import collect_sweep as collect_sweep
     from promptccd.reports.sweep import run_sweep as run_sweep
@@ -48,5 +39,6 @@ if TYPE_CHECKING:
     from promptccd.reports.sweep_cells import grid_keys as grid_keys
     from promptccd.reports.sweep_cells import plan_cells as plan_cells
     from promptccd.reports.sweep_cells import states_of as states_of
+    from promptccd.reports.tables import stage_costs as stage_costs
 
 give_names_on_demand(__name__)

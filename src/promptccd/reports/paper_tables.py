@@ -1,28 +1,36 @@
 """The paper's tables: which runs one needs, and its figures laid out like the paper's."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from promptccd.data.loading import open_images
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
-from promptccd.evaluation.audit import MARKS, audited_by_stage, mark_of
+from promptccd.evaluation import ContinualScore, ForgettingScore, StageScore
+from promptccd.evaluation.paper import (
+    BACKBONES,
+    MARKS,
+    SHARED_COUNTS,
+    AuditedRow,
+    audited_by_stage,
+    differences,
+    mark_of,
+)
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
-from promptccd.evaluation.published import SHARED_COUNTS
+from promptccd.evaluation.tables import ABSENT, Grid, text_of
 from promptccd.reports.charts import Chart, line_chart
-from promptccd.reports.comparison import BACKBONES, Scores, differences, rounded, stage_charts
-from promptccd.reports.measures import ABSENT, Spread, average_spreads, forgetting, signed
-from promptccd.reports.pages import Record, render_page, write_report_files
+from promptccd.reports.compare import Scores, signed, stage_charts, stage_table
+from promptccd.reports.page import Record, render_page, write_report_files
 from promptccd.reports.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
+from promptccd.reports.tables import forgotten
 from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
-
-Grid = tuple[list[str], list[list[str]]]  # header and rows
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ class TablePlan:
         entry = Entry(
             part, method, benchmark, audited_by_stage(part.printed(self.backbone, method, benchmark))
         )
-        file = self.recipes / "methods" / f"{method.removeprefix('promptccd-')}.yaml"
+        file = self.recipes / "methods" / f"{method}.yaml"
         if not file.is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
         path = recipe_path(file, f"{benchmark}{part.recipes}")
@@ -228,10 +236,11 @@ def _record(
     record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, *varied)))}
     mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
     record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark}
-    for part, spread in average_spreads(own).items():
-        figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
+    averages = pd.DataFrame([score.average for score in own], columns=list(PARTS), dtype=float)
+    for part, mean in averages.mean().items():
+        figures = (mean, averages[part].std(), paper[part], mean - paper[part])
         for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
-            record[f"{part}{name}"] = rounded(value)
+            record[f"{part}{name}"] = None if math.isnan(value) else round(value, 4)
     return record
 
 
@@ -257,8 +266,7 @@ def layout(records: Sequence[Record]) -> dict[str, Grid]:
 
 
 def _measured(record: Record, part: str) -> str:
-    mean = record[part]
-    return str(Spread(math.nan if mean is None else mean, record[f"{part}_std"], record["runs"]))
+    return text_of(record[part], record[f"{part}_std"])
 
 
 def _printed(record: Record, part: str) -> str:
@@ -310,7 +318,7 @@ def write_table_page(
         remarks=remarks(entries, records),
         figures=[(*place, _charts(own[place]), _charts(paper[place])) for place in own],
     )
-    return write_report_files(out, page, title, facts, {"table": records})
+    return write_report_files(out, page, title, facts, {"table": pd.DataFrame(records)})
 
 
 def _charts(groups: Scores) -> list[Chart]:
@@ -318,11 +326,11 @@ def _charts(groups: Scores) -> list[Chart]:
     if not any(groups.values()):
         return []
     points = {
-        name: [(Spread.of(each.average["new"] for each in many).mean, Spread.of(map(_forgotten, many)).mean)]
+        name: [(_mean(each.average["new"] for each in many), _mean(map(_forgotten, many)))]
         for name, many in groups.items()
     }
     return [
-        *stage_charts(groups),
+        *stage_charts(stage_table({name: many for name, many in groups.items() if many}), groups),
         line_chart(
             "Forgetting against discovery, a mark per method",
             points,
@@ -333,7 +341,11 @@ def _charts(groups: Scores) -> list[Chart]:
     ]
 
 
+def _mean(values: Iterable[float]) -> float:
+    return pd.Series(list(values), dtype=float).mean()
+
+
 def _forgotten(score: ContinualScore) -> float:
     """M_f where the protocol has it, else the points of Old that were lost since its best stage."""
     given = score.summary.get("M_f")
-    return forgetting([row.old for row in score.stages]) if given is None else given
+    return forgotten([row.old for row in score.stages]) if given is None else given

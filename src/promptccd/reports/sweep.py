@@ -30,9 +30,8 @@ from promptccd.reports.sweep_cells import (
 )
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
-from promptccd.runs.start import space_of_all
 from promptccd.runs.train import train_run
-from promptccd.storage import read_file, refuse_links, remove_leftovers, require_space
+from promptccd.storage import read_file, refuse_links, remove_leftovers
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 
@@ -159,7 +158,6 @@ class _Sweep:
         for cell in done:
             cell.conclude()
             self._note(cell, status="finished", seconds=cell.seconds)
-        require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
         self._open = {cell.name for cell in todo}
         self._work_through(todo, train)
         absent = self.failures.keys() | self.elsewhere.keys()

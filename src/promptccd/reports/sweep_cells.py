@@ -20,7 +20,7 @@ from promptccd.reports.engines.local import least_used
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import PIXELS
-from promptccd.runs.start import described_backbone, model_options, require_whole_patches
+from promptccd.runs.start import described_backbone, model_options, require_recipe, require_whole_patches
 from promptccd.storage import problems_of, remove_leftovers
 from promptccd.training.recipe import Recipe
 
@@ -97,7 +97,7 @@ class SweepCell:
         Raises:
             RunError: it names the settings that differ.
         """
-        RunDirectory(self.path).require_recipe(self.resumed_recipe or self.recipe)
+        require_recipe(RunDirectory(self.path), self.resumed_recipe or self.recipe)
 
     def finished(self) -> bool:
         """Whether the folder holds this whole training: the same recipe, every stage and its row in the table."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from promptccd.evaluation.published import PublishedRow, published_rows
+from promptccd.evaluation.paper import PublishedRow, published_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from promptccd.runs.explain import explain_image as explain_image
     from promptccd.runs.folder import RunDirectory as RunDirectory
     from promptccd.runs.folder import StreamRecord as StreamRecord
-    from promptccd.runs.folder import continued as continued
     from promptccd.runs.folder import stream_records as stream_records
     from promptccd.runs.predict import Candidate as Candidate
     from promptccd.runs.predict import Prediction as Prediction
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from promptccd.runs.run_groups import row_names as row_names
     from promptccd.runs.stage import load_view as load_view
     from promptccd.runs.start import ParameterCount as ParameterCount
+    from promptccd.runs.start import continued as continued
     from promptccd.runs.start import count_parameters as count_parameters
-    from promptccd.runs.train import stage_stream as stage_stream
+    from promptccd.runs.start import stage_stream as stage_stream
     from promptccd.runs.train import train_run as train_run
 
 give_names_on_demand(__name__)

@@ -23,14 +23,16 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
+from promptccd.evaluation.paper import published_results
 from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
-from promptccd.evaluation.published import published_results
+from promptccd.evaluation.tables import markdown, score_grid, score_table, title_of
 from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
-from promptccd.runs.folder import FREE_FIELDS, StreamRecord, change_places
+from promptccd.runs.folder import StreamRecord, change_places
 from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
+from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.recipe import Recipe, shipped
@@ -196,7 +198,7 @@ def stage_card(
         source=source,
         known_names=_shortened(known),
         found_names=_shortened(found),
-        results=_result_rows(scored, table, published, source),
+        results=_results(scored, published, source),
         has_native=scored.native is not None,
         native_label=OWN_ANSWER,
         paper=("the native prediction" if method.answers_natively else "k-means") if scored.native else "",
@@ -380,32 +382,18 @@ def _backbone(place: str | None) -> str:
     return f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
 
 
-def _result_rows(
-    scored: ContinualScore,
-    table: Mapping[str, Any],
-    published: Mapping[str, float] | None,
-    source: Source | None,
-) -> list[list[str]]:
-    """Cells of the table of results: a row per stage and prediction, the average, the paper's figure."""
-    if not table["stages"]:
-        return []
-    rows = []
-    for row in table["stages"]:
-        count, limits = str(row["num_categories"]), row["count_range"]
-        if limits:  # empty clusters become no category, so the number may be below the range
-            count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
-        label = f"Stage {row['stage']}"
-        by_others = ", trained elsewhere" if source and row["stage"] <= source.stage else ""
-        rows.append([label + by_others, *_cells(row), count, str(row["num_images"])])
-        if "native" in row:
-            native = dict(zip(PARTS, row["native"], strict=True))
-            rows.append([f"{label}, {OWN_ANSWER}", *_cells(native), "", ""])
-    rows.append(["**Average**", *_cells(table["average"]), "", ""])
-    if scored.native is not None:
-        rows.append([f"**Average**, {OWN_ANSWER}", *_cells(scored.native.to_dict()["average"]), "", ""])
+def _results(scored: ContinualScore, published: Mapping[str, float] | None, source: Source | None) -> str:
+    """The table of results in Markdown: a row per stage, the average, the paper's figure; empty without a stage."""
+    if not scored.stages:
+        return ""
+    header, rows = score_grid(score_table(scored))
+    for row, stage in zip(rows, scored.stages, strict=False):
+        row[0] += ", trained elsewhere" if source and stage.stage <= source.stage else ""
+    rows[-1][0] = "**average**"
     if published:
-        rows.append(["Average in the paper", *_cells(published), "", ""])
-    return rows
+        cells = {title_of(part): f"{value:.2f}" for part, value in published.items()}
+        rows.append(["average in the paper", *(cells.get(title, "") for title in header[1:])])
+    return markdown((header, rows))
 
 
 def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
@@ -478,7 +466,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
         values["data"] |= {"unlabelled": None, "class_blocks": None}
     changed = {
         section: {
-            key: item for key, item in fields.items() if item != usual[section][key] and key not in free
+            key: item for key, item in fields.items() if item != usual[section].get(key) and key not in free
         }
         for section, fields in values.items()
     }
@@ -534,10 +522,6 @@ def _citation() -> list[tuple[str, Any]]:
 def _paper() -> dict[str, Any]:
     """The paper of the method, from CITATION.cff."""
     return yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0]
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return ["-" if row[part] is None else f"{row[part]:.2f}" for part in PARTS]
 
 
 def _shortened(items: Sequence[str]) -> str:

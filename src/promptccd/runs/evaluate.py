@@ -29,8 +29,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage import load_configuration, load_stage, load_view
-from promptccd.runs.start import backbone_of, evaluation_view, initial_model
-from promptccd.runs.train import stage_stream
+from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
 from promptccd.training.devices import device_named, exact_device, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments

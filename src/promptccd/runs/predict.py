@@ -28,6 +28,7 @@ from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches
+from promptccd.training.fast import fast
 from promptccd.training.progress import progress_bar
 
 _Viewed = tuple[torch.Tensor | None, Verdict]
@@ -287,7 +288,8 @@ def _assigned(
     files, notes, pixels = zip(*images, strict=True)
 
     def embed(batch: torch.Tensor) -> torch.Tensor:
-        return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
+        with fast(model):
+            return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
 
     features = in_smaller_batches(embed, torch.stack(pixels)).to(exact_device(model.device))
     require_finite(features, files)

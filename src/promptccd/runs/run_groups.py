@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.folder import FREE_FIELDS, RunDirectory
-from promptccd.runs.start import backbone_of
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.start import FREE_FIELDS, backbone_of
 from promptccd.training.recipe import Recipe
 
 PIXELS = "raw pixels"

@@ -21,7 +21,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from promptccd import system
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at, one_line
-from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
+from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models import load_configuration as stored_configuration
@@ -186,11 +186,16 @@ def row_of(
         num_categories: categories known after the stage.
         class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
     """
-    accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
-    native = None if class_ids is None else clustering_accuracy(true_ids, class_ids, range(num_known))
     estimate = config.count_estimate
-    limits = None if estimate is None else (estimate["low"], estimate["high"])
-    return StageScore(stage, *accuracy, num_categories, len(true_ids), limits, native)
+    return StageScore.of(
+        stage,
+        true_ids,
+        found_ids,
+        num_known,
+        num_categories=num_categories,
+        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
+        native_ids=class_ids,
+    )
 
 
 def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:

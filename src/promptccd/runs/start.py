@@ -1,36 +1,348 @@
-"""From a recipe to the model that stage 0 starts with."""
+"""What a run starts with: its settings, its stages and the model of stage 0."""
 
+import json
 import logging
+import os
+import platform
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
+from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
+from promptccd.data.loading import BUILT_IN, open_images
 from promptccd.data.randomness import torch_generator
-from promptccd.data.ranges import with_floats
+from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.errors import ConfigurationError, DataError, PromptCCDError, one_line
+from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
 from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.checkpoint import load_processor
-from promptccd.runs.folder import KEPT_STATES, NORMALISATION, RunDirectory
-from promptccd.runs.stage import frozen_names
-from promptccd.storage import has_links, trusted, write_directory
+from promptccd.runs.folder import FETCHED, FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
+from promptccd.storage import refuse_links, remove_leftovers, trusted, write_directory, write_file
 from promptccd.training.devices import exact_device, same_on_all
+from promptccd.training.history import HISTORY
+from promptccd.training.options import DataArguments
 from promptccd.training.pretraining import pretrain_backbone
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, laid_over
+from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
+
+# Fields that may change before a run is continued: they change no byte of its stages.
+FREE_FIELDS = {
+    # The same data in another place; the split's fingerprint decides. Streams and labels are added to those before.
+    "data": {"dataset", "unlabelled", "labels"},
+    "model": {"max_model_bytes"},
+    "training": {
+        "output_dir", "num_workers", "image_cache", "save_minutes", "report_to", "push_to_hub", "hub_namespace",
+        "hub_private", "resume_from",
+    },
+}  # fmt: skip
+OUT_OF_MEMORY = "out_of_memory.json"  # batch size that a device had too little memory for
+_WRITTEN = (
+    "manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY, FETCHED, RESUME, "backbone",
+    "logs", "logs/promptccd", "logs/wandb",
+)  # fmt: skip
+_BENCHMARK_FIELDS = ("dataset", "split", "num_classes", "images_per_class")
+_PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
+
+
+def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
+    """Record what a run is made with, or check that a run to be continued was made with the same.
+
+    Raises:
+        SplitMismatchError: the images or the split differ; both fingerprints are named.
+        RunError: another setting differs; the settings are named. Or a name that will be written is a link.
+    """
+    refuse_links(run.path, [*_WRITTEN, *(run.stage(stage.index).name for stage in stages)])
+    remove_leftovers(run.path)
+    remove_leftovers(run.path / RESUME)
+    if run.begun and not any(
+        each.exists() for each in (run.backbone, run.path / RESUME, *run.path.glob("stage*"))
+    ):
+        logger.info("The run in %s ended before anything was trained: it begins again.", run.path)
+        (run.path / "manifest.json").unlink()
+    if run.begun:
+        if not stages.is_scored:
+            _record_streams(run, recipe, stages)
+        stages.require_fingerprint(run.manifest["split_fingerprint"], f"The run in {run.path}")
+        _require_settings(run, recipe)
+        return
+    write_file(run.path / "split.json", json.dumps(stages.split.to_dict()))
+    run.update_manifest(
+        {
+            "format": FORMAT,
+            **_fingerprints(stages),
+            "seed": recipe.training.seed,
+            "recipe": record_of(recipe, run.path),
+            "versions": {"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "seconds": {},
+        }
+    )
+
+
+def _fingerprints(stages: StageStream) -> dict[str, str]:
+    split = stages.split
+    return {"split_fingerprint": split.fingerprint, "data_fingerprint": split.data_fingerprint}
+
+
+def _require_settings(run: RunDirectory, recipe: Recipe) -> None:
+    """Refuse other settings than before, except a batch size that had to become smaller, which is recorded."""
+    before, training = run.manifest["recipe"], recipe.training
+    was = before["training"]["batch_size"]
+    smaller = (run.read(OUT_OF_MEMORY) or {}).get("batch_size") == was and training.batch_size < was
+    if smaller:
+        before["training"]["batch_size"] = training.batch_size
+    require_same(before, record_of(recipe, run.path), run.path)
+    if smaller:
+        stage = run.num_finished
+        change = {"batch_size": training.batch_size, "instead_of": was, "from_stage": stage}
+        changes = [*run.manifest.get("smaller_batches", []), change]
+        run.update_manifest({"recipe": before, "smaller_batches": changes})
+        logger.warning(
+            "From stage %d on a step has %d images instead of %d, for which memory was too little. Results are not "
+            "those of %d throughout; manifest.json records it.", stage, training.batch_size, was, was,
+        )  # fmt: skip
+        (run.path / OUT_OF_MEMORY).unlink()
+
+
+def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
+    """Refuse, with a `RunError`, a recipe that a begun run cannot be continued with; data are not compared."""
+    if run.begun:
+        require_same(run.manifest["recipe"], record_of(recipe, run.path), run.path)
+
+
+def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Refuse recorded settings that differ in a field that decides what a run computes.
+
+    Raises:
+        RunError: the differences are named.
+    """
+    changed = [
+        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {fields.get(key)!r}"
+        for section, fields in now.items()
+        for key in {**before.get(section, {}), **fields}
+        if key not in FREE_FIELDS.get(section, ())
+        and before.get(section, {}).get(key) != fields.get(key)
+        and (key, fields.get(key))
+        != ("mixed_precision", "auto")  # `train_run` resolves it to the recorded precision
+    ]
+    if changed:
+        raise RunError(
+            f"The run in {path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
+            f"folder, such as --output_dir {path}-2"
+        )
+
+
+def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
+    """The recipe as a run records it, with the benchmark's facts, so that a record outlives a change of their table.
+
+    Local folders are written relative to the run: no absolute path, no name of a person.
+    """
+    values, facts = recipe.to_dict(), recipe.data.resolved
+    values["data"] |= {name: getattr(facts, name) for name in _BENCHMARK_FIELDS}
+    values["data"]["class_blocks"] = list(facts.class_blocks)
+    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
+        values["model"]["num_parts"] = recipe.model.options.get("num_parts", facts.num_parts)
+    # Not getpass.getuser: it fails for a user id without a name, as in many containers.
+    people = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
+
+    def portable(value: str) -> str:
+        if value in BUILT_IN or not os.path.exists(os.path.expanduser(value)):
+            return value
+        try:
+            relative = Path(os.path.relpath(os.path.expanduser(value), run))
+        except ValueError:  # Windows: a folder on another drive
+            relative = Path(Path(value).name)
+        return relative.name if people & set(relative.parts) else relative.as_posix()
+
+    change_places(values, portable)
+    values["training"]["output_dir"] = name_of(run) or "run"
+    values["training"]["image_cache"] = "off" if recipe.training.image_cache == "off" else "auto"
+    return values
+
+
+def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
+    """Record the streams that a run continues with: begun ones have to be the same, later ones may change.
+
+    Raises:
+        SplitMismatchError: a stage was trained on other images, or is missing; it is named.
+    """
+    before = CategorySplit.from_dict(run.read("split.json") or {})
+    done = run.num_finished
+    begun = min(max(1, done + run.has_state(done)), len(before.counts))
+    if before.rule != stages.split.rule:
+        raise SplitMismatchError(
+            f"The run in {run.path} hides labels (class_blocks {list(before.class_blocks)}), and these streams have "
+            f"none: give another --output_dir, such as {run.path}-2"
+        )
+    if len(stages.split.counts) < begun:
+        raise SplitMismatchError(
+            f"The run in {run.path} has {begun - 1} streams already, and {len(stages.split.counts) - 1} are given: "
+            "give all of them in their order, and new ones behind; or the new ones alone, promptccd train "
+            f"{run.path} --unlabelled ..."
+        )
+    for stage in stages[:begun]:
+        if before.contents[stage.index] != stages.split.contents[stage.index]:
+            was, place = before.counts[stage.index].images, stage.place or "the labelled set"
+            raise SplitMismatchError(
+                f"Stage {stage.index} of {run.path} was made with other images than {place} contains now ({was} then, "
+                f"{len(stage)} now). Restore the images that were trained on; give later images as a stream of their "
+                f"own, later labels as --labels; or train again with --output_dir {run.path}-2"
+            )
+    if stages.split.first(begun).fingerprint != before.first(begun).fingerprint:
+        stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
+    now, then = record_of(recipe, run.path), run.manifest["recipe"]
+    for name in ("unlabelled", "labels", "class_blocks"):
+        then["data"][name] = now["data"][name]
+    counts, given = then["training"]["category_count"], now["training"]["category_count"]
+    if isinstance(counts, list) and isinstance(given, list) and given[: begun - 1] == counts[: begun - 1]:
+        then["training"]["category_count"] = given
+    write_file(run.path / "split.json", json.dumps(stages.split.to_dict()))
+    run.update_manifest({**_fingerprints(stages), "recipe": then})
+
+
+def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """The recipe that a begun run goes on with: its own, with further streams and labels.
+
+    Args:
+        run: the run.
+        changes: values by section and field. Of `unlabelled`, `labels` and given numbers of categories those that
+            the run has already are not added again, so that a command may be repeated.
+
+    Raises:
+        ConfigurationError: the run hides labels, and no stream can be added to it.
+        RunError: its records are damaged.
+    """
+    recipe, data, training = run.recipe, dict(changes.get("data", {})), dict(changes.get("training", {}))
+    streams = recipe.data.unlabelled
+    if streams is None and (added := [name for name in ("unlabelled", "labels") if name in data]):
+        raise ConfigurationError(
+            f"The stages of {run.path} were cut from images that all have labels (class_blocks "
+            f"{list(recipe.data.resolved.class_blocks)}), and {added[0]} cannot be added to it: begin a run with "
+            "promptccd train LABELLED --unlabelled FOLDER."
+        )
+    if streams is not None:
+        data["class_blocks"] = data.get("class_blocks")  # they are counted anew
+        for name in ("unlabelled", "labels"):
+            data[name] = _extended(getattr(recipe.data, name), data.get(name))
+    given = training.get("category_count")
+    if streams is not None and recipe.training.given_counts and isinstance(given, list):
+        are_more = len(data["unlabelled"]) > len(streams)
+        training["category_count"] = _with_counts(recipe.training.given_counts, given, are_more)
+    own = {"training": {"output_dir": str(run.path)}}
+    return Recipe.from_dict(
+        laid_over([recipe.to_dict(), own, {**changes, "data": data, "training": training}])
+    )
+
+
+def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[int]:
+    """Numbers of categories for all streams; they are given for all, or for those that come behind, or once more."""
+    if len(given) > len(before) and given[: len(before)] == before:
+        return given
+    if are_more:
+        return [*before, *given]
+    return before if before[-len(given) :] == given else given
+
+
+def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
+    """Places, and those behind them that are no place among them already."""
+    known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
+    added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
+    return None if before is None and not added else [*(before or ()), *added]
+
+
+def stage_stream(
+    data: DataArguments, seed: int, *, split_rule: str | None = None, held_out_only: bool = False
+) -> StageStream:
+    """The stages a recipe describes.
+
+    Args:
+        data: which images, and how they are cut.
+        seed: seed of the split.
+        split_rule: replaces the recipe's rule.
+        held_out_only: cut only the images that the recipe leaves out, instead of the others.
+    """
+    facts = data.resolved
+    if (published := published_split(facts.dataset)) is not None:
+        _require_published(data, published, split_rule, held_out_only)
+        return StageStream.from_hub(facts.dataset)
+    roots = data.image_roots or ()
+    opened = open_images(facts.dataset, facts.split, roots)
+
+    def column(given: str | None, usual: str | None) -> str | None:
+        """The column that was asked for, or else the benchmark's if the data has it."""
+        return usual if given is None and usual in opened.source.column_names else given
+
+    return StageStream.from_dataset(
+        opened,
+        class_blocks=facts.class_blocks,
+        cuts=data.resolved_cuts,
+        unlabelled=data.unlabelled,
+        labels=data.labels or (),
+        seed=seed,
+        image_column=column(data.image_column, facts.image_column),
+        label_column=column(data.label_column, facts.label_column),
+        class_order=facts.class_order,
+        num_classes=facts.num_classes,
+        images_per_class=facts.images_per_class,
+        held_out=facts.held_out,
+        held_out_only=held_out_only,
+        split_rule=split_rule or facts.split_rule,
+        image_roots=roots,
+        bit_depth=data.bit_depth,
+        max_pixels=data.max_megapixels * 10**6,
+    )
+
+
+def _require_published(
+    data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
+) -> None:
+    """Refuse to cut stages otherwise than they were published, and say which fields change nothing.
+
+    Raises:
+        DataError: other stages are asked for, or images that are in none.
+    """
+    name, blocks = data.resolved.dataset, " ".join(map(str, published.class_blocks))
+    if held_out_only or data.split not in (None, "train"):
+        raise DataError(f"{name!r} holds published stages and no images beside them, so none of unseen ones.")
+    asked = {
+        "class_blocks": (data.resolved.class_blocks, published.class_blocks),
+        "split_rule": (split_rule or data.resolved.split_rule, published.rule),
+        "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
+    }
+    other = [
+        f"{field} {asked_for} instead of {there}"
+        for field, (asked_for, there) in asked.items()
+        if asked_for is not None and asked_for != there
+    ]
+    if other or data.unlabelled:
+        raise DataError(
+            f"{name!r} holds stages that are cut already, and others are asked for: "
+            f"{'; '.join(other) or 'streams beside them'}. Give --class_blocks {blocks} and leave the other fields "
+            "out, or give the data set that the stages were cut from."
+        )
+    idle = [
+        f"{field} {getattr(data, field)}"
+        for field in ("num_classes", "images_per_class", "held_out")
+        if getattr(data, field) is not None
+    ]
+    if idle:
+        logger.warning("%s is cut already: %s changes nothing.", name, ", ".join(idle))
 
 
 def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> EvaluationView:
@@ -104,33 +416,13 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
         )
 
 
-_NOT_THE_MODELS = {"variant", "backbone", "backbone_config", "max_model_bytes"}
-
-
 def model_options(recipe: Recipe) -> dict[str, Any]:
-    """Fields of the variant's configuration that a recipe sets; the others keep the variant's default.
-
-    Raises:
-        ConfigurationError: a field is set that the variant does not have, or sizes do not fit together.
-    """
-    kind = method_named(recipe.model.variant).model.config_class
-    own = kind.__dataclass_fields__
-    given = {key: value for key, value in asdict(recipe.model).items() if value is not None}
-    given |= given.pop("options", {})
-    foreign = sorted(given.keys() - own.keys() - _NOT_THE_MODELS)
-    if foreign:
-        raise ConfigurationError(
-            f"{recipe.model.variant} has no {', '.join(foreign)}: leave it out, or choose another --variant."
-        )
-    if "num_parts" in own:
-        wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
-        if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
-            given["num_parts"] = wanted
-    options = {key: with_floats(value, own[key].type) for key, value in given.items() if key in own}
-    try:
-        kind(**options)  # sizes are checked before anything is loaded
-    except StrictDataclassError as error:
-        raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
+    """Fields of the method's configuration that a recipe or its benchmark sets; the others keep their defaults."""
+    options = dict(recipe.model.options)
+    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
+        wanted = options.pop("num_parts", recipe.data.resolved.num_parts)
+        if wanted not in ("auto", None):  # auto: chosen from the images of stage 0
+            options["num_parts"] = wanted
     return options
 
 
@@ -168,7 +460,7 @@ def stage_zero_model(
     if model.part_labeller is None:
         return model
     side = recipe.views.image_size // model.config.vision_config.patch_size
-    wanted: Any = "auto" if recipe.model.num_parts == "auto" else model.config.num_parts
+    wanted: Any = "auto" if recipe.model.options.get("num_parts") == "auto" else model.config.num_parts
     sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=recipe.training.seed)
     view = evaluation_view(recipe)
     pixels = torch.stack([images.seen_in(view, index) for index in sample])
@@ -183,7 +475,8 @@ def stage_zero_model(
         )
     )
     if labels.num_parts != model.config.num_parts:
-        sized = replace(recipe, model=replace(recipe.model, num_parts=labels.num_parts))
+        options = {**recipe.model.options, "num_parts": labels.num_parts}
+        sized = replace(recipe, model=replace(recipe.model, options=options))
         model = initial_model(sized, backbone).to(device)
         logger.info("%d parts, background included, separate best.", labels.num_parts)
     assert model.part_labeller is not None
@@ -320,77 +613,3 @@ def _vision_config(recipe: Recipe, **hub_options: Any) -> PreTrainedConfig:
             f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "
             "Hub id that can be reached, or photographs, which comes along."
         ) from error
-
-
-@dataclass(frozen=True)
-class TrainingSpace:
-    """Bytes that a training writes, without the little that JSON, cards and logs take.
-
-    Attributes:
-        backbone: of a backbone that the run pretrains, else 0.
-        frozen: of the weights that all stages share, which a disk keeps once.
-        stage: of the rest of a stage's checkpoint.
-        state: of a state inside a stage.
-    """
-
-    backbone: int
-    frozen: int
-    stage: int
-    state: int
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> "TrainingSpace":
-        """Counted on meta models of the first stage, which learns most, and of the last; see `count_parameters`."""
-        blocks = recipe.data.resolved.class_blocks
-        models = [model_on_meta(recipe, stage) for stage in (0, len(blocks) - 1)]
-        made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
-        states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
-        weights = dict(models[0].named_parameters())
-        frozen = _bytes_of(weights[name] for name in frozen_names(models[0]))
-        return cls(made_here, frozen, max(map(checkpoint_bytes, models)) - frozen, max(states))
-
-    def left(self, run: RunDirectory, num_stages: int) -> int:
-        """What is still to be written of a run.
-
-        Stages are never replaced; of states, one more than `KEPT_STATES` exists until the oldest is deleted. A disk
-        without hard links keeps what stages share with each of them.
-        """
-        stages = sum(not run.stage(index).exists() for index in range(num_stages))
-        frozen = self.frozen * (stages if not has_links(run.path) else stages == num_stages)
-        states = max(0, KEPT_STATES + 1 - sum(1 for _ in run.path.glob("resume/stage*"))) if stages else 0
-        backbone = 0 if run.backbone.exists() else self.backbone
-        return backbone + frozen + stages * self.stage + states * self.state
-
-
-def checkpoint_bytes(model: CategoryDiscoveryModel) -> int:
-    """Bytes of a checkpoint's weights."""
-    return _bytes_of(model.state_dict().values())
-
-
-def space_of_all(recipes: Iterable[Recipe]) -> int:
-    """What trainings in different folders still write; 0 for one with an error, which is raised when it is trained."""
-    needed, shared = 0, dict[str, int]()
-    for recipe in recipes:
-        run, backbone = RunDirectory(Path(recipe.training.output_dir)), recipe.model.backbone
-        try:
-            space = TrainingSpace.of(recipe)
-        except PromptCCDError:
-            continue
-        if backbone is not None and has_links(run.path.parent):  # runs share it too
-            shared[backbone] = max(space.frozen, shared.get(backbone, 0))
-            space = replace(space, frozen=0)
-        needed += space.left(run, len(recipe.data.resolved.class_blocks))
-    return needed + sum(shared.values())
-
-
-_KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps per learnt value
-
-
-def _state_bytes(model: CategoryDiscoveryModel, kept: int) -> int:
-    """Bytes of the learnt values, of those the optimiser keeps, and of fitted buffers."""
-    learnt = _bytes_of(value for value in model.parameters() if value.requires_grad)
-    return checkpoint_bytes(model) - _bytes_of(model.parameters()) + (1 + kept) * learnt
-
-
-def _bytes_of(values: Iterable[Tensor]) -> int:
-    return sum(value.nbytes for value in values)

@@ -20,20 +20,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.data.duplicates import Original
-from promptccd.data.hub import published_split
 from promptccd.data.image_cache import ImageCache
 from promptccd.data.loaders import workers_for
-from promptccd.data.loading import open_images
 from promptccd.data.randomness import torch_generator
-from promptccd.data.splits import CategorySplit
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import (
     ConfigurationError,
-    DataError,
     DeviceError,
     DiskError,
     OutOfMemoryError,
@@ -75,15 +71,18 @@ from promptccd.runs.stage import (
     settled_images,
 )
 from promptccd.runs.start import (
-    TrainingSpace,
+    OUT_OF_MEMORY,
     backbone_of,
+    begin,
     ensure_backbone,
     evaluation_view,
+    model_on_meta,
     require_whole_patches,
+    stage_stream,
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking, group_picture
-from promptccd.storage import require_space, trusted
+from promptccd.storage import trusted
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import (
     PATIENCE,
@@ -95,10 +94,10 @@ from promptccd.training.devices import (
     same_on_all,
     usual_device,
     usual_precision,
+    warn_of_emulation,
 )
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
-from promptccd.training.frozen_prefix import tell_of_emulation
 from promptccd.training.history import (
     EpochRecord,
     add_epoch,
@@ -107,7 +106,7 @@ from promptccd.training.history import (
     reset_peak_memory,
 )
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.options import DataArguments, MixedPrecision, TrainingArguments
+from promptccd.training.options import MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
@@ -115,85 +114,6 @@ from promptccd.training.trainer import StageTrainer, TrainingState
 logger = logging.getLogger(__name__)
 
 AfterStages = Callable[[RunDirectory, Sequence[int]], None]
-
-
-def stage_stream(
-    data: DataArguments, seed: int, *, split_rule: str | None = None, held_out_only: bool = False
-) -> StageStream:
-    """The stages a recipe describes.
-
-    Args:
-        data: which images, and how they are cut.
-        seed: seed of the split.
-        split_rule: replaces the recipe's rule.
-        held_out_only: cut only the images that the recipe leaves out, instead of the others.
-    """
-    facts = data.resolved
-    if (published := published_split(facts.dataset)) is not None:
-        _require_published(data, published, split_rule, held_out_only)
-        return StageStream.from_hub(facts.dataset)
-    roots = data.image_roots or ()
-    opened = open_images(facts.dataset, facts.split, roots)
-
-    def column(given: str | None, usual: str | None) -> str | None:
-        """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in opened.source.column_names else given
-
-    return StageStream.from_dataset(
-        opened,
-        class_blocks=facts.class_blocks,
-        cuts=data.resolved_cuts,
-        unlabelled=data.unlabelled,
-        labels=data.labels or (),
-        seed=seed,
-        image_column=column(data.image_column, facts.image_column),
-        label_column=column(data.label_column, facts.label_column),
-        class_order=facts.class_order,
-        num_classes=facts.num_classes,
-        images_per_class=facts.images_per_class,
-        held_out=facts.held_out,
-        held_out_only=held_out_only,
-        split_rule=split_rule or facts.split_rule,
-        image_roots=roots,
-        bit_depth=data.bit_depth,
-        max_pixels=data.max_megapixels * 10**6,
-    )
-
-
-def _require_published(
-    data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
-) -> None:
-    """Refuse to cut stages otherwise than they were published, and say which fields change nothing.
-
-    Raises:
-        DataError: other stages are asked for, or images that are in none.
-    """
-    name, blocks = data.resolved.dataset, " ".join(map(str, published.class_blocks))
-    if held_out_only or data.split not in (None, "train"):
-        raise DataError(f"{name!r} holds published stages and no images beside them, so none of unseen ones.")
-    asked = {
-        "class_blocks": (data.resolved.class_blocks, published.class_blocks),
-        "split_rule": (split_rule or data.resolved.split_rule, published.rule),
-        "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
-    }
-    other = [
-        f"{field} {asked_for} instead of {there}"
-        for field, (asked_for, there) in asked.items()
-        if asked_for is not None and asked_for != there
-    ]
-    if other or data.unlabelled:
-        raise DataError(
-            f"{name!r} holds stages that are cut already, and others are asked for: "
-            f"{'; '.join(other) or 'streams beside them'}. Give --class_blocks {blocks} and leave the other fields "
-            "out, or give the data set that the stages were cut from."
-        )
-    idle = [
-        f"{field} {getattr(data, field)}"
-        for field in ("num_classes", "images_per_class", "held_out")
-        if getattr(data, field) is not None
-    ]
-    if idle:
-        logger.warning("%s is cut already: %s changes nothing.", name, ", ".join(idle))
 
 
 def accelerator_for(arguments: TrainingArguments, device: torch.device | None = None) -> Accelerator:
@@ -305,12 +225,12 @@ def train_run(
     recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
     arguments = recipe.training
     _require_usual(accelerator)
-    space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
+    model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
         require_whole_patches(recipe)
     if accelerator.is_main_process:
         _tell_of_device(accelerator, arguments.num_workers)
-        tell_of_emulation(arguments.frozen_precision, accelerator.device)
+        warn_of_emulation(arguments.frozen_precision, accelerator.device)
     if stages is None:
         stages = stage_stream(recipe.data, arguments.seed)
     recipe = _with_streams(recipe, stages, tell=accelerator.is_main_process)
@@ -318,8 +238,7 @@ def train_run(
         try:
             if accelerator.is_main_process:
                 held.enter_context(FolderLock(run.path))
-                run.prepare(recipe, stages)
-                require_space(run.path, space.left(run, len(stages)), "what is left of the training")
+                begin(run, recipe, stages)
             accelerator.wait_for_everyone()
             with reproducible(arguments.deterministic), _beside(after_stages, accelerator) as after:
                 score = _Run(recipe, stages, run, accelerator, stop, after, callbacks).train()
@@ -327,7 +246,7 @@ def train_run(
                 accelerator.end_training()
             return score
         except OutOfMemoryError:
-            run.allow_smaller_batches(arguments.batch_size)
+            run.write(OUT_OF_MEMORY, {"batch_size": arguments.batch_size})
             raise
         except (RuntimeError, MemoryError, TypeError) as error:
             if (problem := device_problem(error)) is None:
@@ -464,8 +383,7 @@ class _Run:
         if isinstance(stage, LabelledStage):
             labels = torch.from_numpy(stage.labels[images.positions])
             self._warn_of_bare(stage)
-        with self.accelerator.main_process_first():  # it is the one that moves damaged states aside
-            resumed = self.run.load_state(stage.index)
+        resumed = self.run.load_state(stage.index)
         before = resumed[1] if resumed else 0.0
         if resumed:
             logger.info(
@@ -553,6 +471,8 @@ class _Run:
         """Tidy up after finished stages and hand them to `after_stages`, also those of an earlier, killed process."""
         for stage in finished:
             self.run.forget_states(stage)
+        if finished:
+            (self.run.path / OUT_OF_MEMORY).unlink(missing_ok=True)
         if finished and self.after_stages is not None:
             self.after_stages(self.run, finished)
 
@@ -625,8 +545,7 @@ class _Run:
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
-        if stage.index in self.run.fetched:  # it was damaged, and is trained here instead
-            self.run.note_source(stage.index, None)
+        self.run.forget_source(stage.index)  # a fetched stage was damaged, and is trained here instead
         examples = example_pictures(self.recipe, model, images, features[stage.index])
         instruments = self._instruments(model, images, found)
         save_stage(

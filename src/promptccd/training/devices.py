@@ -238,6 +238,17 @@ def has_bf16(device: torch.device, untold: bool = True) -> bool:
     return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
+def warn_of_emulation(precision: str, device: torch.device) -> None:
+    """Warn of a device that lacks this ``frozen_precision`` in hardware."""
+    if precision == "bf16" and not has_bf16(device):
+        logger.warning(
+            "frozen_precision %s: %s has no bfloat16 in hardware, and steps take several times as long as in float32. "
+            "Give --frozen_precision same and --mixed_precision no, in a new --output_dir.",
+            precision,
+            device,
+        )
+
+
 def placed(
     model: CategoryDiscoveryModel, view: EvaluationView, device: torch.device
 ) -> CategoryDiscoveryModel:

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from promptccd.clustering.semi_supervised_kmeans import finite_rows
+from promptccd.clustering.kmeans import finite_rows
 from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import gather_rows, in_smaller_batches, place_among_processes, shard_bounds
+from promptccd.training.fast import fast
 from promptccd.training.progress import progress_bar
 
 
@@ -67,9 +68,10 @@ def extract_features(
         pixel_values = normalise(pixels.to(device, non_blocking=device.type == "cuda"), view.mean, view.std)
         return model.features_of(pixel_values, prompted)
 
-    for pixels in progress(loader, len(loader), label or f"features of stage {images.stage.index}"):
-        features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
-        place += len(pixels)
+    with fast(model):
+        for pixels in progress(loader, len(loader), label or f"features of stage {images.stage.index}"):
+            features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
+            place += len(pixels)
     model.train(was_training)
     return _finite(gather_rows(features[None], len(images))[0], images)
 

@@ -1,7 +1,7 @@
 """All options of a run: one tree of typed fields for the Python API, the YAML file and the command line.
 
-A section is a dataclass, an option is a field. The command line wins over the YAML file, and that over the default
-here. An unknown key and a wrong type are errors that name the key and what it takes.
+A section is a dataclass. `option` declares a field once: its default, its help and its range. The command line wins
+over the YAML file, which wins over the default.
 """
 
 import dataclasses
@@ -14,74 +14,93 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
-from promptccd.data.ranges import number, require_in_range, takes_whole_numbers
+from promptccd.data.ranges import option, require_in_range, takes_whole_numbers
 from promptccd.data.view_options import MAX_SIDE
 from promptccd.errors import ConfigurationError
+
+MixedPrecision = Literal["auto", "no", "bf16"]
+Tracker = Literal[
+    "none", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
+]
+
+_UNLABELLED = (
+    "streams without labels, one per stage: folders, lists, tables or data sets; unlabelled images of the data set "
+    "itself come first"
+)
+_BACKBONE = (
+    "Hub id or folder of a DINO backbone, or photographs, the bundled small one (none: pretrained without labels on "
+    "the images of stage 0, as backbone_config describes)"
+)
+_CATEGORY_COUNT = (
+    "number of categories of a stage: known, from the labels; split_merge (PromptCCD-U); stream, the same once, then "
+    "by density; kmeans, by accuracy on labelled images; or numbers, one per unlabelled stage"
+)
+_COUNT_PRIOR = (
+    "expected spread of a category in split_merge: paper; matched, that of known categories; calibrated, matched and "
+    "scaled to find held-out labelled categories"
+)
+_EXEMPLARS = "images of a category kept for later stages, half of every batch, if the method uses them"
+_MIXED_PRECISION = "auto: the launcher's setting, else bf16 on a CUDA GPU with bf16 in hardware, else no"
+_IMAGE_CACHE = "folder of image copies shared by all runs; auto: inside the cache of datasets; off: no copies"
+_BIT_DEPTH = (
+    "bits per value of images with more than 8 (none: stated by the file, or the fewest that fit all files)"
+)
 
 
 @takes_whole_numbers
 @strict
 @dataclass(kw_only=True)
 class DataArguments:
-    """Which images, and how they are cut into stages; a field that is none takes the benchmark's value.
+    """Images, and how they are split into stages.
 
-    Class blocks that do not add up to the benchmark's categories mean other data: its columns are then used where the
-    data has them, but neither its order of categories nor what it leaves out.
-
-    Attributes:
-        benchmark: data set of the paper that the other fields default to; none means ``digits``.
-        dataset: Hub id, local folder, or the built-in ``digits``.
-        image_roots: further folders that links in `dataset`, or the rows of a list, may lead into.
-        split: split of the data set that the stages are cut from.
-        image_column: name of the image column; found by itself where the benchmark's is not there.
-        label_column: name of the label column; found by itself where the benchmark's is not there.
-        class_blocks: categories labelled at stage 0, then new ones per stage; must sum to all categories.
-        unlabelled: instead of `class_blocks`, streams that really have no labels, a stage each, in this order:
-            folders of loose images, lists, tables or data sets. Images of `dataset` without a label come first; an
-            empty list if they are all. Nothing is scored, and numbers of categories are estimated unless given.
-        labels: labels that came after their images had been grouped, such as a table of path,label: the next stage
-            starts from them.
-        cuts: per class block, the share of the remainder each stage takes; none means the paper's table, or its
-            like where stages are not four.
-        split_rule: how the stages are cut: ``mixed``, by `cuts`, or ``sessions``, which draw novel images anew each
-            time (MetaGCD's setting); none means ``mixed``.
-        num_classes: use this many categories, from the first.
-        images_per_class: use this many images of every category, from the first.
-        held_out: leave out this share of every category: unseen images to evaluate on, for data without a test split,
-            or instead of it.
-        conflicting_labels: what becomes of a picture that stage 0 holds under two labels: ``refuse``, or ``drop``,
-            which leaves out all its copies; none means to drop those of a benchmark, which nobody can mend (CIFAR-100
-            has nine such pairs), and to refuse other data.
-        category_ratio: spectrum protocol: share of the categories that stage 0 labels, above 0 and below 1. It and
-            `sample_ratio` stand for class blocks and cuts; data of one's own needs `num_classes` besides.
-        sample_ratio: spectrum protocol: share of their images that stage 0 holds, above 0 and below 1.
-        discovery_stages: spectrum protocol: unlabelled stages, 1 or 2; none means 2.
-        bit_depth: bits of the values of files with more than 8: what is larger is white. None means what each file
-            says, or else the smallest of 8, 10, 12, 14 and 16 that holds the values of all.
-        max_megapixels: width times height of an image, in millions; a larger one is left out. Each million may take 16
-            MB of memory; a JPEG as cameras write it may have four times as many.
+    `None` means the benchmark's value. Class blocks with another sum than the benchmark's categories mean other data.
+    The benchmark's columns are then used where the data has them, but not its order of categories.
     """
 
-    benchmark: BenchmarkName | None = None
-    dataset: str | None = None
-    image_roots: list[str] | None = None
-    split: str | None = None
-    image_column: str | None = None
-    label_column: str | None = None
-    class_blocks: list[int] | None = None
-    unlabelled: list[str] | None = None
-    labels: list[str] | None = None
-    cuts: list[list[float]] | None = None
-    split_rule: Literal["mixed", "sessions"] | None = None
-    num_classes: int | None = number(None, 2)
-    images_per_class: int | None = number(None, 1)
-    held_out: float | None = number(None, 0, 1)
-    conflicting_labels: Literal["refuse", "drop"] | None = None
-    category_ratio: float | None = number(None, 0, 1, above=True)
-    sample_ratio: float | None = number(None, 0, 1, above=True)
-    discovery_stages: int | None = number(None, 1, 2)
-    bit_depth: int | None = number(None, 1, 16)
-    max_megapixels: int = number(300, 1, 100_000)
+    benchmark: BenchmarkName | None = option(
+        None, "data set of the paper whose values the other data options default to (none: digits)"
+    )
+    dataset: str | None = option(None, "Hub id, folder or table of images, or the built-in digits")
+    image_roots: list[str] | None = option(
+        None, "further folders that links in the data set, or rows of a list, may lead into"
+    )
+    split: str | None = option(None, "split of the data set that the stages are taken from")
+    image_column: str | None = option(None, "name of the image column (none: detected)", common=True)
+    label_column: str | None = option(None, "name of the label column (none: detected)", common=True)
+    class_blocks: list[int] | None = option(
+        None, "numbers of categories: labelled at stage 0, then new in each stage", common=True
+    )
+    unlabelled: list[str] | None = option(None, _UNLABELLED, common=True)
+    labels: list[str] | None = option(
+        None,
+        "tables of path,label for images of finished stages; the next stage starts from them",
+        common=True,
+    )
+    cuts: list[list[float]] | None = option(
+        None, "per class block, the share of the remaining images for each stage (none: the paper's)"
+    )
+    split_rule: Literal["mixed", "sessions"] | None = option(
+        None, "mixed: by cuts; sessions: novel images sampled again in each stage, MetaGCD's (none: mixed)"
+    )
+    num_classes: int | None = option(None, "number of categories used, from the first", 2)
+    images_per_class: int | None = option(None, "images used of every category, from the first", 1)
+    held_out: float | None = option(
+        None, "share of every category left out, as unseen images to evaluate on", 0, 1, common=True
+    )
+    conflicting_labels: Literal["refuse", "drop"] | None = option(
+        None, "treatment of an image with two labels at stage 0 (none: drop for a benchmark, else refuse)"
+    )
+    category_ratio: float | None = option(
+        None, "spectrum protocol: share of the categories that stage 0 labels", 0, 1, above=True
+    )
+    sample_ratio: float | None = option(
+        None, "spectrum protocol: share of their images that stage 0 contains", 0, 1, above=True
+    )
+    discovery_stages: int | None = option(None, "spectrum protocol: unlabelled stages (none: 2)", 1, 2)
+    bit_depth: int | None = option(None, _BIT_DEPTH, 1, 16)
+    max_megapixels: int = option(
+        300, "largest image in millions of pixels, which may need 16 MB of memory each", 1, 100_000
+    )
 
     def __post_init__(self) -> None:
         """Check ranges, and fields that depend on each other."""
@@ -90,7 +109,7 @@ class DataArguments:
         if (self.category_ratio is None) != (self.sample_ratio is None):
             raise ConfigurationError(
                 f"Expected category_ratio and sample_ratio together, got {self.category_ratio} and "
-                f"{self.sample_ratio}: the spectrum protocol takes both."
+                f"{self.sample_ratio}: the spectrum protocol needs both."
             )
         if self.category_ratio is None:
             if self.discovery_stages is not None:
@@ -104,15 +123,15 @@ class DataArguments:
                 f"The spectrum protocol cuts by split_rule mixed, got split_rule {self.split_rule} with category_ratio "
                 f"{self.category_ratio}: leave one of them out."
             )
-        # The record of a run writes out the blocks that follow from the ratios: those are allowed.
+        # The record of a run contains the blocks that follow from the ratios: those are allowed.
         if self.cuts is not None or self.class_blocks not in (None, list(self.resolved.class_blocks)):
             raise ConfigurationError(
-                f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} stand for class_blocks and "
-                f"cuts, got class_blocks {self.class_blocks} and cuts {self.cuts} besides: give one or the other."
+                f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} replace class_blocks and "
+                f"cuts, got class_blocks {self.class_blocks} and cuts {self.cuts} too: give one or the other."
             )
 
     def _require_streams_alone(self) -> None:
-        """Refuse streams without labels besides a cut of labelled images, and late labels without streams."""
+        """Refuse unlabelled streams together with hidden labels, and late labels without streams."""
         if self.unlabelled is None:
             if self.labels is not None:
                 raise ConfigurationError(
@@ -120,18 +139,17 @@ class DataArguments:
                 )
             return
         cut = {name: getattr(self, name) for name in ("cuts", "split_rule", "category_ratio", "sample_ratio")}
-        # The record of a run writes out how many categories are labelled, and that it knows of no other: [12, 0, 0].
+        # The record of a run contains the number of labelled categories, and no other: [12, 0, 0].
         cut["class_blocks"] = self.class_blocks if any((self.class_blocks or [0])[1:]) else None
-        if given := {name: value for name, value in cut.items() if value is not None}:
-            said = ", ".join(f"{name} {value}" for name, value in given.items())
+        if given := ", ".join(f"{name} {value}" for name, value in cut.items() if value is not None):
             raise ConfigurationError(
-                f"unlabelled {self.unlabelled} are streams that nobody has labels of, and {said} hides labels that are "
-                "there: give one or the other."
+                f"unlabelled {self.unlabelled} are streams without labels, and {given} hides labels that exist: give "
+                "one or the other."
             )
 
     @property
     def conflicts(self) -> Literal["refuse", "drop"]:
-        """What becomes of a picture with two labels."""
+        """Treatment of an image with two labels."""
         return self.conflicting_labels or ("refuse" if self.benchmark is None else "drop")
 
     @property
@@ -143,7 +161,7 @@ class DataArguments:
 
     @property
     def resolved(self) -> Benchmark:
-        """The benchmark with the fields that are given here in place of its own."""
+        """The benchmark with the given fields in place of its own."""
         facts = BENCHMARKS[self.benchmark or "digits"]
         expected = self.num_classes or sum(facts.class_blocks)
         if self.unlabelled is not None or (
@@ -156,9 +174,7 @@ class DataArguments:
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.class_blocks is not None:
             given["class_blocks"] = tuple(self.class_blocks)
-        elif (
-            self.unlabelled is not None
-        ):  # before they are read, nobody knows how many categories have labels
+        elif self.unlabelled is not None:  # the number of labelled categories is known once images are read
             given["class_blocks"] = (1, *[0] * max(1, len(self.unlabelled)))
         spectrum = self._spectrum(expected if self.class_blocks is None else sum(self.class_blocks))
         if spectrum is not None:
@@ -167,16 +183,15 @@ class DataArguments:
 
     @property
     def resolved_cuts(self) -> Sequence[Sequence[float]] | None:
-        """The share of the remainder that each stage takes, by class block; none means the paper's table."""
+        """The share of the remainder that each stage receives, by class block; `None` means the paper's table."""
         spectrum = self._spectrum(sum(self.resolved.class_blocks))
         return self.cuts if spectrum is None else spectrum[1]
 
     def _spectrum(self, num_categories: int) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]] | None:
         """Class blocks and cuts for the ratios, if they are given."""
-        # mutant or to and: for the type checker: one without the other was refused before
         if self.category_ratio is None or self.sample_ratio is None:
             return None
-        from promptccd.data.splits import spectrum_split  # here, so that help and lists do not wait for numpy
+        from promptccd.data.splits import spectrum_split  # here, so that help does not wait for numpy
 
         stages = 2 if self.discovery_stages is None else self.discovery_stages
         return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
@@ -186,86 +201,24 @@ class DataArguments:
 @strict
 @dataclass(kw_only=True)
 class ModelArguments:
-    """The model; each variant takes its own of the fields after the head's, and none means its default.
+    """The model: a method, its options, and a backbone.
 
     Attributes:
-        variant: the method, by its name in `promptccd.methods.METHODS`.
-        backbone: Hub id or folder of a pretrained DINO backbone, or ``photographs``, a small one that comes along; none
-            means one of `backbone_config` is pretrained here, without labels, on the images of stage 0.
-        backbone_config: fields of a `Dinov2Config`, for a backbone that is pretrained here.
-        projection_hidden_size: width of the projection head's hidden layers.
-        projection_bottleneck_size: width of its L2-normalised bottleneck.
-        projection_output_size: number of its outputs.
-        covariance_type: covariance of the mixture's components.
-        prompts_per_image: mixture components or pool prompts that an image gets (top-k).
-        random_prompts: take arbitrary prompts instead of the nearest (an ablation).
-        prompts_at_test: whether mixture prompts act on the features that are clustered.
-        prompt_place: where mixture prompts enter: before the ``first`` block, as in the paper, or the ``last`` one.
-        prompt_copies: copies of every mixture prompt that an image gets.
-        prompt_scale: length of mixture prompts: ``raw``, as the means are, or that of the patch ``tokens`` there.
-        prompt_centred: whether the mean of all components is taken off mixture prompts.
-        pool: the fixed pool of ``promptccd-b``: ``l2p`` or ``dualprompt``.
-        pool_size: prompts in a pool; per part in ``promptccd-pp``.
-        prompt_length: tokens of a prompt.
-        prompts_per_patch: prompts of its part that a patch gets (top-k).
-        prompt_reach: first values of learnt prompts are uniform in -prompt_reach..prompt_reach.
-        key_reach: the same for keys.
-        cos_weight: weight of the term that pulls chosen keys towards their queries.
-        num_parts: object parts, background included; ``auto`` chooses by separation and balance; none means the
-            benchmark's, or 8.
-        route_weight: lambda_route, weight of the part labels at stage 0.
-        route_reaches_backbone: whether the part labels also move the backbone's last block.
-        distill_weight: lambda_dist, weight of the distillation at later stages.
-        anchor_on: what distillation holds near the teacher's: the ``projection``, as in the paper, or ``cls``.
-        router_fusion: whether the router sees [CLS] attention and contextualises patches.
-        router_queries: whether part queries add to its logits.
-        router_hidden_size: hidden width of the router's MLP.
-        options: fields of the method's configuration that have no field here, for methods of your own.
-        max_model_bytes: the most that weights of a checkpoint may take in memory; none means twice the largest
-            DINO's. More is refused before anything is built.
+        options: options of the method, by name. The method's configuration declares them; a recipe writes them next to
+            the fields of this section.
     """
 
-    variant: str = "promptccd"
-    backbone: str | None = "facebook/dinov2-base"
-    backbone_config: dict[str, Any] = field(default_factory=dict)
-    projection_hidden_size: int = number(2048, 1, 65_536)
-    projection_bottleneck_size: int = number(256, 1, 16_384)
-    projection_output_size: int = number(65536, 1, 1_048_576)
-    covariance_type: Literal["diag", "spherical", "full"] | None = None
-    prompts_per_image: int | None = number(None, 1, 65_536)
-    random_prompts: bool | None = None
-    prompts_at_test: bool | None = None
-    prompt_place: Literal["first", "last"] | None = None
-    prompt_copies: int | None = number(None, 1, 1_024)
-    prompt_scale: Literal["raw", "tokens"] | None = None
-    prompt_centred: bool | None = None
-    pool: Literal["l2p", "dualprompt"] | None = None
-    pool_size: int | None = number(None, 1, 65_536)
-    prompt_length: int | None = number(None, 1, 4_096)
-    prompts_per_patch: int | None = number(None, 1, 65_536)
-    prompt_reach: float | None = number(None, 0, 1e3)
-    key_reach: float | None = number(None, 0, 1e3)
-    cos_weight: float | None = number(None, 0)
-    num_parts: int | Literal["auto"] | None = number(None, 2, 1_024)
-    route_weight: float | None = number(None, 0)
-    route_reaches_backbone: bool | None = None
-    distill_weight: float | None = number(None, 0)
-    anchor_on: Literal["projection", "cls"] | None = None
-    router_fusion: bool | None = None
-    router_queries: bool | None = None
-    router_hidden_size: int | None = number(None, 1, 65_536)
-    options: dict[str, Any] | None = None
-    max_model_bytes: int | None = number(None, 1)
+    variant: str = option("promptccd", "name of the method, as `promptccd recipes` or a plugin lists it")
+    backbone: str | None = option("facebook/dinov2-base", _BACKBONE, common=True)
+    backbone_config: dict[str, Any] = option(dict, "fields of a Dinov2Config, if no backbone is given")
+    options: dict[str, Any] = option(dict, "options of the method as {name: value}, or each by its own name")
+    max_model_bytes: int | None = option(
+        None, "most memory for the weights of a checkpoint, in bytes (none: twice the largest DINO's)", 1
+    )
 
     def __post_init__(self) -> None:
         """Check ranges."""
         require_in_range(self)
-
-
-MixedPrecision = Literal["auto", "no", "bf16"]
-Tracker = Literal[
-    "none", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
-]
 
 
 def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
@@ -277,134 +230,87 @@ def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
 @strict
 @dataclass(kw_only=True)
 class TrainingArguments:
-    """How it is trained, stage by stage.
+    """The training, stage by stage.
 
-    Attributes:
-        output_dir: folder of the run.
-        seed: seed of the split, the weights, the batches, the views and the clustering.
-        epochs: epochs per stage.
-        discovery_epochs: the same for unlabelled stages; none means `epochs`, as in the paper.
-        batch_size: images per step over all processes; each enters as two views.
-        optimizer: ``sgd`` with momentum, as in the paper, or ``adamw``.
-        learning_rate: at the start of every stage.
-        schedule: how rates fall in a stage: ``cosine``, epoch by epoch, or ``steps``, at `falls_at`.
-        falls_at: epochs of a stage from which on rates are `fall_factor` times as large as before.
-        fall_factor: see there.
-        discovery_schedule: `schedule` of unlabelled stages; none means the same.
-        discovery_learning_rate: the same for unlabelled stages; none means `learning_rate`, as in the paper.
-        prompt_learning_rate: `learning_rate` for learnt prompts; none means the same. At unlabelled stages this and
-            the next two shrink as `learning_rate` does.
-        key_learning_rate: the same for the keys that prompts are chosen by.
-        router_learning_rate: the same for the router of part prompts.
-        classifier_learning_rate: the same for a classifier.
-        prompt_clip: longest gradient of all prompts together; a longer one is shortened. None means any length.
-        key_clip: the same for keys.
-        router_clip: the same for the router.
-        final_learning_rate_factor: share of the learning rate that is left at the end of a cosine.
-        momentum: of SGD.
-        weight_decay: on all that learns.
-        decay_vectors: whether on biases, norms and scales too.
-        temperature_unsupervised: tau_u of InfoNCE.
-        temperature_supervised: tau_s of the supervised contrastive loss.
-        supervised_weight: share of the supervised loss at stage 0, in 0..1.
-        refit_every: epochs between fits of the mixture, the first at epoch 0.
-        prompt_warmup_epochs: first epoch in which mixture prompts act; learnt ones act from the first.
-        replay_samples: features drawn per component of the last stage's mixture for every fit.
-        exemplars_per_class: images of a category that later stages are shown again, half of every batch, where a method
-            takes them (``promptccd-gcd``, ``simgcd``, ``grow-merge``); 0 for none. The paper says of it only that
-            there are some.
-        exemplar_share: the most of a category's images that are, rounded up.
-        exemplar_choice: which: ``nearest_centre``, next to the category's mean feature, or ``random``.
-        exemplar_labels: whether their labels take part: those of stage 0, of later stages what the method said.
-        mixture_floor: share of the features' own variance that every fit of the mixture adds to its variances.
-        answer_floor: the same of the last fit of a stage, which only answers.
-        kmeans_restarts: restarts of semi-supervised k-means.
-        category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
-            splitting and merging clusters (PromptCCD-U); ``stream``, the same in the first unlabelled stage, then by
-            where images come to lie that hardly any lay before; ``kmeans``, by the accuracy of k-means on labelled
-            images; or the numbers themselves, one per unlabelled stage, labelled categories included: ``85,100,115``.
-        count_prior: what splitting and merging expects of a category: ``paper``, its prior; ``matched``, the spread of
-            known categories; ``calibrated``, the same with the scale that finds held-out labelled categories again.
-            But for ``paper``, ranges, those of ``kmeans`` too, hold what held-out categories were miscounted by.
-        init_components: clusters beyond the known categories that splitting and merging starts with.
-        max_categories: the most that ``kmeans`` tries; none means twice the known ones.
-        mixed_precision: ``no`` or ``bf16``; ``auto`` is what the launcher says, else ``bf16`` on a CUDA GPU that has it
-            in hardware, else ``no``, and is recorded as what it became.
-        frozen_precision: what the blocks before the last are kept in while they train the others: ``same``, float32, of
-            which mixed precision casts a copy in every pass, or ``bf16``, with sums between blocks in bfloat16 as well.
-            It acts in the epochs of a stage; what ends a stage is computed by the weights that are saved.
-        compile: whether `torch.compile` makes one graph of a step's forward, anew in each stage, where the machine can.
-        deterministic: take torch's algorithms that give the same bytes again on a GPU too, where it has such, and be
-            told where it has none; slower there. The CPU's always do.
-        num_workers: loader processes, no more than cores; any number gives the same bytes. None means this process's
-            share of the cores, up to 8, beside a CUDA GPU, which would wait for images, and 0 without one.
-        image_cache: where copies of the images are kept that views are cut from, for all runs on them; what is trained
-            is the same. A folder; ``auto``, ``promptccd`` beside what the library `datasets` caches, which is also what
-            a run records; or ``off``: then every start decodes every image.
-        feature_batch_size: images per forward where no gradient is needed.
-        save_minutes: minutes between resumable states, the most that a kill costs; 0 means after every step. One
-            is also written at a signal, and where what follows a stage's training fails.
-        report_to: experiment tracker, of those that Accelerate knows.
-        push_to_hub: push each stage when it is finished, to a repository of its own; a Hub that fails stops nothing.
-        hub_namespace: user or organisation to push to; none means who is logged in.
-        hub_private: whether repositories that are made are private.
-        resume_from: a stage on the Hub, such as ``team/promptccd-cub-stage2``: it and those before it are fetched, and
-            training goes on with the next.
+    `None` for a value of unlabelled stages, or of prompts, keys, routers and classifiers, means the general value. The
+    rates of prompts, keys and routers shrink at unlabelled stages as `learning_rate` does.
     """
 
-    output_dir: str = field(default="runs/promptccd", kw_only=False)
-    seed: int = number(1, 0, 10**18 - 1)
-    epochs: int = number(200, 1, 999_999)  # states are put in order by six digits
-    discovery_epochs: int | None = number(None, 1, 999_999)
-    batch_size: int = number(128, 2, 2**20)
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: float = number(0.1, 0)
-    schedule: Literal["cosine", "steps"] = "cosine"
-    falls_at: list[int] = field(default_factory=list)
-    fall_factor: float = number(0.1, 0, 1)
-    discovery_schedule: Literal["cosine", "steps"] | None = None
-    discovery_learning_rate: float | None = number(None, 0)
-    prompt_learning_rate: float | None = number(None, 0)
-    key_learning_rate: float | None = number(None, 0)
-    router_learning_rate: float | None = number(None, 0)
-    classifier_learning_rate: float | None = number(None, 0)
-    prompt_clip: float | None = number(None, 0, above=True)
-    key_clip: float | None = number(None, 0, above=True)
-    router_clip: float | None = number(None, 0, above=True)
-    final_learning_rate_factor: float = number(1e-3, 0, 1)
-    momentum: float = number(0.9, 0, 1)
-    weight_decay: float = number(5e-5, 0)
-    decay_vectors: bool = True
-    temperature_unsupervised: float = number(1.0, 0, above=True)
-    temperature_supervised: float = number(0.07, 0, above=True)
-    supervised_weight: float = number(0.35, 0, 1)
-    refit_every: int = number(30, 1)
-    prompt_warmup_epochs: int = number(30, 0)
-    replay_samples: int = number(100, 0, 1_000_000)
-    exemplars_per_class: int = number(0, 0, 1_000_000)
-    exemplar_share: float = number(0.2, 0, 1, above=True)
-    exemplar_choice: Literal["nearest_centre", "random"] = "nearest_centre"
-    exemplar_labels: bool = True
-    mixture_floor: float = number(0.01, 0, 1, above=True)
-    answer_floor: float = number(1.0, 0, 10, above=True)
-    kmeans_restarts: int = number(100, 1, 1_000_000)
-    category_count: Literal["known", "split_merge", "stream", "kmeans"] | list[int] = "known"
-    count_prior: Literal["paper", "matched", "calibrated"] = "paper"
-    init_components: int = number(0, 0, 1_000_000)
-    max_categories: int | None = number(None, 0, 1_000_000)
-    mixed_precision: MixedPrecision = "auto"
-    frozen_precision: Literal["same", "bf16"] = "same"
-    compile: bool = False
-    deterministic: bool = False
-    num_workers: int | None = number(None, 0, 512)
-    image_cache: str = "auto"
-    feature_batch_size: int = number(256, 1, 2**20)
-    save_minutes: float = number(12.0, 0)
-    report_to: Tracker = "none"
-    push_to_hub: bool = False
-    hub_namespace: str | None = None
-    hub_private: bool = False
-    resume_from: str | None = None
+    output_dir: str = field(
+        default="runs/promptccd", kw_only=False, metadata={"help": "folder of the run", "common": True}
+    )
+    seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
+    epochs: int = option(200, "epochs per stage", 1, 999_999, common=True)  # states are ordered by six digits
+    discovery_epochs: int | None = option(
+        None, "epochs per unlabelled stage (none: epochs)", 1, 999_999, common=True
+    )
+    batch_size: int = option(
+        128, "images per step over all processes, two views of each", 2, 2**20, common=True
+    )
+    optimizer: Literal["sgd", "adamw"] = option("sgd", "optimizer; sgd has momentum")
+    learning_rate: float = option(0.1, "learning rate at the start of a stage", 0, common=True)
+    schedule: Literal["cosine", "steps"] = option("cosine", "decay of rates: cosine, or steps at falls_at")
+    falls_at: list[int] = option(list, "epochs from which rates are multiplied by fall_factor")
+    fall_factor: float = option(0.1, "factor of a step of the schedule", 0, 1)
+    discovery_schedule: Literal["cosine", "steps"] | None = option(None, "schedule of unlabelled stages")
+    discovery_learning_rate: float | None = option(None, "learning rate of unlabelled stages", 0)
+    prompt_learning_rate: float | None = option(None, "learning rate of learnt prompts at stage 0", 0)
+    key_learning_rate: float | None = option(None, "learning rate of prompt keys at stage 0", 0)
+    router_learning_rate: float | None = option(None, "learning rate of the part router at stage 0", 0)
+    classifier_learning_rate: float | None = option(None, "learning rate of a classifier", 0)
+    prompt_clip: float | None = option(None, "largest gradient norm of all prompts", 0, above=True)
+    key_clip: float | None = option(None, "largest gradient norm of all prompt keys", 0, above=True)
+    router_clip: float | None = option(None, "largest gradient norm of the part router", 0, above=True)
+    final_learning_rate_factor: float = option(1e-3, "share of the rates at the end of a cosine", 0, 1)
+    momentum: float = option(0.9, "momentum of sgd", 0, 1)
+    weight_decay: float = option(5e-5, "weight decay of all learnt values", 0)
+    decay_vectors: bool = option(True, "weight decay of biases, norms and scales too")
+    temperature_unsupervised: float = option(1.0, "tau_u, temperature of InfoNCE", 0, above=True)
+    temperature_supervised: float = option(0.07, "tau_s of the supervised contrastive loss", 0, above=True)
+    supervised_weight: float = option(0.35, "weight of the supervised loss at stage 0", 0, 1)
+    refit_every: int = option(30, "epochs between fits of the mixture, the first at epoch 0", 1)
+    prompt_warmup_epochs: int = option(30, "first epoch in which mixture prompts act", 0)
+    replay_samples: int = option(100, "features sampled per component of the last mixture", 0, 1_000_000)
+    exemplars_per_class: int = option(0, _EXEMPLARS, 0, 1_000_000)
+    exemplar_share: float = option(0.2, "largest share of a category that is kept", 0, 1, above=True)
+    exemplar_choice: Literal["nearest_centre", "random"] = option(
+        "nearest_centre", "exemplars: nearest to the category's mean feature, or random"
+    )
+    exemplar_labels: bool = option(True, "labels of exemplars in the loss; the method's own after stage 0")
+    mixture_floor: float = option(
+        0.01, "share of the features' variance added to every fit of the mixture", 0, 1, above=True
+    )
+    answer_floor: float = option(
+        1.0, "the same for the last fit of a stage, which makes the predictions", 0, 10, above=True
+    )
+    kmeans_restarts: int = option(100, "restarts of semi-supervised k-means", 1, 1_000_000)
+    category_count: Literal["known", "split_merge", "stream", "kmeans"] | list[int] = option(
+        "known", _CATEGORY_COUNT, common=True
+    )
+    count_prior: Literal["paper", "matched", "calibrated"] = option("paper", _COUNT_PRIOR)
+    init_components: int = option(0, "clusters of split_merge beyond the known categories", 0, 1_000_000)
+    max_categories: int | None = option(
+        None, "most categories that kmeans tries (none: twice the known ones)", 0, 1_000_000
+    )
+    mixed_precision: MixedPrecision = option("auto", _MIXED_PRECISION, common=True)
+    frozen_precision: Literal["same", "bf16"] = option(
+        "same", "precision of the frozen blocks while a stage trains: same (float32), or bf16"
+    )
+    compile: bool = option(False, "torch.compile of a step's forward, again in each stage")
+    deterministic: bool = option(False, "slower deterministic algorithms on a GPU; a CPU is deterministic")
+    num_workers: int | None = option(
+        None, "loader processes (none: up to 8 with a CUDA GPU, else 0)", 0, 512, common=True
+    )
+    image_cache: str = option("auto", _IMAGE_CACHE)
+    feature_batch_size: int = option(256, "images per forward without gradient", 1, 2**20)
+    save_minutes: float = option(12.0, "minutes between resumable states; 0 saves every step", 0)
+    report_to: Tracker = option("none", "experiment tracker of accelerate", common=True)
+    push_to_hub: bool = option(False, "push of each finished stage to its own repository", common=True)
+    hub_namespace: str | None = option(None, "user or organisation to push to (none: who is logged in)")
+    hub_private: bool = option(False, "private new repositories")
+    resume_from: str | None = option(
+        None, "stage on the Hub to fetch and resume after, such as team/promptccd-cub-stage2", common=True
+    )
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -454,44 +360,25 @@ class TrainingArguments:
 
 @dataclass(frozen=True)
 class PretrainingOptions:
-    """How a backbone is pretrained.
+    """The pretraining of a backbone, where no pretrained one is given."""
 
-    Attributes:
-        epochs: passes over the images.
-        batch_size: images per step.
-        learning_rate: of AdamW at its highest, after `warmup_epochs`; it then falls to 0 by a cosine.
-        weight_decay: on all parameters.
-        warmup_epochs: epochs in which the learning rate rises linearly.
-        join: probability that an image is joined with another one, in 0..1.
-        rotation: pictures are turned by up to this angle either way, in degrees.
-        zoom: each side is scaled by up to this fraction more or less, in 0..0.9.
-        shear: largest shear either way, as a fraction of the side.
-        shift: largest shift either way, as a fraction of half the side.
-        bend: standard deviation of the random displacements, as a fraction of half the side.
-        orientations: bins of a gradient histogram.
-        cell_size: side of the square a histogram is taken over, in pixels.
-        cell_stride: distance between neighbouring squares, in pixels.
-        kernel_width: difference in cosine over which the similarity of two descriptors falls by a factor e.
-
-    Raises:
-        ConfigurationError: a value is out of its range.
-    """
-
-    epochs: int = number(80, 1, 999_999)
-    batch_size: int = number(64, 1)
-    learning_rate: float = number(3e-3, 0, above=True)
-    weight_decay: float = number(0.02, 0)
-    warmup_epochs: int = number(3, 0)
-    join: float = number(0.5, 0, 1)
-    rotation: float = number(20.0, 0, 180)
-    zoom: float = number(0.2, 0, 0.9)
-    shear: float = number(0.3, 0, 1)
-    shift: float = number(0.15, 0, 1)
-    bend: float = number(0.05, 0, 1)
-    orientations: int = number(8, 2, 1_024)
-    cell_size: int = number(6, 1, MAX_SIDE)
-    cell_stride: int = number(2, 1, MAX_SIDE)
-    kernel_width: float = number(0.2, 0, above=True)
+    epochs: int = option(80, "passes over the images", 1, 999_999)
+    batch_size: int = option(64, "images per step", 1)
+    learning_rate: float = option(3e-3, "highest rate of AdamW, followed by a cosine to 0", 0, above=True)
+    weight_decay: float = option(0.02, "weight decay of all parameters", 0)
+    warmup_epochs: int = option(3, "epochs in which the learning rate rises linearly", 0)
+    join: float = option(0.5, "probability that an image is joined with another one", 0, 1)
+    rotation: float = option(20.0, "largest angle of a rotation, in degrees", 0, 180)
+    zoom: float = option(0.2, "largest change of each side, as a fraction", 0, 0.9)
+    shear: float = option(0.3, "largest shear, as a fraction of the side", 0, 1)
+    shift: float = option(0.15, "largest shift, as a fraction of half the side", 0, 1)
+    bend: float = option(0.05, "deviation of random displacements, as a fraction of half the side", 0, 1)
+    orientations: int = option(8, "bins of a gradient histogram", 2, 1_024)
+    cell_size: int = option(6, "side of the square of a histogram, in pixels", 1, MAX_SIDE)
+    cell_stride: int = option(2, "distance between neighbouring squares, in pixels", 1, MAX_SIDE)
+    kernel_width: float = option(
+        0.2, "cosine difference over which similarity falls by a factor e", 0, above=True
+    )
 
     def __post_init__(self) -> None:
         require_in_range(self)

@@ -1,7 +1,8 @@
-"""A recipe: all sections of a run, from YAML, plain values or a command line."""
+"""A recipe: all sections of a run, from YAML, plain values, a command line, or made for a person's own images."""
 
 import dataclasses
 import itertools
+import os
 import re
 import reprlib
 import typing
@@ -12,122 +13,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from huggingface_hub.dataclasses import type_validator
+from huggingface_hub.errors import StrictDataclassError
 
 from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
-from promptccd.training.methods import words_of_methods
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
 if TYPE_CHECKING:
     from promptccd.methods import Method
 
-# A recipe of ours has about forty values in a kilobyte.
-MOST_BYTES = 2**20
-MOST_VALUES = 10_000
-MOST_SHOWN = 300  # characters of a parser's message
+MOST_BYTES = 2**20  # a recipe of ours has about a kilobyte
 LISTED = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
 FOLDER = "hub_configs"
 SUFFIXES = (".yaml", ".yml")
+METHOD = "promptccd"  # for images of a person who names no method
 
-
-def read_yaml(text: str) -> Any:
-    """A document or a single value.
-
-    Raises:
-        yaml.YAMLError: it is not YAML, gives a key twice, or holds more than a recipe could.
-    """
-    try:
-        value = yaml.load(text, Loader=_Loader)
-        _require_modest(value)
-    except (ValueError, OverflowError) as error:  # 2024-02-31, or a number of five thousand digits
-        raise yaml.YAMLError(str(error)) from error
-    except RecursionError as error:
-        raise yaml.YAMLError("it is nested too deeply") from error
-    return value
-
-
-def read_yaml_file(path: Path) -> Any:
-    """The document of a file; empty if the file holds comments alone.
-
-    Raises:
-        ConfigurationError: there is no such file, or it is not YAML.
-    """
-    try:
-        text = _content(path).decode("utf-8")
-        if not text.strip():
-            raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
-        return read_yaml(text) or {}
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists those that come along."
-        ) from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
-        if path.suffix not in SUFFIXES:
-            problem += f". {LISTED}."
-        raise ConfigurationError(problem) from error
-
-
-def _content(path: Path) -> bytes:
-    """The bytes of a recipe, without reading more than a recipe could hold."""
-    handed_over = str(path).startswith(("/dev/", "/proc/"))  # by a shell, as in <(...)
-    if path.is_fifo() and not handed_over:
-        raise ConfigurationError(f"Recipe {str(path)!r} is a pipe, which may never end: give a file.")
-    with path.open("rb") as file:
-        # mutant 1 to 2: one byte beyond the most shows that there is more, as two do
-        content = file.read(MOST_BYTES + 1)
-    head = content[:FIRST_BYTES]
-    if not is_text(head) and (kind := kind_name(head)) != UNKNOWN:
-        raise ConfigurationError(
-            f"Recipe {str(path)!r} is not YAML: it starts like {kind}. {LISTED}; unpack an archive first."
-        )
-    if len(content) > MOST_BYTES:
-        raise ConfigurationError(
-            f"Recipe {str(path)!r} is longer than {MOST_BYTES:,} bytes: a recipe has a few lines, give one of those."
-        )
-    return content
-
-
-def _require_modest(value: Any) -> None:
-    """Raise a `ValueError` if aliases unfold to too many values, or a number is too long to be shown."""
-    waiting, seen = [value], 0
-    while waiting:
-        value, seen = waiting.pop(), seen + 1
-        if seen > MOST_VALUES:
-            raise ValueError(f"it unfolds to more than {MOST_VALUES:,} values")
-        if isinstance(value, int) and value.bit_length() > 64:
-            raise ValueError("a number has more than 64 bits")
-        if isinstance(value, dict):
-            waiting += value.keys()
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set):
-            waiting += value
-
-
-def field_types(section: Any) -> dict[str, Any]:
-    """The type of every field of a section, by name."""
-    return {item.name: item.type for item in dataclasses.fields(section)}
-
-
-def parse_value(text: str) -> Any:
-    """A value of the command line, read by the rules of the YAML file (``1e-4`` is a number)."""
-    try:
-        return read_yaml(text)
-    except yaml.YAMLError:
-        return text
-
-
-def describe_type(hint: Any) -> str:
-    """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
-    if typing.get_origin(hint) is Literal:
-        return " | ".join(str(choice) for choice in typing.get_args(hint))
-    if len(alternatives(hint)) > 1:
-        return " or ".join(describe_type(part) for part in alternatives(hint))
-    if hint is type(None):
-        return "none"
-    return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
+Layer = Mapping[str, Mapping[str, Any] | None]  # values by section and field
 
 
 class _Loader(yaml.SafeLoader):
@@ -140,15 +42,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A mapping; refuses a key that is given twice, since one value would be lost."""
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for number, key in enumerate(keys):
+            if key.value in [each.value for each in keys[:number]]:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key.value!r} is given twice", key.start_mark
                 )
-            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -164,14 +63,77 @@ _Loader.add_implicit_resolver(
 )
 
 
-def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
-    """The dataclass of a section from plain values by field; other fields keep their defaults.
+def read_yaml(text: str) -> Any:
+    """A document or a single value.
 
     Raises:
-        ConfigurationError: an unknown field, or a value of the wrong type or range.
+        yaml.YAMLError: it is not YAML, or gives a key twice.
     """
-    hints = field_types(section)
-    require_known(f"field of section {name!r}", values, hints)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, RecursionError) as error:  # 2024-02-31, a number of five thousand digits, [[[...
+        raise yaml.YAMLError(str(error)) from error
+
+
+def read_yaml_file(path: Path) -> Any:
+    """The document of a file; empty if the file contains comments alone.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is not YAML.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:  # an archive of images, for example
+            raise ConfigurationError(f"{str(path)!r} is larger than a recipe. {LISTED}.")
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
+        return read_yaml(text) or {}
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled ones."
+        ) from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:300]}"
+        if path.suffix not in SUFFIXES:
+            problem += f". {LISTED}."
+        raise ConfigurationError(problem) from error
+
+
+def parse_value(text: str) -> Any:
+    """A value of the command line, read by the rules of the YAML file (``1e-4`` is a number)."""
+    try:
+        return read_yaml(text)
+    except yaml.YAMLError:
+        return text
+
+
+def field_types(section: Any) -> dict[str, Any]:
+    """The type of every field of a section, by name."""
+    return {item.name: item.type for item in dataclasses.fields(section)}
+
+
+def describe_type(hint: Any) -> str:
+    """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(str(choice) for choice in typing.get_args(hint))
+    if len(alternatives(hint)) > 1:
+        return " or ".join(describe_type(part) for part in alternatives(hint))
+    if hint is type(None):
+        return "none"
+    return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
+
+
+def says_none(value: Any, hint: Any) -> bool:
+    """Whether a word means none for a field that may be none: YAML writes ``null``, people write ``none``."""
+    return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
+
+
+def typed(section: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as their fields store them: decimal numbers as floats, the word none as `None`.
+
+    Raises:
+        ConfigurationError: a value of the wrong type, or an empty name.
+    """
     prepared = {
         key: None if says_none(value, hints[key]) else with_floats(value, hints[key])
         for key, value in values.items()
@@ -181,17 +143,23 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
             type_validator(key, value, hints[key])  # before ranges, which may span several fields
         except TypeError as error:
             raise ConfigurationError(
-                f"Wrong type for {name}.{key}: expected {describe_type(hints[key])}, got "
+                f"Wrong type for {section}.{key}: expected {describe_type(hints[key])}, got "
                 f"{reprlib.repr(value)} ({type(value).__name__})."
             ) from error
         if isinstance(value, str) and (not value.strip() or "\0" in value):
-            raise ConfigurationError(f"Expected {name}.{key} to be a name, got {value!r}.")
-    return section(**prepared)
+            raise ConfigurationError(f"Expected {section}.{key} to be a name, got {value!r}.")
+    return prepared
 
 
-def says_none(value: Any, hint: Any) -> bool:
-    """Whether a word means none for a field that takes none: YAML writes ``null``, people write ``none``."""
-    return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
+def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
+    """The dataclass of a section from plain values by field; other fields keep their defaults.
+
+    Raises:
+        ConfigurationError: an unknown field, or a value of the wrong type or range.
+    """
+    hints = field_types(section)
+    require_known(f"field of section {name!r}", values, hints)
+    return section(**typed(name, values, hints))
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -199,17 +167,17 @@ def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any])
     for key in given:
         if key not in known:
             hint = did_you_mean(str(key), known)
-            raise ConfigurationError(f"Unknown {what} {key!r}.{hint} It takes: {', '.join(known)}.")
+            raise ConfigurationError(f"Unknown {what} {key!r}.{hint} Known: {', '.join(known)}.")
 
 
 @dataclass(kw_only=True)
 class Recipe:
-    """All sections of a run; `hub_configs/` holds recipes as YAML.
+    """All sections of a run; `hub_configs/` contains recipes as YAML.
 
     Attributes:
-        data: which images, and how they are cut into stages.
-        views: how a picture becomes a tensor.
-        model: what is trained.
+        data: the images, and how they are split into stages.
+        views: how an image becomes a tensor.
+        model: the method, its options and the backbone.
         training: how it is trained.
         pretraining: how a backbone is made where no pretrained one is named.
     """
@@ -222,12 +190,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         method = self._method
+        self.model = dataclasses.replace(self.model, options=_checked_options(method, self.model.options))
         if self.training.exemplars_per_class and not method.takes_exemplars:
             from promptccd.methods import METHODS
 
             able = ", ".join(each.name for each in METHODS.values() if each.takes_exemplars)
             raise ConfigurationError(
-                f"{method.name} takes no images of earlier stages, got exemplars_per_class "
+                f"{method.name} uses no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
             )
         if self.data.unlabelled is not None and self.training.counting == "known":
@@ -258,18 +227,16 @@ class Recipe:
     def published_name(self) -> str:
         """Name of the method in the paper's tables, with its pool, its counting or its memory."""
         method = self._method
-        pool: str = self.model.pool or getattr(method.model.config_class, "pool", None) or ""
+        pool = self.model.options.get("pool") or getattr(method.model.config_class, "pool", None) or ""
         memory = "exemplars" if self.training.exemplars_per_class else ""
         apart: list[str] = [self.training.counting, pool, memory]
         return next((method.published[each] for each in apart if each in method.published), method.name)
 
     @classmethod
-    def from_yaml(
-        cls, path: str | Path, overrides: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> "Recipe":
-        """Read a recipe; overrides win over the file, the file wins over the defaults.
+    def from_yaml(cls, path: str | Path, overrides: Layer | None = None) -> "Recipe":
+        """Read a recipe; overrides win over the file, which wins over the defaults.
 
-        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it stands for ``methods/pp.yaml``,
+        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it means ``methods/promptccd-pp.yaml``,
         overridden by ``data/cub.yaml`` and then by the entry of ``pairs.yaml`` for the two. ``promptccd-pp-cub`` alone
         is the recipe of this package.
 
@@ -280,10 +247,10 @@ class Recipe:
         Raises:
             ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
         """
-        return cls.from_dict(laid_over([*layers_of(Path(path)), overrides or {}]))
+        return cls.from_dict(assembled([*layers_of(Path(path)), overrides or {}]))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Mapping[str, Any]]) -> "Recipe":
+    def from_dict(cls, values: Layer) -> "Recipe":
         """Build a recipe from plain values by section and field; other fields keep their defaults.
 
         Raises:
@@ -291,11 +258,37 @@ class Recipe:
         """
         sections = section_types()
         require_known("section", values, sections)
-        return cls(**{name: build_section(name, sections[name], part) for name, part in values.items()})
+        parts = {name: dict(part or {}) for name, part in values.items()}
+        model, known = parts.get("model", {}), field_types(ModelArguments)
+        if options := {name: model.pop(name) for name in [*model] if name not in known}:
+            model["options"] = {**(model.get("options") or {}), **options}
+        return cls(**{name: build_section(name, sections[name], part) for name, part in parts.items()})
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain values by section and field, every default written out."""
-        return dataclasses.asdict(self)
+        """Plain values by section and field, every default of a section written out."""
+        values = dataclasses.asdict(self)
+        values["model"] |= values["model"].pop("options")
+        return values
+
+
+def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a method as its configuration stores them; `None` means the default.
+
+    Raises:
+        ConfigurationError: the method has no such option, or a value is out of its range.
+    """
+    hints = {name: item.type for name, item in method.options.items()}
+    require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
+    given = {
+        name: value for name, value in options.items() if not (value is None or says_none(value, type(None)))
+    }
+    auto = {name: value for name, value in given.items() if (name, value) == ("num_parts", "auto")}
+    checked = typed("model", {name: value for name, value in given.items() if name not in auto}, hints)
+    try:
+        method.model.config_class(**checked)
+    except StrictDataclassError as error:
+        raise ConfigurationError(f"{method.name}: {error.__cause__ or error}") from error
+    return checked | auto
 
 
 def section_types() -> dict[str, Any]:
@@ -303,8 +296,24 @@ def section_types() -> dict[str, Any]:
     return field_types(Recipe)
 
 
+def known_fields() -> dict[str, Any]:
+    """The type of every field, by ``section.field``, and of every option of a method, which is of the section model."""
+    from promptccd.methods import METHODS
+
+    sections = section_types().items()
+    found = {
+        f"{section}.{name}": hint for section, kind in sections for name, hint in field_types(kind).items()
+    }
+    for method in METHODS.values():
+        for name, item in method.options.items():
+            found.setdefault(
+                f"model.{name}", item.type if name != "num_parts" else int | Literal["auto"] | None
+            )
+    return found
+
+
 def shipped(folder: str) -> Path:
-    """What comes with the package: inside it where it is installed, at the top of a clone otherwise.
+    """A folder that comes with the package: inside it where it is installed, at the top of a clone otherwise.
 
     Raises:
         ConfigurationError: it is in neither, as where the modules alone were copied.
@@ -314,7 +323,7 @@ def shipped(folder: str) -> Path:
         if place.exists():
             return place
     raise ConfigurationError(
-        f"{package} was copied without {folder}, which comes with it: install promptccd with pip, or copy {folder} "
+        f"{package} was copied without {folder}, which belongs to it: install promptccd with pip, or copy {folder} "
         "into it."
     )
 
@@ -325,7 +334,7 @@ def recipe_folder() -> Path:
 
 
 def located(recipe: Path) -> Path:
-    """Where a recipe is.
+    """The path of a recipe.
 
     A bare name, ``promptccd-cub``, means the recipe of this package. So does ``hub_configs/promptccd-cub.yaml`` where
     there is no such folder: the commands of the README work outside of a clone, too.
@@ -339,7 +348,7 @@ def located(recipe: Path) -> Path:
     return recipe
 
 
-def said_of(part: Path) -> str:
+def summary_of(part: Path) -> str:
     """The first sentence of the comment that a file of ``methods`` or ``data`` begins with."""
     lines = part.read_text(encoding="utf-8").splitlines()
     heading = itertools.takewhile(lambda line: line.startswith("#"), lines)
@@ -349,33 +358,27 @@ def said_of(part: Path) -> str:
 
 def recipe_path(method: Path, data: str) -> Path:
     """The path of the recipe for a file of ``methods`` and a data set."""
-    return method.parents[1] / f"{begins_with(method.stem)}-{data}.yaml"
+    return method.parents[1] / f"{method.stem}-{data}.yaml"
 
 
 def recipes_in(folder: str | Path) -> list[Path]:
     """Every recipe of a folder, one for each method and data set, by name."""
     root = Path(folder)
     methods, data = ({path.stem for path in (root / kind).glob("*.yaml")} for kind in ("methods", "data"))
-    return sorted(root / f"{begins_with(method)}-{each}.yaml" for method in methods for each in data)
-
-
-def begins_with(method: str) -> str:
-    """First part of a recipe's name: the method's own name, or ``promptccd-`` and the name of a variant."""
-    names = {name for each in words_of_methods().values() for name in (each.name, *each.published.values())}
-    return method if method in names else f"promptccd-{method}"
+    return sorted(root / f"{method}-{each}.yaml" for method in methods for each in data)
 
 
 def parts_of(path: Path) -> tuple[Path, Path] | None:
-    """The files of the method and of the data set in a recipe's name; none if it is no such name."""
+    """The files of the method and of the data set in a recipe's name; `None` if it is no such name."""
     for method in sorted((path.parent / "methods").glob("*.yaml")):
-        begins = f"{begins_with(method.stem)}-"
-        data = path.parent / "data" / f"{path.stem.removeprefix(begins)}.yaml"
-        if path.stem.startswith(begins) and data.is_file():
+        prefix = f"{method.stem}-"
+        data = path.parent / "data" / f"{path.stem.removeprefix(prefix)}.yaml"
+        if path.stem.startswith(prefix) and data.is_file():
             return method, data
     return None
 
 
-def layers_of(given: Path) -> list[Mapping[str, Any]]:
+def layers_of(given: Path) -> list[Layer]:
     """The layers of a recipe, each by section; later ones override earlier ones."""
     path = located(given)
     if path.exists() or not (path.parent / "methods").is_dir():
@@ -392,7 +395,7 @@ def layers_of(given: Path) -> list[Mapping[str, Any]]:
     )
 
 
-def sections_of(path: Path, pair: str | None = None) -> Mapping[str, Any]:
+def sections_of(path: Path, pair: str | None = None) -> Layer:
     """The sections in a file of a recipe, or in the entry of ``pairs.yaml`` for one pair.
 
     Raises:
@@ -409,10 +412,119 @@ def sections_of(path: Path, pair: str | None = None) -> Mapping[str, Any]:
     return values
 
 
-def laid_over(layers: Sequence[Mapping[str, Mapping[str, Any] | None]]) -> dict[str, dict[str, Any]]:
+def laid_over(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
     """One recipe from its layers: later ones override earlier ones, field by field."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         for name, part in layer.items():
             merged.setdefault(name, {}).update(part or {})
     return merged
+
+
+def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
+    """One recipe from its layers, with what a small backbone needs: an image size, a head and rates.
+
+    They override the layers before the one that names the backbone; that layer and later ones override them.
+    """
+    for number in reversed(range(len(layers))):
+        if (backbone := (layers[number].get("model") or {}).get("backbone")) is not None:
+            files = (recipe_folder() / "backbones").glob("*.yaml")
+            fitting = [sections_of(file) for file in files if file.stem == backbone]
+            return laid_over([*layers[:number], *fitting, *layers[number:]])
+    return laid_over(layers)
+
+
+def names_recipe(word: str) -> bool:
+    """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
+    from promptccd.data.loading import BUILT_IN  # here as below: help does not wait for readers of images
+    from promptccd.data.table_files import ONE_FILE
+
+    path = Path(os.path.expanduser(word))
+    if word in BUILT_IN or path.is_dir():
+        return False
+    if path.exists():
+        return path.suffix.lower() not in ONE_FILE
+    return path.suffix in SUFFIXES or parts_of(located(path)) is not None
+
+
+def shipped_methods() -> dict[str, Path]:
+    """The file of every method of this package, by the first part of its recipes' names."""
+    return {file.stem: file for file in sorted((recipe_folder() / "methods").glob("*.yaml"))}
+
+
+def recipe_for_images(
+    dataset: str,
+    method: str | None = None,
+    config: str | Path | None = None,
+    overrides: Layer | None = None,
+) -> Recipe:
+    """The recipe to train on a person's own images.
+
+    Where nothing hides labels (class blocks, a ratio or a benchmark), images without a label are the streams.
+
+    Args:
+        dataset: a folder of one sub-folder per category, a CSV file of paths and labels, a parquet file, or a data set
+            of the Hub.
+        method: of `shipped_methods`, with or without ``promptccd-``; or a registered one; `None` means `METHOD`.
+        config: a recipe that replaces a method's defaults, except for its data.
+        overrides: values by section and field, from the command line.
+
+    Raises:
+        ConfigurationError: no such method, a method in addition to a recipe, or no such images.
+    """
+    if config is not None and method is not None:
+        raise ConfigurationError(
+            f"--config {config} has its method: leave --method {method} out, or --config."
+        )
+    if config is None:
+        name, layers = _method_named(method or METHOD)
+        layers = [*layers, sections_of(recipe_folder() / "own.yaml")]
+    else:
+        name, layers = Path(config).stem, layers_of(Path(config))
+    data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{_slug(dataset)}"}
+    values = assembled([*layers, {"data": data, "training": training}, overrides or {}])
+    hidden = ("class_blocks", "category_ratio", "benchmark", "unlabelled")
+    if all(values["data"].get(name) is None for name in hidden):
+        from promptccd.data.hub import published_split
+
+        _require_no_slip(dataset)
+        if (published := published_split(dataset)) is None:
+            values["data"]["unlabelled"] = []
+        else:
+            values["data"] |= {"class_blocks": [*published.class_blocks], "split_rule": published.rule}
+    return Recipe.from_dict(values)
+
+
+def _slug(dataset: str) -> str:
+    """The name of a data set as part of a folder's name; birds.v1 is not birds.v2."""
+    from promptccd.data.table_files import ONE_FILE
+
+    place = Path(os.path.expanduser(dataset)).absolute()
+    name = place.stem if place.suffix.lower() in ONE_FILE else place.name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "images"
+
+
+def _method_named(name: str) -> tuple[str, list[Layer]]:
+    """The prefix and the layers of a method: its file of this package, or the defaults of a registered one."""
+    from promptccd.methods import METHODS
+
+    files = shipped_methods()
+    for each in (name, f"promptccd-{name}"):
+        if each in files:
+            return each, [sections_of(files[each])]
+        if each in METHODS:
+            return each, [{"model": {"variant": each}}]
+    known = {**files, **METHODS}
+    hint = did_you_mean(name, known, cutoff=0.4)
+    raise ConfigurationError(
+        f"No method is called {name!r}.{hint} Known: {', '.join(known)}. --plugin FILE adds a method of yours."
+    )
+
+
+def _require_no_slip(dataset: str) -> None:
+    """Refuse a word that names no images, where it is nearly a recipe."""
+    hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
+    if hint and not Path(os.path.expanduser(dataset)).exists():
+        raise ConfigurationError(
+            f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists the recipes."
+        )

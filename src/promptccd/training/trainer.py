@@ -16,10 +16,9 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.methods import Objective, Rows, StageContext
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.compiling import WholeBatches
 from promptccd.training.devices import is_out_of_memory, sent, share_of
+from promptccd.training.fast import WholeBatches, fast
 from promptccd.training.features import extract_features
-from promptccd.training.frozen_prefix import frozen_prefix
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import EpochProgress, StopRequest
@@ -137,7 +136,7 @@ class StageTrainer:
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         self._saved = time.monotonic()
         try:
-            with frozen_prefix(self.model, self.arguments.frozen_precision):
+            with fast(self.model, self.arguments.frozen_precision):
                 forward = self._compiled(wrapped) if self.arguments.compile else wrapped
                 for epoch in range(first_epoch, self.epochs):
                     step = first_step if epoch == first_epoch else 0
@@ -199,7 +198,7 @@ class StageTrainer:
         """The model with its steps compiled."""
         whole = np.arange(min(self.plan.batch_size, len(self.images)))
         share = share_of(whole, self.accelerator.num_processes, self.accelerator.process_index)
-        return WholeBatches(self.model, wrapped, len(share) * self.views.options.num_views)
+        return WholeBatches(wrapped, len(share) * self.views.options.num_views)
 
     def _run_epoch(
         self,

@@ -40,8 +40,8 @@ def inertia(points, weights, groups, held):
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("num_held", "num_opened"), [(0, 0), (2, 0), (1, 2)])
-def test_every_merge_is_the_one_that_raises_the_inertia_least(num_held, num_opened, seed):
+@pytest.mark.parametrize(("num_fixed", "num_opened"), [(0, 0), (2, 0), (1, 2)])
+def test_every_merge_is_the_one_that_raises_the_inertia_least(num_fixed, num_opened, seed):
     """Held against all merges there are, each with its inertia summed up anew.
 
     Giving a group up is priced by its mean, which is what of its cost depends on which group it is.
@@ -50,11 +50,11 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_held, num_open
     seeds, masses, held = (
         rng.normal(size=(9, 3)),
         rng.integers(1, 6, 9).astype(float),
-        rng.normal(size=(num_held, 3)),
+        rng.normal(size=(num_fixed, 3)),
     )
-    fewest = max(1, num_held + num_opened)
+    fewest = max(1, num_fixed + num_opened)
     merges = held_kmeans._cheapest_merges(seeds, masses, held, num_opened, fewest)
-    assert len(merges) == num_held + 9 - fewest
+    assert len(merges) == num_fixed + 9 - fewest
     groups = np.arange(9)
     for kept, gone in merges:
         present = sorted(set(groups.tolist()) - {GIVEN_UP})
@@ -64,7 +64,7 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_held, num_open
             if two >= num_opened:
                 after = np.where(groups == two, one, groups)
                 costs[one, two] = inertia(seeds, masses, after, held) - before
-        for group in present[num_opened:] if num_held else []:
+        for group in present[num_opened:] if num_fixed else []:
             mass = masses[groups == group]
             centre = mass @ seeds[groups == group] / mass.sum()
             costs[GIVEN_UP, group] = mass.sum() * ((held - centre) ** 2).sum(1).min()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.errors import DataError
 from promptccd.models.assignment import assign

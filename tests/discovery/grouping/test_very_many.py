@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from promptccd.clustering import GroupingConstraints, semi_supervised_kmeans
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering import GroupingConstraints, kmeans
+from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping import (
     EarlierImages,
     KnownCategories,
@@ -129,7 +129,7 @@ def test_they_take_little_memory_beside_their_features(few, monkeypatch):
     few(1_000)
     for module in (units, assignment):
         monkeypatch.setattr(module, "TABLE_ELEMENTS", 2**17)
-    monkeypatch.setattr(semi_supervised_kmeans, "POINTS_PER_BLOCK", 512)
+    monkeypatch.setattr(kmeans, "POINTS_PER_BLOCK", 512)
     points, _ = blobs([5_000] * 4, width=192, spread=0.3)
     with TensorMemory() as memory:
         group_images(points, keys_of(points), KnownCategories.none(192), num_categories=4, next_id=0)

@@ -10,7 +10,7 @@ from promptccd.data.names import display_name, is_of_windows
 from promptccd.discovery.project.photos import Photos
 from promptccd.images.decode import Status
 from promptccd.registry import CategoryRegistry
-from promptccd.reports.pages import csv_text
+from promptccd.reports.page import csv_text
 
 if TYPE_CHECKING:
     from promptccd.discovery.session import DiscoverySession

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans
-from promptccd.clustering.kmeans_restarts import sum_rows
+from promptccd.clustering.kmeans import sum_rows
 from promptccd.data.randomness import seed_of
 from promptccd.discovery.grouping.units import Units
 from promptccd.models.assignment import squared_distances
@@ -73,7 +73,7 @@ def means(units: Units, labels: Tensor, num_groups: int) -> tuple[Tensor, Tensor
     return (sums / weights.clamp(min=1)[:, None]).to(units.points.dtype), weights
 
 
-def lloyd(units: Units, centres: Tensor, num_held: int, most: int = MOST_ITERATIONS) -> UnitGroups:
+def lloyd(units: Units, centres: Tensor, num_fixed: int, most: int = MOST_ITERATIONS) -> UnitGroups:
     """k-means from these centres until no unit moves; the first centres stay, and so do those of empty groups.
 
     Of more units than a tree is made of, a thousandth may still move: the last ones would take most of the steps.
@@ -83,19 +83,19 @@ def lloyd(units: Units, centres: Tensor, num_held: int, most: int = MOST_ITERATI
     for _ in range(most):
         moved, weights = means(units, found.labels, len(centres))
         moved = torch.where(weights[:, None] > 0, moved, found.centres)
-        after = in_nearest(units, torch.cat([centres[:num_held], moved[num_held:]]))
+        after = in_nearest(units, torch.cat([centres[:num_fixed], moved[num_fixed:]]))
         if (after.labels != found.labels).sum() <= settled:
             return after
         found = after
     return found
 
 
-def pinned_means(units: Units, num_held: int, num_opened: int) -> tuple[Tensor, Tensor]:
+def pinned_means(units: Units, num_fixed: int, num_opened: int) -> tuple[Tensor, Tensor]:
     """Mean ``(O, D)`` and weight ``(O,)`` of the units pinned to each of the groups that pins open."""
     pinned, groups = units.settled
-    opens = groups >= num_held
+    opens = groups >= num_fixed
     chosen = replace(units, points=units.points[pinned[opens]], weights=units.weights[pinned[opens]])
-    return means(chosen, (groups[opens] - num_held).to(units.points.device), num_opened)
+    return means(chosen, (groups[opens] - num_fixed).to(units.points.device), num_opened)
 
 
 class GroupTree:
@@ -117,7 +117,7 @@ class GroupTree:
     """
 
     def __init__(self, units: Units, held: Tensor, num_opened: int, num_seeds: int, seed: int):
-        self.all_units, self.num_held, self.num_opened, self.seed = units, len(held), num_opened, seed
+        self.all_units, self.num_fixed, self.num_opened, self.seed = units, len(held), num_opened, seed
         self.rows = _sampled(units, seed)
         sampled = units.points[self.rows]
         origin, axes = _components(torch.cat([sampled, held]))
@@ -145,25 +145,25 @@ class GroupTree:
         members = group_of_seed[:, None] == groups
         centres = (members * self.masses[:, None]).T @ self.seeds / (self.masses @ members)[:, None]
         free = torch.from_numpy(centres).to(self.held)
-        return lloyd(self.units, torch.cat([self.held, free]), self.num_held, CUT_ITERATIONS)
+        return lloyd(self.units, torch.cat([self.held, free]), self.num_fixed, CUT_ITERATIONS)
 
     def centres_of(self, found: UnitGroups) -> Tensor:
         """Means ``(K - H, D)`` of the sampled features in the free groups of a cut; empty groups are left out."""
         sampled = replace(self.units, points=self.all_units.points[self.rows])
         moved, weights = means(sampled, found.labels, len(found.centres))
-        return moved[self.num_held :][weights[self.num_held :] > 0]
+        return moved[self.num_fixed :][weights[self.num_fixed :] > 0]
 
     def best(self, num_groups: int) -> UnitGroups:
         """So many groups: a cut, or the best of a few random starts if that fits better."""
         tried = [self.cut(num_groups)]
         most = len(self._free_points)
-        if (num_new := min(num_groups - self.num_held - self.num_opened, most)) > 0:
+        if (num_new := min(num_groups - self.num_fixed - self.num_opened, most)) > 0:
             restarts = max(1, min(MOST_RESTARTS, RESTART_ELEMENTS // (num_new * most)))
             started = self._started(num_new, restarts, MOST_ITERATIONS)
             centres = torch.cat(
                 [self.held, self.opened, torch.as_tensor(started.cluster_centers_)[-num_new:]]
             )
-            tried.append(lloyd(self.units, centres, self.num_held, CUT_ITERATIONS))
+            tried.append(lloyd(self.units, centres, self.num_fixed, CUT_ITERATIONS))
         return min(tried, key=lambda found: float(found.costs @ self.units.weights))
 
     @cached_property
@@ -177,7 +177,7 @@ class GroupTree:
         """k-means from random starts: new groups beside those that stay and those that pins open."""
         beside = torch.cat([self.held, self.opened])
         kmeans = AnchoredKMeans(
-            len(beside) + num_new, restarts, iterations, random_state=self.seed, hold_labelled=True
+            len(beside) + num_new, restarts, iterations, random_state=self.seed, fix_labelled=True
         )
         return kmeans.fit(self._free_points, beside, torch.arange(len(beside)))
 
@@ -186,7 +186,7 @@ class GroupTree:
         seeds, masses = [self.opened], [opened_weights]
         if most := min(most, len(self._free_points)):
             started = self._started(most, 1, SEED_ITERATIONS)
-            num_groups = self.num_held + self.num_opened + most
+            num_groups = self.num_fixed + self.num_opened + most
             counts = torch.as_tensor(started.labels_).bincount(minlength=num_groups)[-most:]
             seeds.append(torch.as_tensor(started.cluster_centers_)[-most:][counts > 0])
             masses.append(counts[counts > 0])

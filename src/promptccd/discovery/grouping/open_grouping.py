@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
-from promptccd.clustering.category_spread import measure_spread
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.clustering.counting import CountEstimate
 from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
-from promptccd.clustering.semi_supervised_kmeans import Array, as_features, as_matrix
+from promptccd.clustering.kmeans import Array, as_features, as_matrix
+from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places

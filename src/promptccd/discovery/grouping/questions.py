@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints, Pair
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, Array, as_features
+from promptccd.clustering.kmeans import AnchoredKMeans, Array, as_features
 from promptccd.errors import DataError
 from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.counting import CountEstimate
 from promptccd.discovery.grouping.held_kmeans import MOST_SAMPLED, GroupTree
 from promptccd.models.assignment import squared_distances
 
@@ -139,7 +139,7 @@ def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[Coun
         return estimate_by_silhouette(silhouettes, likelihoods)
 
     tree = min(trees, key=lambda each: each.most_groups)
-    most = max(tree.fewest_groups + 1, tree.num_held + int(DEEPEST * len(tree.seeds)))
+    most = max(tree.fewest_groups + 1, tree.num_fixed + int(DEEPEST * len(tree.seeds)))
     count = estimate_with(_growing_steps(tree.fewest_groups, min(most, tree.most_groups))).count
     tried = sorted(silhouettes)
     place = tried.index(count)
@@ -153,7 +153,7 @@ def _scores(tree: GroupTree, count: int, held_spreads: Tensor) -> tuple[float, f
     found, points = tree.cut(count), tree.points
     return (
         silhouette(points, found.labels, found.centres, held_spreads),
-        log_likelihood(found.costs, found.labels, count - tree.num_held, points.shape[1]),
+        log_likelihood(found.costs, found.labels, count - tree.num_fixed, points.shape[1]),
     )
 
 

@@ -12,7 +12,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 from torch import Tensor
 
-from promptccd.clustering.category_spread import STRANGERS
+from promptccd.clustering.spread import STRANGERS
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.held_kmeans import UnitGroups, means, pinned_means
 from promptccd.discovery.grouping.units import Units, refusal
@@ -192,14 +192,14 @@ class OpenSet:
 
     def _centres(self, labels: Tensor, num_free: int) -> tuple[Tensor, Tensor, Tensor]:
         """Centres of the free groups that have units, the number of images in each, and how many are strangers."""
-        num_held, num_groups = len(self.held), len(self.held) + num_free
+        num_fixed, num_groups = len(self.held), len(self.held) + num_free
         centres, weights = means(self.units, labels, num_groups)
         images, strangers = (
-            weights.new_zeros(num_groups).index_add_(0, labels, each)[num_held:]
+            weights.new_zeros(num_groups).index_add_(0, labels, each)[num_fixed:]
             for each in (self.units.sizes, self._strangers)
         )
-        used = weights[num_held:] > 0
-        return centres[num_held:][used], images[used], strangers[used]
+        used = weights[num_fixed:] > 0
+        return centres[num_fixed:][used], images[used], strangers[used]
 
     def _settled(self, free: Tensor) -> Tensor:
         """Centres after k-means beside the known prototypes."""

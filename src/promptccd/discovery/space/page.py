@@ -25,7 +25,7 @@ from promptccd.errors import InterruptedRunError, PromptCCDError
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from promptccd.models.checkpoint import split_revision
-from promptccd.reports.pages import templates_of
+from promptccd.reports.page import templates_of
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from promptccd.discovery.space.visits import OVER, Visits
 from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
 from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.images.limits import MIB, IntakeLimits
-from promptccd.reports.pages import csv_text
+from promptccd.reports.page import csv_text
 from promptccd.storage import parsed_json
 
 BODY_BYTES = MIB  # of a request that is no upload; and of what a form adds to the files

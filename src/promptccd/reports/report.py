@@ -2,38 +2,26 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from promptccd.data.ranges import number, require_in_range
 from promptccd.errors import ConfigurationError
-from promptccd.reports.category_cards import CardMaker, CategoryCard
-from promptccd.reports.comparison import published_table, write_comparison
-from promptccd.reports.map_figure import MapFigure, choose_points, map_figure, stage_maps
-from promptccd.reports.measures import RunMeasures, average_spreads, measure_run
-from promptccd.reports.pages import render_page, write_report_files
-from promptccd.reports.run_figures import (
-    block_map,
-    block_rows,
-    confusion_map,
-    cost_rows,
-    count_chart,
-    count_rows,
-    history_charts,
-    known_and_novel_rows,
-    prompt_rows,
-    routing_rows,
-    score_rows,
-    size_chart,
-    size_rows,
-)
-from promptccd.reports.run_records import run_records
-from promptccd.reports.stream_report import write_stream_report
-from promptccd.runs import RunEvaluation
+from promptccd.evaluation.paper import published_table
+from promptccd.evaluation.tables import Grid
+from promptccd.reports.cards import CardMaker, CategoryCard
+from promptccd.reports.compare import write_comparison
+from promptccd.reports.figures import scored_sections, shared_sections
+from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
+from promptccd.reports.page import render_page, write_report_files
+from promptccd.reports.tables import ReportedRun, read_run, report_tables, unscored_tables
+from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.runs.card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
+from promptccd.runs.stage import categories_at, load_configuration
 from promptccd.storage import require_writable
 from promptccd.training.options import TrainingArguments
 
@@ -98,13 +86,13 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         )
     require_different(paths)
     require_seeds_alone(paths)
-    runs: list[RunMeasures] = []
+    runs: list[ReportedRun] = []
     pictures = _Pictures()
     for path in paths:
         evaluation = _evaluation(path, options)
         if not evaluation.stages.is_scored:
-            return write_stream_report(evaluation, out, options.samples, others=len(paths) - 1)
-        runs.append(measure_run(evaluation))
+            return _write_unscored(evaluation, out, options.samples, others=len(paths) - 1)
+        runs.append(read_run(evaluation))
         _require_alike(runs)
         if len(runs) == 1:
             pictures = _pictures(evaluation, runs[0], options)
@@ -124,12 +112,12 @@ def write_run_comparison(
     options = options or ReportOptions()
     require_writable(Path(out))
     require_different(paths)
-    groups: dict[str, list[RunMeasures]] = {}
+    groups: dict[str, list[ReportedRun]] = {}
     for path, name in zip(paths, row_names(paths), strict=True):
         evaluation = _evaluation(path, options)
         if not evaluation.stages.is_scored:
             raise ConfigurationError(f"{path} has streams that nobody has labels of: leave --compare out.")
-        groups.setdefault(name, []).append(measure_run(evaluation, routing=False))
+        groups.setdefault(name, []).append(read_run(evaluation, routing=False))
     every = [run for runs in groups.values() for run in runs]
     facts = {
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
@@ -157,17 +145,17 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     return evaluation
 
 
-def _require_alike(runs: Sequence[RunMeasures]) -> None:
+def _require_alike(runs: Sequence[ReportedRun]) -> None:
     """Refuse to average runs that differ in their stages."""
     first, last = runs[0], runs[-1]
-    if (list(last.class_blocks), len(last.stages)) != (list(first.class_blocks), len(first.stages)):
+    if (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
         raise ConfigurationError(
-            f"{last.name} has {len(last.stages)} scored stages of {_blocks(last)} categories, {first.name} has "
-            f"{len(first.stages)} of {_blocks(first)}: report them one by one, or finish the shorter one."
+            f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
+            f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
         )
 
 
-def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOptions) -> _Pictures:
+def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _Pictures:
     """Map and cards; the features of every stage are computed once."""
     if options.map_method is None and options.samples == 0:
         return _Pictures()
@@ -183,9 +171,13 @@ def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOption
         features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
         shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
-            stage = run.stages[index - 1]
+            stage = run.images[run.images["stage"] == index]
+            found_ids, names = (
+                stage["found"].to_numpy(),
+                dict(zip(stage["found"], stage["group"], strict=True)),
+            )
             maker.add_stage(
-                index, stage.found_ids, stage.names, images[index], features[0], features[-1], stage.true_ids
+                index, found_ids, names, images[index], features[0], features[-1], stage["true"].to_numpy()
             )
     pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
     if options.map_method:
@@ -193,50 +185,109 @@ def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOption
             stage_maps(shown, options.map_method, seed=seed, max_points=len(rows)),
             np.repeat(np.arange(len(images)), sizes)[rows],
             np.concatenate([each.sample_ids for each in images])[rows],
-            np.concatenate([labels, *(stage.found_ids for stage in run.stages)])[rows],
-            np.concatenate([labels, *(stage.true_ids for stage in run.stages)])[rows],
-            run.stages[-1].names,
+            np.concatenate([labels, run.images["found"]])[rows],
+            np.concatenate([labels, run.images["true"]])[rows],
+            run.names,
             run.categories,
         )
     return pictures
 
 
-def _write(name: str, runs: Sequence[RunMeasures], pictures: _Pictures, out: str | Path) -> Path:
-    run, last = runs[0], runs[0].stages[-1]
+def _write(name: str, runs: Sequence[ReportedRun], pictures: _Pictures, out: str | Path) -> Path:
     title, facts = f"Report of {name}", _facts(runs)
-    published = published_table(run.recipe, len(run.stages))
+    published = published_table(runs[0].recipe, len(runs[0].score.stages))
+    tables = report_tables(runs, published, pictures.cards, pictures.figure)
     page = render_page(
         "report.html.jinja",
         title=title,
         facts=facts,
         runs=runs,
-        averages=average_spreads(each.score for each in runs),
-        found=f"{last.score.num_categories} of {last.num_true}",
-        scores=score_rows(runs, published),
         published=published,
-        known_and_novel=known_and_novel_rows(run),
-        stages=[
-            (stage, confusion_map(run, stage), size_chart(run, stage), size_rows(run, stage))
-            for stage in run.stages
-        ],
-        block_map=block_map(runs),
-        blocks=block_rows(runs),
-        count_chart=count_chart(runs),
-        counts=count_rows(runs),
-        counting=run.recipe.training.counting,
         figure=pictures.figure,
         cards=pictures.cards,
         left_out=pictures.left_out,
-        history=history_charts(run),
-        costs=cost_rows(runs),
-        prompts=prompt_rows(runs),
-        routing=routing_rows(runs),
+        **scored_sections(runs, tables, published),
+        **shared_sections(runs[0], tables),
     )
-    records = run_records(runs, published, pictures.cards, pictures.figure)
-    return write_report_files(out, page, title, facts, records)
+    return write_report_files(out, page, title, facts, tables)
 
 
-def _facts(runs: Sequence[RunMeasures]) -> dict[str, str]:
+STREAM_COLUMNS = {
+    "images": "images",
+    "labelled": "in labelled",
+    "earlier": "in found before",
+    "new": "in new",
+    "not_sure": "not sure",
+    "num_categories": "categories",
+    "num_new": "of them new",
+}  # headings of a table of `StreamRecord`, by field
+
+
+def stream_grid(records: Sequence[StreamRecord]) -> Grid:
+    """The table of streams without labels."""
+    rows = [
+        [f"stage {each.stage}", *(str(getattr(each, name)) for name in STREAM_COLUMNS)] for each in records
+    ]
+    return ["", *STREAM_COLUMNS.values()], rows
+
+
+def _write_unscored(evaluation: RunEvaluation, out: str | Path, samples: int, others: int) -> Path:
+    """The page of a run on streams without labels, which have no accuracy.
+
+    Args:
+        evaluation: the run.
+        out: folder for the page.
+        samples: pictures per discovered category; 0 for no cards.
+        others: number of further runs that were given.
+
+    Raises:
+        ConfigurationError: several runs were given.
+    """
+    run = read_run(evaluation, routing=False)
+    if others:
+        raise ConfigurationError(
+            f"{run.name} has no accuracy that could be averaged: report its runs one by one."
+        )
+    streams, held_out = stream_records(evaluation.run), evaluation.held_out_accuracy()
+    labels = evaluation.true_ids(evaluation.images[0])
+    maker = CardMaker(evaluation.images[0], labels, run.categories, samples)
+    for index in range(1, evaluation.num_stages if samples else 1):
+        path, images = evaluation.run.stage(index), evaluation.images[index]
+        known, own = (
+            each.cpu().numpy() for each in evaluation.features(index, [evaluation.images[0], images])
+        )
+        ids = np.asarray(evaluation.run.assignments(index)["category_ids"], dtype=np.int64)
+        maker.add_stage(index, ids, categories_at(path, load_configuration(path))[1], images, known, own)
+    title, tables = f"Report of {run.name}", unscored_tables([run], maker.cards)
+    facts = {
+        "method": run.recipe.model.variant,
+        "data": _data(run),
+        "labelled categories": str(evaluation.stages.num_known),
+        "seed": str(run.recipe.training.seed),
+        "split": run.fingerprint[:12],
+    }
+    page = render_page(
+        "streams.html.jinja",
+        title=title,
+        facts=facts,
+        runs=[run],
+        found=stream_grid(streams),
+        held_out=(["", "percent"], [[f"stage {stage}", f"{value:.1f}"] for stage, value in held_out.items()]),
+        figure=None,
+        cards=maker.cards,
+        left_out=maker.left_out,
+        routing=([], []),
+        **shared_sections(run, tables),
+    )
+    sections = {
+        "streams": pd.DataFrame([asdict(each) for each in streams]),
+        "held_out": pd.DataFrame({"stage": held_out.keys(), "percent": held_out.values()}).round(4),
+        **tables,
+    }
+    return write_report_files(out, page, title, facts, sections)
+
+
+def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
     run = runs[0]
     backbone, shown = run.recipe.model.backbone, run.recipe.training.exemplars_per_class
     return {
@@ -260,9 +311,9 @@ def _counted(training: TrainingArguments) -> str:
     return "given" if training.counting == "known" else f"estimated ({training.counting})"
 
 
-def _data(run: RunMeasures) -> str:
+def _data(run: ReportedRun) -> str:
     return data_in_words(run.recipe).replace("`", "")
 
 
-def _blocks(run: RunMeasures) -> str:
+def _blocks(run: ReportedRun) -> str:
     return " + ".join(map(str, run.class_blocks))

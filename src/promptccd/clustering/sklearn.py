@@ -15,8 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from promptccd.clustering.count_prior import PRIORS, estimate_as_taught
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, nearest_centres
+from promptccd.clustering.counting import PRIORS, estimate_as_taught
+from promptccd.clustering.kmeans import AnchoredKMeans, nearest_centres
 from promptccd.errors import DataError
 
 Rows = npt.NDArray[Any]
@@ -34,7 +34,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         max_iter: Lloyd iterations per restart.
         tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
         random_state: an integer gives the same clusters every time.
-        hold_labelled: leave the centres of labelled categories at the class means.
+        fix_labelled: leave the centres of labelled categories at the class means.
 
     Attributes:
         labels_: ``(N,)``, category of every point: the given one, or else the nearest.
@@ -60,14 +60,14 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         max_iter: int = 200,
         tol: float = 1e-4,
         random_state: Any = None,
-        hold_labelled: bool = False,
+        fix_labelled: bool = False,
     ):
         self.n_clusters = n_clusters
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
-        self.hold_labelled = hold_labelled
+        self.fix_labelled = fix_labelled
 
     def fit(self, X: Any, y: Any = None) -> "SemiSupervisedKMeans":
         """Cluster points ``(N, D)`` of which ``y`` ``(N,)`` labels some with whole numbers from 0 on, others with -1.
@@ -99,7 +99,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
                 "that are labelled: ask for fewer clusters."
             )
         kmeans = AnchoredKMeans(
-            num_clusters, restarts, self.max_iter, self.tol, _seed(self.random_state), self.hold_labelled
+            num_clusters, restarts, self.max_iter, self.tol, _seed(self.random_state), self.fix_labelled
         )
         kmeans.fit(points[free], *((points[~free], labels[~free]) if known else ()))
         self.labels_ = labels
@@ -171,8 +171,8 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
         if self.prior not in ("auto", *PRIORS):
             raise DataError(f"Expected a prior of auto, {', '.join(PRIORS)}, got {self.prior!r}.")
         points = torch.from_numpy(_read(self, X, ensure_min_samples=2))
-        settled = torch.from_numpy(_read_labels(y, len(points)))
-        known = settled[settled >= 0]
+        fixed = torch.from_numpy(_read_labels(y, len(points)))
+        known = fixed[fixed >= 0]
         sizes = known.unique(return_counts=True)[1]
         categories, prior = len(sizes), self.prior
         if prior == "auto":
@@ -186,8 +186,8 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
         self.estimate_ = estimate_as_taught(
             features,
             max(2, categories) if self.start is None else self.start,
-            settled=settled,
-            labelled=features[settled >= 0],
+            fixed=fixed,
+            labelled=features[fixed >= 0],
             labels=known,
             seed=_seed(self.random_state) or 0,
             prior=prior,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans
+from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
 
@@ -58,7 +58,6 @@ def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tens
 
 CANDIDATES: Sequence[int] = range(3, 13)  # numbers of parts that "auto" tries
 ENOUGH_PATCHES = 2_000  # to fit on; 8 images of 16 x 16 patches
-# mutant: one run or step more or less of a search that repeats itself
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 100
 SMALLEST_SPREAD = 1e-4  # relative; below it float32 features differ by rounding and little else
 SMALLEST_CONTENT = 5e-3  # share of the variance that neither the image nor the position alone explains
@@ -231,7 +230,6 @@ def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, 
     the grid scores lower on average than its inside. In a grid that is all border, such as 2 x 2, the object is the
     side on which fewer patches pass the threshold.
     """
-    # mutant 1 to 2 #2: the first of two principal axes is the first of one
     direction = _principal_axes(features.flatten(0, 1), 1)[:, 0]
     scores = features @ direction
     low, high = scores.aminmax()
@@ -244,11 +242,9 @@ def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, 
     inner[1:-1, 1:-1] = True
     inner = inner.flatten()
     if inner.any():
-        # mutant > to >=: of an inside and a border that score alike either may be the object
         flip = scores[:, ~inner].mean() > scores[:, inner].mean()
     else:
         margin = (1 - OBJECT_THRESHOLD) * (high - low)
-        # mutant > to >= #1: of as many high scores as low ones either may be the object
         flip = (scores > high - margin).sum() > (scores < low + margin).sum()
     if flip:
         return -direction, torch.stack([-high, -low])
@@ -264,8 +260,6 @@ def _principal_axes(points: Tensor, count: int) -> Tensor:
     variances, axes = torch.linalg.eigh(centred.T @ centred)
     variances, axes = variances.flip(0)[:count], axes.flip(1)[:, :count]
     largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
-    # mutant * to / #1: a sign is 1 or -1 and its own reciprocal
-    # mutant > to >=: no variance equals the bound but by a chance of rounding
     axes = axes * largest.sign() * (variances > SMALLEST_SPREAD**2 * variances[0])
     return torch.nn.functional.pad(axes, (0, count - axes.shape[1]))
 
@@ -276,7 +270,6 @@ def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int)
     kmeans = AnchoredKMeans(num_parts, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=position)
     labels = torch.as_tensor(kmeans.fit_predict(points))
     centres = torch.as_tensor(kmeans.cluster_centers_)
-    # mutant: the best of twenty runs leaves no cluster empty
     sizes = torch.bincount(labels, minlength=num_parts)
     background = int(labels[~is_object][0])  # there is one: the patch of lowest score
     order = sorted(

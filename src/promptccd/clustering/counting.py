@@ -1,20 +1,181 @@
-"""Priors over categories for counting: the paper's, or one that is learnt from labelled categories.
+"""Estimated numbers of categories: splitting and merging from several starts, under priors that may be calibrated.
 
 Letters: N features, D width, d width after projection, K categories.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
-from promptccd.clustering.count_search import estimate_by_split_merge
-from promptccd.clustering.split_merge import NormalInverseWishart, cluster_means
+from promptccd.clustering.kmeans import as_features, running_sums
+from promptccd.clustering.split_merge import (
+    NormalInverseWishart,
+    cluster_means,
+    disjoint,
+    halve,
+    holders,
+    log_hastings_merge,
+    log_hastings_split,
+    log_marginal_likelihood,
+    nearest_pairs,
+    split_and_merge,
+    together,
+)
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
+
+
+@dataclass(frozen=True)
+class CountEstimate:
+    """An estimated number of categories.
+
+    Attributes:
+        count: the estimate.
+        low: smallest count whose score is within the margin.
+        high: largest such count.
+        method: how it was estimated, in a few words.
+        margin: what the range allows, in a few words.
+
+    Raises:
+        DataError: not 1 <= low <= count <= high.
+    """
+
+    count: int
+    low: int
+    high: int
+    method: str
+    margin: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.count <= self.high:
+            raise DataError(
+                f"Expected 1 <= low <= count <= high, got {self.low}, {self.count} and {self.high}: "
+                "the range of an estimated count must hold the count."
+            )
+
+    @classmethod
+    def known(cls, count: int) -> "CountEstimate":
+        """A count that the data or a person gave, so that nothing was estimated."""
+        return cls(count, count, count, "known", "nothing: given with the data")
+
+    def including(self, count: int) -> "CountEstimate":
+        """The same estimate with another count, in a range that holds it."""
+        if not self.is_estimate:
+            return self.known(count)
+        return replace(self, count=count, low=min(self.low, count), high=max(self.high, count))
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the count was estimated and not given."""
+        return self.method != "known"
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """``(low, high)``."""
+        return self.low, self.high
+
+    def __str__(self) -> str:
+        if not self.is_estimate:
+            return str(self.count)
+        return f"{self.count} ({self.low} to {self.high}, within {self.margin})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "CountEstimate":
+        """The inverse of `to_dict`.
+
+        Raises:
+            DataError: a key is missing or unknown.
+        """
+        expected = {field.name for field in fields(cls)}
+        if set(values) != expected:
+            raise DataError(
+                f"Expected the keys {sorted(expected)} of an estimated count, got {sorted(values)}: "
+                "write it with to_dict of this version."
+            )
+        return cls(**values)
+
+
+START_FACTORS = (1.0, 1.25, 1.5, 2.0)
+LOSS_PER_VALUE = 0.01  # nats per feature value of the regrouped points, a factor of 0.99 in likelihood
+SPLIT_MERGE_MARGIN = "1 % of likelihood per feature value of the points regrouped"
+
+
+def estimate_by_split_merge(
+    features: Tensor,
+    start: int,
+    *,
+    fixed: Tensor | None = None,
+    seed: int,
+    prior: NormalInverseWishart | None = None,
+) -> CountEstimate:
+    """Estimate the number of categories by splitting and merging clusters of the features.
+
+    The paper starts from the number of known categories. From there alone the search may miss a small new category
+    that lies in two old ones, so it also starts from more, and the highest log posterior wins.
+
+    The range holds the results of other starts, and of merging the cheapest disjoint pairs of nearest clusters or
+    splitting the cheapest clusters, as long as the log posterior falls by at most 0.01 nats per feature value: of the
+    points that are merged or split, or of all points for another start. It tells how flat the score is, not how right
+    the prior is.
+
+    Args:
+        features: ``(N, D)``, L2-normalised.
+        start: number of clusters to begin with; up to twice as many are tried.
+        fixed: ``(N,)``, known categories, -1 elsewhere; neither estimate nor range goes below their number.
+        seed: of every random choice.
+        prior: of every cluster; None is the paper's.
+
+    Raises:
+        DataError: NaN or infinite features, or not 1 <= start <= N.
+    """
+    prior = prior or NormalInverseWishart()
+    points = as_features(features, "features")
+    starts = sorted({min(math.ceil(factor * start), max(start, len(points))) for factor in START_FACTORS})
+    results = [split_and_merge(points, each, fixed=fixed, prior=prior, seed=seed) for each in starts]
+    best = max(results, key=lambda result: result.log_posterior)
+    anchors = torch.full((len(points),), -1) if fixed is None else fixed
+    merges, splits = _affordable_moves(points, best.labels, anchors.to(points.device), prior, seed)
+    allowed = LOSS_PER_VALUE * points.numel()
+    near = [result.count for result in results if best.log_posterior - result.log_posterior <= allowed]
+    low, high = min(*near, best.count - merges), max(*near, best.count + splits)
+    return CountEstimate(best.count, low, high, "split and merge", SPLIT_MERGE_MARGIN)
+
+
+@torch.no_grad()
+def _affordable_moves(
+    points: Tensor, labels: Tensor, anchors: Tensor, prior: NormalInverseWishart, seed: int
+) -> tuple[int, int]:
+    """How many merges and how many splits of the final clusters stay within the margin."""
+    sizes = labels.bincount()
+    num_clusters = len(sizes)
+    log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
+
+    every = torch.arange(num_clusters, device=labels.device)
+    pairs = nearest_pairs(points, labels, every, holders(labels, anchors))
+    gains, involved = log_hastings_merge(points, labels, pairs, log_marginals, prior), sizes[pairs].sum(1)
+    rows = disjoint(pairs, gains / involved)
+    merges = _affordable(gains[rows], involved[rows], points.shape[1])
+
+    halves = halve(points, labels, num_clusters, torch_generator("split and merge, range", seed))
+    gains = log_hastings_split(points, labels, together(halves, anchors), log_marginals, prior)
+    order = (gains / sizes).argsort(descending=True, stable=True)
+    return merges, _affordable(gains[order], sizes[order], points.shape[1])
+
+
+def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
+    """How many moves, cheapest per point first, lose no more in total than their points allow."""
+    allowed = LOSS_PER_VALUE * width * involved.cumsum(0)
+    within = -running_sums(gains, 0) <= allowed
+    return int(within.long().cumprod(0).sum())
+
 
 STIFFNESS = 20  # degrees of freedom per dimension: with more, spreads of categories differ less
 MOST_DIRECTIONS = 48  # that are kept: further ones cost a small category more than they tell
@@ -27,19 +188,19 @@ UNRELIABLE = 0.2  # mean error in trials above which an estimate is called unrel
 
 
 def estimate_categories(
-    features: Tensor, start: int, *, settled: Tensor, seed: int, prior: str = "paper", scale: float = 1.0
+    features: Tensor, start: int, *, fixed: Tensor, seed: int, prior: str = "paper", scale: float = 1.0
 ) -> CountEstimate:
     """Estimate the number of categories by splitting and merging, under one of three priors.
 
     ``paper`` is fixed: its count depends on the width and number of features as much as on their values. ``matched``
-    expects the variance within settled categories. ``calibrated`` keeps the leading directions of all features, scales
-    them so that settled categories spread alike in each, and expects `scale` times their variance there; `calibrate`
+    expects the variance within fixed categories. ``calibrated`` keeps the leading directions of all features, scales
+    them so that fixed categories spread alike in each, and expects `scale` times their variance there; `calibrate`
     finds the scale.
 
     Args:
         features: ``(N, D)``, L2-normalised.
         start: number of clusters to begin with.
-        settled: ``(N,)``, known categories, -1 elsewhere.
+        fixed: ``(N,)``, known categories, -1 elsewhere.
         seed: of every random choice.
         prior: a key of `PRIORS`.
         scale: of the variance within categories; ``calibrated`` alone reads it.
@@ -47,12 +208,12 @@ def estimate_categories(
     Raises:
         DataError: as `estimate_by_split_merge`.
     """
-    points, expected = PRIORS[prior].expectation(features, settled, scale)
-    return estimate_by_split_merge(points, start, settled=settled, seed=seed, prior=expected)
+    points, expected = PRIORS[prior].expectation(features, fixed, scale)
+    return estimate_by_split_merge(points, start, fixed=fixed, seed=seed, prior=expected)
 
 
 def estimate_as_taught(
-    features: Tensor, start: int, *, settled: Tensor, labelled: Tensor, labels: Tensor, seed: int, prior: str
+    features: Tensor, start: int, *, fixed: Tensor, labelled: Tensor, labels: Tensor, seed: int, prior: str
 ) -> CountEstimate:
     """`estimate_categories` with the scale and the range that labelled categories teach, if the prior has scales.
 
@@ -60,32 +221,32 @@ def estimate_as_taught(
     arguments, and errors, are those of `estimate_categories`.
     """
     if not PRIORS[prior].scales:
-        return estimate_categories(features, start, settled=settled, seed=seed, prior=prior)
+        return estimate_categories(features, start, fixed=fixed, seed=seed, prior=prior)
     calibration = calibrate(labelled, labels, seed, prior=prior)
     estimate = estimate_categories(
-        features, start, settled=settled, seed=seed, prior=prior, scale=calibration.scale
+        features, start, fixed=fixed, seed=seed, prior=prior, scale=calibration.scale
     )
-    return calibration.widened(estimate, len(settled[settled >= 0].unique()))
+    return calibration.widened(estimate, len(fixed[fixed >= 0].unique()))
 
 
 # The features to count, and the prior of every category; None is the paper's.
 Expectation = tuple[Tensor, NormalInverseWishart | None]
 
 
-def _matched(features: Tensor, settled: Tensor, scale: float) -> Expectation:
-    variance = _within(features.double(), settled).diagonal().mean()
+def _matched(features: Tensor, fixed: Tensor, scale: float) -> Expectation:
+    variance = _within(features.double(), fixed).diagonal().mean()
     return features, _stiff(features.shape[1], float(variance))
 
 
-def _calibrated(features: Tensor, settled: Tensor, scale: float) -> Expectation:
+def _calibrated(features: Tensor, fixed: Tensor, scale: float) -> Expectation:
     wide = features.double()
     centred = wide - wide.mean(0)
     leading = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -MOST_DIRECTIONS:]
     points = centred @ leading
-    values, vectors = torch.linalg.eigh(_within(points, settled))
+    values, vectors = torch.linalg.eigh(_within(points, fixed))
     values = (1 - SHRINKAGE) * values + SHRINKAGE * values.mean()
     points = points @ (vectors / values.sqrt())
-    variance = _within(points, settled).diagonal().mean()
+    variance = _within(points, fixed).diagonal().mean()
     return points.to(features.dtype), _stiff(points.shape[1], scale * float(variance))
 
 
@@ -94,7 +255,7 @@ class Prior:
     """A prior of categories.
 
     Attributes:
-        expectation: computes it from features ``(N, D)``, settled categories ``(N,)`` and a scale.
+        expectation: computes it from features ``(N, D)``, fixed categories ``(N,)`` and a scale.
         scales: of the variance within categories, for `calibrate` to choose from; empty if it is not calibrated.
     """
 
@@ -103,7 +264,7 @@ class Prior:
 
 
 PRIORS = {
-    "paper": Prior(lambda features, settled, scale: (features, None), ()),
+    "paper": Prior(lambda features, fixed, scale: (features, None), ()),
     "matched": Prior(_matched, (1.0,)),
     "calibrated": Prior(_calibrated, SCALES),
 }
@@ -113,15 +274,15 @@ def _stiff(width: int, variance: float) -> NormalInverseWishart:
     return NormalInverseWishart(psi=STIFFNESS * width * variance, nu=STIFFNESS * width)
 
 
-def _within(points: Tensor, settled: Tensor) -> Tensor:
-    """Pooled covariance within settled categories, ``(D, D)`` of points ``(N, D)``.
+def _within(points: Tensor, fixed: Tensor) -> Tensor:
+    """Pooled covariance within fixed categories, ``(D, D)`` of points ``(N, D)``.
 
     Raises:
         DataError: no category has two features that differ.
     """
-    settled = settled.to(points.device)
-    members = points[settled >= 0]
-    ids, labels = settled[settled >= 0].unique(return_inverse=True)
+    fixed = fixed.to(points.device)
+    members = points[fixed >= 0]
+    ids, labels = fixed[fixed >= 0].unique(return_inverse=True)
     spread = members - cluster_means(members, labels, len(ids))[labels] if len(ids) else members
     covariance = spread.T @ spread / max(1, len(members) - len(ids))
     if not covariance.diagonal().sum() > 0:
@@ -211,10 +372,10 @@ def calibrate(
         return CountCalibration(1.0, (), math.inf)
 
     def by_split_merge(trial: Trial, scale: float) -> int:
-        settled = torch.cat([trial.labels, trial.labels.new_full((len(trial.unlabelled),), -1)])
+        fixed = torch.cat([trial.labels, trial.labels.new_full((len(trial.unlabelled),), -1)])
         together = torch.cat([trial.labelled, trial.unlabelled])
         return estimate_categories(
-            together, trial.known, settled=settled, seed=seed, prior=prior, scale=scale
+            together, trial.known, fixed=fixed, seed=seed, prior=prior, scale=scale
         ).count
 
     best: CountCalibration | None = None

@@ -25,7 +25,6 @@ NEARER = 0.5
 # Assumed images of new categories per image of a known one: when in doubt, an image is known.
 STRANGERS = 0.25
 # In float64 at a time, 128 MB a copy: neither all features nor all distances are ever held.
-# mutant: memory alone
 VALUES_AT_ONCE = 2**24
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 
@@ -161,9 +160,7 @@ def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
     There every category counts alike: twins that are large would otherwise stand for all that is new.
     """
     strangers = STRANGERS * len(rows) / len(rows.unique()) / rows.bincount()[rows]
-    # mutant: scikit-learn reads a tensor as it reads an array
     weights = torch.cat([torch.ones_like(known), strangers]).numpy()
-    # mutant without .numpy(): scikit-learn reads a tensor as it reads an array
     distances = torch.cat([known, new]).sqrt().numpy()
     is_known = np.arange(len(distances)) < len(known)
     fitted = LogisticRegression(C=np.inf).fit(distances[:, None], is_known, weights)
@@ -174,7 +171,6 @@ def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
 def _separation(known: Tensor, unknown: Tensor) -> float:
     """Chance that an image lies nearer to a category than an image without its own category."""
     is_unknown = np.arange(len(known) + len(unknown)) >= len(known)
-    # mutant without .numpy(): scikit-learn reads a tensor as it reads an array
     return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
 
 

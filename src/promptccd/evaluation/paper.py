@@ -1,7 +1,13 @@
-"""Can an accuracy come from its declared split? The share of Old images that it implies tells.
+"""The paper's accuracies, and whether they can come from the split that the paper declares.
 
-With one matching over all images, All = w Old + (1 - w) New, where w is the share of Old images. Three printed
-numbers therefore imply a share, up to rounding, and each of them is a whole number of images out of a known one:
+``published.csv`` has every accuracy of the paper's result tables as printed, under our names of data sets and methods:
+without corrections, averages over data sets and figures that are no accuracies.
+
+    for row in published_rows("cub", "promptccd-pp"):
+        print(row.stage or "average", row.all, row.old, row.new)
+
+With one matching over all images, All = w Old + (1 - w) New, where w is the share of Old images. Three printed numbers
+therefore imply a share, up to rounding, and each of them is a whole number of images out of a known one:
 
     row = next(row for row in published_rows("cifar100", "promptccd") if row.stage == 1)
     implied_old_share(row.all, row.old, row.new)   # Interval(low=0.41155..., high=0.41255...)
@@ -9,21 +15,135 @@ numbers therefore imply a share, up to rounding, and each of them is a whole num
     audit_rows(published_rows("cifar100"))         # all rows, averages judged by their stages
     audit_row(score, split.counts[1].old_share)    # stage 1 of one's own run
 
-A verdict is about the numbers only: "impossible" says that they do not fit this split. It does not say whether they
-come from another split or a misprint.
+A verdict is about the numbers only: "impossible" means that they do not fit this split. The audit cannot distinguish
+another split from a misprint.
 """
 
+import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS, cut_sizes
 from promptccd.errors import DataError
 from promptccd.evaluation.protocol_terms import PARTS
-from promptccd.evaluation.published import PublishedRow
+
+if TYPE_CHECKING:
+    from promptccd.training.recipe import Recipe
+
+# Several tables repeat an average; these two print it first.
+_MAIN_TABLES = ("main_result_avg", "main_result_avg_ssb")
+
+# Numbers of categories after every unlabelled stage, which all rows of a table with unknown numbers share.
+SHARED_COUNTS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "unknown_c_gpc": {
+        "cifar100": (85, 100, 115),
+        "imagenet100": (83, 98, 113),
+        "tinyimagenet": (155, 170, 185),
+        "cub": (161, 180, 198),
+    },
+    "unknown_c_kmeans": {
+        "cifar100": (84, 84, 84),
+        "imagenet100": (90, 90, 91),
+        "tinyimagenet": (169, 169, 172),
+        "cub": (166, 192, 220),
+    },
+}
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One printed row, accuracies in percent with two places.
+
+    Attributes:
+        benchmark: name of the data set, as a recipe calls it.
+        method: ``promptccd``, ``promptccd-gcd``, ``promptccd-b-l2p``, ``promptccd-b-dp``, ``promptccd-pp``,
+            ``promptccd-u``, or a baseline by the paper's name in lower case.
+        protocol: ``transductive_cacc``, ``inductive_cacc``, ``gcd_acc``, ``unknown_c_gpc``, ``unknown_c_kmeans``,
+            ``pa_cgcd``, ``metagcd``, ``class_split``, ``frozen``, ``gm_variants``, ``ablation`` or ``part_routing``.
+        backbone: ``dino``, ``dinov2`` or ``other``.
+        setting: ``key=value`` joined by ``;``, empty for the paper's default, which is one run with seed 1.
+        stage: index of the stage; `None` for the average over stages.
+        all: over all images; M_all in PA-CGCD's setting.
+        old: over those of initially labelled categories; M_o in PA-CGCD's setting.
+        new: over the others; M_d in PA-CGCD's setting.
+        table: label of the paper's table.
+        forgetting: M_f of PA-CGCD's setting, lower is better, else `None`.
+        std: standard deviations of All, Old and New over five seeds where the paper prints them, else `None`.
+    """
+
+    benchmark: str
+    method: str
+    protocol: str
+    backbone: str
+    setting: str
+    stage: int | None
+    all: float
+    old: float
+    new: float
+    table: str
+    forgetting: float | None = None
+    std: tuple[float, float, float] | None = None
+
+    @property
+    def run(self) -> tuple[str, str, str, str, str]:
+        """What rows of one run share: data set, method, protocol, backbone and setting."""
+        return (self.benchmark, self.method, self.protocol, self.backbone, self.setting)
+
+
+def published_rows(
+    benchmark: str | None = None,
+    method: str | None = None,
+    protocol: str | None = "transductive_cacc",
+    backbone: str | None = "dinov2",
+    setting: str | None = "",
+) -> list[PublishedRow]:
+    """The printed rows with these values of `PublishedRow`, in the paper's order; `None` allows any value.
+
+    A setting is what differs from the paper's default, for example ``seed=7``, ``seeds=5`` (averages with their
+    deviation) or ``class_split=4:2:2:2``.
+    """
+    wanted = (benchmark, method, protocol, backbone, setting)
+    return [
+        row
+        for row in _all_rows()
+        if all(value in (None, own) for value, own in zip(wanted, row.run, strict=True))
+    ]
+
+
+def published_results(benchmark: str | None, variant: str) -> dict[str, float] | None:
+    """The paper's average cACC in percent, All, Old and New, with DINOv2 and the number of categories given."""
+    for row in published_rows(benchmark, variant) if benchmark else []:
+        if row.stage is None and row.table in _MAIN_TABLES:
+            return {part: getattr(row, part) for part in PARTS}
+    return None
+
+
+@cache
+def _all_rows() -> tuple[PublishedRow, ...]:
+    text = files("promptccd.evaluation").joinpath("published.csv").read_text(encoding="utf-8")
+    return tuple(_row(cells) for cells in csv.DictReader(text.splitlines()))
+
+
+def _row(cells: dict[str, str]) -> PublishedRow:
+    texts = {
+        name: cells[name] for name in ("benchmark", "method", "protocol", "backbone", "setting", "table")
+    }
+    deviations = [float(cells[f"std_{part}"]) for part in PARTS if cells[f"std_{part}"]]
+    return PublishedRow(
+        **texts,
+        stage=int(cells["stage"]) if cells["stage"] else None,
+        all=float(cells["all"]),
+        old=float(cells["old"]),
+        new=float(cells["new"]),
+        forgetting=float(cells["forgetting"]) if cells["forgetting"] else None,
+        std=(deviations[0], deviations[1], deviations[2]) if deviations else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +230,6 @@ DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
 
 Outcome = Literal["consistent", "impossible", "undecided"]
 WIDEST = 0.05  # a wider interval fits almost any split: Old and New are less than 0.4 points apart
-# mutant: a few roundings more or less; nothing is ever exactly there
 _SLACK = 1e-9  # of sums of decimal fractions in binary
 
 
@@ -173,12 +292,10 @@ def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> 
     """
     room = 10.0**-decimals + _SLACK
     gap, rise = old - new, all - new
-    if abs(gap) < _SLACK:  # mutant < to <=: a few roundings more or less; nothing is ever exactly there
-        # mutant <= to <: a few roundings more or less; nothing is ever exactly there
+    if abs(gap) < _SLACK:
         return Interval(0.0, 1.0) if abs(rise) <= room else None
     low, high = sorted(((rise - room) / gap, (rise + room) / gap))
     low, high = max(low, 0.0), min(high, 1.0)
-    # mutant <= to <: a few roundings more or less; nothing is ever exactly there
     return Interval(low, high) if low <= high else None
 
 
@@ -209,7 +326,6 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
         return Verdict("undecided", implied, None, "The split of this row is not known.")
     if share not in implied:
         return Verdict("impossible", implied, share, f"Old is {implied} of the images, not {share:.4f}.")
-    # mutant > to >=: a width is never exactly there, as it is of decimal fractions in binary
     if implied.high - implied.low > WIDEST:
         return Verdict("undecided", implied, share, "Old and New are too close to tell splits apart.")
     if isinstance(declared, SplitCounts) and not _whole_numbers(values, declared, decimals):
@@ -232,7 +348,6 @@ def audit_average(
         return Verdict("undecided", None, None, "An average alone implies no share: every stage has its own.")
     for part in PARTS:
         mean = sum(getattr(row, part) for row, _ in stages) / len(stages)
-        # mutant > to >=: a few roundings more or less; nothing is ever exactly there
         if abs(getattr(average, part) - mean) > 10.0**-decimals + _SLACK:
             said = f"{part.capitalize()} {getattr(average, part):.{decimals}f}"
             return Verdict(
@@ -311,3 +426,106 @@ def _right(percent: float, num_images: int, decimals: int) -> range:
     room = 0.5 * 10.0**-decimals + _SLACK
     low, high = (num_images * (percent + sign * room) / 100 for sign in (-1, 1))
     return range(max(math.ceil(low), 0), min(math.floor(high), num_images) + 1)
+
+
+# The protocol under which the paper reports a way of counting categories.
+_PROTOCOLS = {"known": "transductive_cacc", "split_merge": "unknown_c_gpc", "kmeans": "unknown_c_kmeans"}
+BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
+_USUAL_BACKBONE = "dinov2"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Protocol and setting under which the paper prints figures of a split, and how they differ from cACC."""
+
+    protocol: str
+    setting: str = ""
+    note: str | None = None
+
+
+# Splits other than the benchmarks' own, all with known numbers of categories: data set, class blocks, split rule, cuts.
+_SETTINGS: Mapping[tuple[Any, ...], _Setting] = {
+    ("cifar100", (40, 20, 20, 20), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:2:2:2"),
+    ("cifar100", (40, 30, 20, 10), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:3:2:1"),
+    ("cifar100", (10, 20, 30, 40), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=1:2:3:4"),
+    ("cifar100", (80, 5, 5, 5, 5), "sessions", PAPER_CUTS): _Setting(
+        "metagcd",
+        note="the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them",
+    ),
+    ("cub", (160, 40), "mixed", ((0.8, 1.0), (1.0,))): _Setting("pa_cgcd"),
+}
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Printed rows of one method on one data set, with their audit."""
+
+    rows: Mapping[int | None, AuditedRow]  # by stage; `None` is the average
+    source: str  # where the paper prints them
+    differences: Sequence[str]  # from the published setting, a phrase each; empty where figures compare
+
+    def record(self, stage: int | str, own: Mapping[str, float]) -> dict[str, Any]:
+        """The figures of a stage, or ``average``, next to own ones; empty where the paper prints none."""
+        audited = self.rows.get(stage if isinstance(stage, int) else None)
+        if audited is None:
+            return {}
+        found: dict[str, Any] = {}
+        for part, value in own.items():
+            printed = getattr(audited.row, part)
+            found |= {f"{part}_published": printed, f"{part}_difference": value - printed}
+        return found | {
+            "published_differs": "; ".join(self.differences),
+            "published_outcome": audited.verdict.outcome,
+            "published_reason": audited.verdict.reason,
+        }
+
+
+def published_table(recipe: "Recipe", num_scored: int) -> PublishedTable | None:
+    """What the paper prints for the method, data set and split of a recipe; `None` where it prints nothing.
+
+    Args:
+        recipe: of the run.
+        num_scored: number of unlabelled stages that the run has finished.
+    """
+    benchmark, method = recipe.data.benchmark, recipe.published_name
+    own = BACKBONES.get(recipe.model.backbone or "")
+    setting = _setting_of(recipe)
+    if benchmark is None or setting is None:
+        return None
+    for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
+        rows = published_rows(benchmark, method, setting.protocol, backbone, setting.setting)
+        if rows:
+            source = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
+            notes = [setting.note] if setting.note else []
+            notes += differences(recipe, num_scored, backbone)
+            return PublishedTable(audited_by_stage(rows), source, notes)
+    return None
+
+
+def _setting_of(recipe: "Recipe") -> _Setting | None:
+    """Where the paper prints figures of the recipe's split; `None` where it has none."""
+    data, counting = recipe.data, recipe.training.counting
+    facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
+    cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
+    split = (own.class_blocks, own.split_rule, cuts)
+    if facts and split == (facts.class_blocks, facts.split_rule, PAPER_CUTS):
+        given = tuple(recipe.training.given_counts or ())
+        shared = [name for name, counts in SHARED_COUNTS.items() if counts.get(data.benchmark or "") == given]
+        found = [_PROTOCOLS[counting]] if counting in _PROTOCOLS else shared
+        return _Setting(found[0]) if found else None
+    return _SETTINGS.get((data.benchmark, *split)) if counting == "known" else None
+
+
+def differences(recipe: "Recipe", num_scored: int, backbone: str) -> list[str]:
+    """How a run that has scored some stages differs from the paper's setting with a backbone, a phrase each."""
+    facts, own = BENCHMARKS[recipe.data.benchmark or ""], recipe.data.resolved
+    num_stages = len(own.class_blocks) - 1
+    found = []
+    if BACKBONES.get(recipe.model.backbone or "") != backbone:
+        name = next(name for name, short in BACKBONES.items() if short == backbone)
+        found.append(f"the backbone is not {name}")
+    if replace(own, class_blocks=facts.class_blocks, split_rule=facts.split_rule) != facts:
+        found.append("the data or its part is not the paper's")
+    if num_scored != num_stages:
+        found.append(f"{num_scored} of {num_stages} stages are scored")
+    return found

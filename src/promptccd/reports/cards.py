@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -69,6 +70,18 @@ class CategoryCard:
     sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
     images: Sequence[Thumbnail]
     near: Sequence[NearKnown]  # nearest first
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The card without its pictures, as a row of a table."""
+        return {
+            "stage": self.stage,
+            "category": self.name,
+            "images": self.num_images,
+            "mostly": self.mostly,
+            "purity": self.purity,
+            "sample_ids": " ".join(map(str, self.sample_ids)),
+        }
 
 
 @dataclass

@@ -11,8 +11,8 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from promptccd.clustering import category_spread
-from promptccd.clustering.category_spread import _border, measure_spread
+from promptccd.clustering import spread as category_spread
+from promptccd.clustering.spread import _border, measure_spread
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign

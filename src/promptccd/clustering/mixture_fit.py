@@ -10,15 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from promptccd.clustering.kmeans_restarts import POINTS_PER_BLOCK, sum_rows
-from promptccd.clustering.semi_supervised_kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.kmeans import POINTS_PER_BLOCK, AnchoredKMeans, as_features, sum_rows
 from promptccd.errors import DataError
 
-# mutant: twice as much is no more than what float32 rounds away
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
-# mutant: both ways to take the sums give one result
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
-# mutant: memory alone
 VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all are rarely held
 
 
@@ -46,16 +42,16 @@ class MixtureSteps(ABC):
         """Log pi_c + log N(x | mu_c, Sigma_c) of any points ``(B, D)``: ``(B, K)``, in their dtype."""
 
     @abstractmethod
-    def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
+    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """Weighted moments; a component without points keeps its mean and variance."""
 
-    def expectation(self, state: State, settled: Tensor) -> tuple[Tensor, float]:
-        """Responsibilities ``(N, K)``, those of a settled point 1 on its own component, and the mean log-likelihood."""
+    def e_step(self, state: State, fixed: Tensor) -> tuple[Tensor, float]:
+        """Responsibilities ``(N, K)``, those of a fixed point 1 on its own component, and the mean log-likelihood."""
         log_joint_of, log_density = self.log_joint(state), []
         responsibilities = self.points.new_empty(len(self.points), len(state.means))
         rows = self._rows_at_once()
         for points, own, out in zip(
-            self.points.split(rows), settled.split(rows), responsibilities.split(rows), strict=True
+            self.points.split(rows), fixed.split(rows), responsibilities.split(rows), strict=True
         ):
             log_joint = log_joint_of(points)
             held = (own >= 0).nonzero().flatten()
@@ -72,7 +68,6 @@ class MixtureSteps(ABC):
 
     def _log_weights(self, mass: Tensor) -> Tensor:
         # A weight of exactly zero could never grow again, and its logarithm is not finite.
-        # mutant 10 to 11, 10 to 9: any few roundings above zero keep the logarithm finite
         weights = mass + 10 * torch.finfo(self.points.dtype).eps
         return (weights / weights.sum()).log()
 
@@ -117,7 +112,7 @@ class AxisAligned(MixtureSteps):
         quadratic = (-0.5 * per_column * precisions).to(dtype).T
         return lambda points: torch.addmm(constant, points, linear).addmm_(self._squares(points), quadratic)
 
-    def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
+    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class."""
         mass, first, second = self._moments(responsibilities)
         alive = (mass > 0)[:, None]
@@ -136,22 +131,18 @@ class AxisAligned(MixtureSteps):
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
-        at_once = max(1, VALUES_AT_ONCE // len(self.points))  # mutant: memory alone
+        at_once = max(1, VALUES_AT_ONCE // len(self.points))
         blocks = by_component.split(at_once)
-        # mutant > to >=, > to <=: it decides how sums are taken alone
         felt = torch.stack([(block > SMALLEST_RESPONSIBILITY).count_nonzero() for block in blocks])
-        # mutant: both ways to take the sums give one result
         if int(felt.sum()) > MAX_SPARSE_SHARE * responsibilities.numel():
             mass = responsibilities.sum(0, dtype=torch.float64)
             return mass, by_component @ self.points, by_component @ self._squares(self.points)
-        # mutant > to >=: a weight of exactly what is too small to move a mean moves none
         places = [(block > SMALLEST_RESPONSIBILITY).nonzero() for block in blocks]
         for number, place in enumerate(places):
             place[:, 0] += number * at_once
         component, point = torch.cat(places).unbind(1)
         weights = responsibilities[point, component]
         sizes = torch.bincount(component, minlength=responsibilities.shape[1])
-        # mutant: embedding_bag takes numbers and indices in either order
         total = partial(
             sum_rows, points=point, weights=weights, sizes=sizes
         )  # lets go of columns before the next
@@ -188,12 +179,11 @@ class FullCovariance(MixtureSteps):
 
         return of
 
-    def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
+    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class; each component reads its own points alone."""
         mass = responsibilities.sum(0, dtype=torch.float64)
         means, variances = state.means.clone(), state.variances.clone()
         for component, column in enumerate(responsibilities.T):
-            # mutant > to >=: a weight of exactly what is too small to move a mean moves none
             own = (column > SMALLEST_RESPONSIBILITY).nonzero().flatten()
             if len(own) == 0:
                 continue
@@ -223,7 +213,6 @@ COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
 
 SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
 # Of the start; with few restarts, all may halve one new category.
-# mutant: one run or step more or less of a start that EM goes on from
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
 
 
@@ -237,7 +226,7 @@ class MixtureParameters:
             floor included.
         log_weights: ``(K,)``.
         floor: ``()``, added to every variance.
-        log_likelihood: mean per point, in nats, under exactly these parameters; of a settled point with its component.
+        log_likelihood: mean per point, in nats, under exactly these parameters; of a fixed point with its component.
         num_iterations: M-steps after the initialisation.
         converged: whether the tolerance was met before the iterations ran out.
     """
@@ -256,7 +245,7 @@ def fit_gaussian_mixture(
     features: Tensor,
     num_components: int,
     *,
-    settled: Tensor | None = None,
+    fixed: Tensor | None = None,
     covariance_type: Literal["diag", "spherical", "full"] = "diag",
     max_iter: int = 100,
     tol: float = 1e-7,
@@ -275,7 +264,7 @@ def fit_gaussian_mixture(
     Args:
         features: ``(N, D)``.
         num_components: K.
-        settled: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are free.
+        fixed: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are free.
         covariance_type: one variance per dimension (``"diag"``), one per component (``"spherical"``), or a matrix
             per component (``"full"``).
         max_iter: most M-steps.
@@ -287,7 +276,7 @@ def fit_gaussian_mixture(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        DataError: fewer points than components, NaN or infinite features, a settled component out of range, or an
+        DataError: fewer points than components, NaN or infinite features, a fixed component out of range, or an
             unknown covariance type.
     """
     if covariance_type not in COVARIANCES:
@@ -298,58 +287,54 @@ def fit_gaussian_mixture(
             f"Expected 1 <= num_components <= number of samples ({len(features)}), got {num_components}: "
             "ask for fewer components or give more images."
         )
-    settled = _settled(settled, features, num_components)
+    fixed = _checked_fixed(fixed, features, num_components)
     origin = features.mean(0)
-    members, centres = start_groups(features, origin, settled, num_components, seed)
+    members, centres = initial_groups(features, origin, fixed, num_components, seed)
     data = COVARIANCES[covariance_type](features - origin)
     squares = [points.double().square().sum() for points in data.points.split(POINTS_PER_BLOCK)]
     floor = max(floor_share * float(torch.stack(squares).sum() / features.numel()), SMALLEST_FLOOR)
-    state = start(data, members, centres, floor)
-    fit = iterate(data, state, settled, max_iter, tol, floor)
+    state = initialize(data, members, centres, floor)
+    fit = run_em(data, state, fixed, max_iter, tol, floor)
     return replace(fit, means=fit.means + origin)
 
 
-def _settled(settled: Tensor | None, features: Tensor, num_components: int) -> Tensor:
+def _checked_fixed(fixed: Tensor | None, features: Tensor, num_components: int) -> Tensor:
     """Component of every feature, -1 where it is free."""
-    if settled is None:
-        # mutant 1 to 2: every number below zero says that a feature is free
+    if fixed is None:
         return features.new_full((len(features),), -1, dtype=torch.int64)
-    if (
-        settled.shape != features.shape[:1]
-        or not -1 <= int(settled.min()) <= int(settled.max()) < num_components
-    ):
+    if fixed.shape != features.shape[:1] or not -1 <= int(fixed.min()) <= int(fixed.max()) < num_components:
         raise DataError(
-            f"Expected settled to hold one of -1..{num_components - 1} per feature ({len(features)}), got shape "
-            f"{tuple(settled.shape)} with {int(settled.min())}..{int(settled.max())}."
+            f"Expected fixed to hold one of -1..{num_components - 1} per feature ({len(features)}), got shape "
+            f"{tuple(fixed.shape)} with {int(fixed.min())}..{int(fixed.max())}."
         )
-    return settled.to(features.device)
+    return fixed.to(features.device)
 
 
-def start_groups(
-    features: Tensor, origin: Tensor, settled: Tensor, num_components: int, seed: int
+def initial_groups(
+    features: Tensor, origin: Tensor, fixed: Tensor, num_components: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
 
-    It makes its own centred points, free and settled ones, so that no third copy of the features is held meanwhile.
+    It makes its own centred points, free and fixed ones, so that no third copy of the features is held meanwhile.
     """
-    centres, members = features.new_zeros(num_components, features.shape[1]), settled.clone()
-    free = settled < 0
+    centres, members = features.new_zeros(num_components, features.shape[1]), fixed.clone()
+    free = fixed < 0
     if free.any():
         # Centres of known categories stay: a free one without a category of its own must not take over a known one.
         kmeans = AnchoredKMeans(
-            num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, hold_labelled=True
+            num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, fix_labelled=True
         )
-        kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), settled[~free])
+        kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), fixed[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
         # Settled clusters, which come first, keep their components, others take vacant ones.
-        own, every = settled[~free].unique(), torch.arange(num_components, device=settled.device)
+        own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)
         component = torch.cat([own, every[~torch.isin(every, own)]])
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
         centres[component] = torch.as_tensor(kmeans.cluster_centers_)
     return members, centres
 
 
-def start(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) -> State:
+def initialize(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) -> State:
     """The means, covariances and sizes of the groups that EM starts from."""
     responsibilities = data.points.new_zeros(len(members), len(centres)).scatter_(1, members[:, None], 1)
     overall = data.overall_variance(floor)  # for components without points
@@ -358,21 +343,21 @@ def start(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) ->
         variances=overall.expand(len(centres), *overall.shape),
         log_weights=overall.new_zeros(len(centres)),
     )
-    return data.maximisation(responsibilities, empty, floor)
+    return data.m_step(responsibilities, empty, floor)
 
 
-def iterate(
-    data: MixtureSteps, state: State, settled: Tensor, max_iter: int, tol: float, floor: float
+def run_em(
+    data: MixtureSteps, state: State, fixed: Tensor, max_iter: int, tol: float, floor: float
 ) -> MixtureParameters:
-    """EM from a state, with settled points held; the returned means are centred like the points."""
-    previous = -math.inf  # mutant: no likelihood is close to an infinite one of either sign
+    """EM from a state, with fixed points held; the returned means are centred like the points."""
+    previous = -math.inf
     for iteration in range(max_iter + 1):
-        responsibilities, log_likelihood = data.expectation(state, settled)
+        responsibilities, log_likelihood = data.e_step(state, fixed)
         converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
         if converged:
             break
         if iteration < max_iter:
-            previous, state = log_likelihood, data.maximisation(responsibilities, state, floor)
+            previous, state = log_likelihood, data.m_step(responsibilities, state, floor)
         del responsibilities  # before the next ones are made
     return MixtureParameters(
         means=state.means.to(data.points),

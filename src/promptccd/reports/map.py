@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from scipy.linalg import orthogonal_procrustes
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
@@ -188,6 +189,28 @@ class MapFigure:
     true: list[MapEntry]
     notes: list[str]  # a line per stage
     width: ClassVar = WIDTH
+
+    @property
+    def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """A row per image and stage with its place, and a row per stage with the movement of earlier images."""
+        places = [
+            {
+                "stage": point.stage + later,
+                "image": point.sample_id,
+                "x": x,
+                "y": y,
+                "group": point.found.name,
+                "category": point.true.name,
+            }
+            for point in self.points
+            for later, (x, y) in enumerate(point.places)
+        ]
+        movement = [
+            {"stage": stage, "method": self.maps.method, "moved_share_of_width": moved}
+            for stage, moved in enumerate(self.maps.moved)
+            if moved is not None
+        ]
+        return pd.DataFrame(places), pd.DataFrame(movement)
 
     @property
     def data(self) -> dict[str, Any]:

@@ -3,17 +3,18 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from promptccd.storage import make_folder, remove_leftovers, write_file
 
 Record = dict[str, Any]
-Sections = Mapping[str, Sequence[Record]]
 
 
 @cache
@@ -33,8 +34,21 @@ def render_page(template: str, **values: Any) -> str:
     return templates_of("promptccd.reports").get_template(template).render(**values)
 
 
+def records(table: pd.DataFrame) -> list[Record]:
+    """The rows of a table as JSON types: numbers with eight digits, null for missing ones."""
+    return [{name: _plain(value) for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    if value is pd.NA or value is None:
+        return None
+    if isinstance(value, float):
+        return float(f"{value:.8g}") if math.isfinite(value) else None
+    return value
+
+
 def write_report_files(
-    out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: Sections
+    out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: Mapping[str, pd.DataFrame]
 ) -> Path:
     """Write ``index.html``, ``report.json`` and ``report.csv``; returns the path of the page.
 
@@ -43,7 +57,7 @@ def write_report_files(
         page: the text of ``index.html``.
         title: of the report.
         facts: what the numbers are about, by name.
-        sections: numbers on the page; the CSV has a row per record, its first cell the section.
+        sections: tables on the page; the CSV has their rows, its first cell the section.
 
     Raises:
         DiskError: the folder or a file cannot be written.
@@ -51,15 +65,12 @@ def write_report_files(
     """
     folder = make_folder(out)
     remove_leftovers(folder)
-    records = [{"section": name, **record} for name, many in sections.items() for record in many]
-    header = list(dict.fromkeys(key for record in records for key in record)) or ["section"]
-    values = {
-        "title": title,
-        "facts": dict(facts),
-        "sections": {name: list(many) for name, many in sections.items()},
-    }
-    write_file(folder / "report.json", json.dumps(values, indent=1, allow_nan=False) + "\n")
-    write_file(folder / "report.csv", csv_text(header, records))
+    values = {name: records(table) for name, table in sections.items()}
+    rows = [{"section": name, **row} for name, many in values.items() for row in many]
+    header = list(dict.fromkeys(name for row in rows for name in row)) or ["section"]
+    content = {"title": title, "facts": dict(facts), "sections": values}
+    write_file(folder / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_file(folder / "report.csv", csv_text(header, rows))
     write_file(folder / "index.html", page)
     return folder / "index.html"
 

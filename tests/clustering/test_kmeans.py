@@ -8,8 +8,8 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from promptccd.clustering import AnchoredKMeans, kmeans_restarts
-from promptccd.clustering import semi_supervised_kmeans as module
+from promptccd.clustering import AnchoredKMeans
+from promptccd.clustering import kmeans as module
 
 
 def blobs(sizes, width=16, spread=0.6, seed=0, dtype=np.float32):
@@ -138,16 +138,16 @@ def test_empty_cluster_keeps_its_centre():
 
 @pytest.mark.parametrize("width_per_move", [0, 1000])  # rows through the Gram matrix, rows through products
 def test_cluster_that_empties_stays_and_can_fill_again(monkeypatch, width_per_move):
-    monkeypatch.setattr(kmeans_restarts, "WIDTH_PER_MOVE", width_per_move)
+    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)
     points = torch.from_numpy(blobs([6], width=4)[0])
     nothing = torch.empty(0, dtype=torch.int64)
-    problem = kmeans_restarts.prepare(points, points[:0], nothing, 0, 2, use_gram=True)
-    restarts = kmeans_restarts.start(problem, torch.tensor([0]), torch.rand(1, 2, 3, dtype=torch.float64))
+    problem = module.prepare(points, points[:0], nothing, 0, 2, use_gram=True)
+    restarts = module.start(problem, torch.tensor([0]), torch.rand(1, 2, 3, dtype=torch.float64))
 
     def move_to(labels):
         restarts.affinity[0, 0] = torch.where(torch.tensor(labels) == 0, 1.0, -1.0)
         restarts.affinity[0, 1] = -restarts.affinity[0, 0]
-        kmeans_restarts.update(problem, restarts, kmeans_restarts.assign(restarts))
+        module.update(problem, restarts, module.assign(restarts))
         return restarts.centres[0].clone()
 
     before = move_to([0, 0, 0, 0, 1, 1])
@@ -168,9 +168,7 @@ def fit_all(data, **parameters):
 @pytest.mark.parametrize("width_per_move", [0, 20])
 def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
     data = mixed(seed=seed, spread=1.5)
-    monkeypatch.setattr(
-        kmeans_restarts, "WIDTH_PER_MOVE", width_per_move
-    )  # 0: every row goes through the Gram matrix
+    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)  # 0: every row goes through the Gram matrix
     without = fit_all(data)
     monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
     with_gram = fit_all(data)
@@ -194,7 +192,7 @@ def test_batching_of_restarts_changes_nothing(monkeypatch):
 def test_the_defaults_are_the_papers():
     assert vars(AnchoredKMeans(3)) == {
         "n_clusters": 3, "n_init": 100, "max_iter": 200, "tol": 1e-4, "random_state": None,
-        "hold_labelled": False,
+        "fix_labelled": False,
     }  # fmt: skip
 
 
@@ -203,7 +201,7 @@ def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
     if gram:
         monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
     unlabelled, labelled, labels = mixed(spread=0.7)
-    model = AnchoredKMeans(10, 20, random_state=0, hold_labelled=True).fit(unlabelled, labelled, labels)
+    model = AnchoredKMeans(10, 20, random_state=0, fix_labelled=True).fit(unlabelled, labelled, labels)
     for row in range(6):
         np.testing.assert_allclose(model.cluster_centers_[row], labelled[labels == row].mean(0), atol=1e-6)
     nearest = squared_distances(unlabelled, model.cluster_centers_).argmin(1)
@@ -218,7 +216,7 @@ def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
 @pytest.mark.parametrize("kept", [[0, 1], [2, 5], [5], [0, 3, 4, 5], [1, 2, 3, 4, 5], []])
 def test_restarts_that_go_on_keep_their_own_state(kept):
     rows = torch.arange(6.0)
-    state = kmeans_restarts.Restarts(
+    state = module.Restarts(
         ids=torch.arange(6),
         affinity=rows[:, None, None].repeat(1, 2, 3),
         centres=rows[:, None, None].repeat(1, 2, 4),
@@ -318,9 +316,9 @@ def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
     labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
     labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
     tensors = [torch.from_numpy(each) for each in (unlabelled, labelled, labels)]
-    problem = kmeans_restarts.prepare(*tensors, num_classes, num_classes + 3, use_gram)
+    problem = module.prepare(*tensors, num_classes, num_classes + 3, use_gram)
     draws = np.random.default_rng(0).random((40, 3, 4))
-    started = kmeans_restarts.start(problem, torch.arange(40), torch.from_numpy(draws))
+    started = module.start(problem, torch.arange(40), torch.from_numpy(draws))
     means = [labelled[labels == each].mean(0) for each in range(num_classes)]
     expected = np.stack([starts_of(unlabelled, means, each) for each in draws])
     np.testing.assert_allclose(started.centres + problem.origin, expected, atol=1e-9)
@@ -354,9 +352,9 @@ def test_a_point_on_its_centre_is_at_distance_zero_and_none_below():
 
 def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
     unlabelled, labelled = torch.tensor([[1.0], [-2.0], [3.0]]), torch.zeros(1, 1)
-    problem = kmeans_restarts.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
+    problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
     draws = torch.from_numpy(np.random.default_rng(0).random((2800, 1, 1)))
-    drawn = kmeans_restarts.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.origin
+    drawn = module.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.origin
     for place, expected in ((1, 200), (-2, 800), (3, 1800)):
         times = int((drawn.round() == place).sum())
         assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
@@ -364,8 +362,8 @@ def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
 
 def test_a_point_on_a_centre_is_not_drawn_even_by_the_smallest_draw():
     unlabelled, labelled = torch.tensor([[0.0], [-3.0], [3.0]]), torch.zeros(1, 1)
-    problem = kmeans_restarts.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
-    started = kmeans_restarts.start(problem, torch.arange(1), torch.zeros(1, 1, 1, dtype=torch.float64))
+    problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
+    started = module.start(problem, torch.arange(1), torch.zeros(1, 1, 1, dtype=torch.float64))
     assert started.centres.tolist() == [[[0], [-3]]]
 
 
@@ -374,7 +372,7 @@ def test_what_is_prepared_are_points_around_their_mean_and_sums_of_the_labelled(
     points, labelled = points + 7, labelled - 2  # of unlike means, and unlike numbers
     mean = np.concatenate([points, labelled]).mean(0)
     tensors = (torch.from_numpy(each) for each in (points, labelled, classes))
-    problem = kmeans_restarts.prepare(*tensors, 6, 8, use_gram=True)
+    problem = module.prepare(*tensors, 6, 8, use_gram=True)
     np.testing.assert_allclose(problem.origin, mean)
     np.testing.assert_allclose(problem.points, points - mean)
     np.testing.assert_allclose(problem.squares, ((points - mean) ** 2).sum(1))
@@ -390,17 +388,17 @@ def test_a_row_is_corrected_by_the_gram_matrix_where_a_twentieth_of_the_width_mo
     """A Gram matrix of NaN tells which rows were read from it."""
     points = torch.randn(moved, width, generator=torch.Generator().manual_seed(0))
     nothing = torch.empty(0, dtype=torch.int64)
-    problem = kmeans_restarts.prepare(points, points[:0], nothing, 0, 1, use_gram=True)
+    problem = module.prepare(points, points[:0], nothing, 0, 1, use_gram=True)
     draws = torch.zeros(1, 1, 1, dtype=torch.float64)
-    restarts = kmeans_restarts.start(problem, torch.arange(1), draws)
+    restarts = module.start(problem, torch.arange(1), draws)
     problem.gram.fill_(torch.nan)
-    kmeans_restarts.update(problem, restarts, kmeans_restarts.assign(restarts))
+    module.update(problem, restarts, module.assign(restarts))
     assert restarts.affinity.isnan().all() == by_gram
 
 
 def test_sums_of_no_groups_are_no_rows():
     nothing = torch.empty(0, dtype=torch.int64)
-    sums = kmeans_restarts.sum_rows(torch.ones(4, 3), nothing, torch.empty(0), nothing)
+    sums = module.sum_rows(torch.ones(4, 3), nothing, torch.empty(0), nothing)
     assert sums.shape == (0, 3)
 
 
@@ -413,14 +411,14 @@ def test_a_restart_goes_on_after_a_movement_of_exactly_the_tolerance():
 
 def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
     unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
-    problem = kmeans_restarts.prepare(
+    problem = module.prepare(
         *(torch.from_numpy(each) for each in (unlabelled, labelled, labels)), 6, 9, use_gram=False
     )
     draws = torch.from_numpy(np.random.default_rng(0).random((4, 3, 2)))
     for restart in range(4):
         one = torch.tensor([restart])
-        started = kmeans_restarts.start(problem, one, draws[one])
-        solution = kmeans_restarts.run_lloyd(problem, started, 300, 0.0)
+        started = module.start(problem, one, draws[one])
+        solution = module.run_lloyd(problem, started, 300, 0.0)
         centres = (solution.centres + problem.origin).numpy()
         own = ((labelled - centres[labels]) ** 2).sum()
         expected = squared_distances(unlabelled, centres).min(1).sum() + own

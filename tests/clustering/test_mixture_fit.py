@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
-from promptccd.clustering import mixture as module
+from promptccd.clustering import mixture_fit as module
 from promptccd.errors import DataError
 from promptccd.models.mixture import GaussianMixture as MixturePrompts
 
@@ -181,7 +181,7 @@ def test_replay_of_replay_keeps_its_spread(covariance_type, width):
     settled = groups
     for generation in range(6):
         fitted = fit_gaussian_mixture(
-            points, 2, settled=settled, covariance_type=covariance_type, floor_share=0.5, seed=0
+            points, 2, fixed=settled, covariance_type=covariance_type, floor_share=0.5, seed=0
         )
         prompts = MixturePrompts(0, width, covariance_type)
         prompts.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
@@ -196,7 +196,7 @@ def test_settled_features_say_which_component_is_which(covariance_type):
     points, groups = blobs(spread=0.1)
     names = torch.tensor([3, 0, -1, -1, 4])[groups]  # two groups are new: components 1 and 2 are theirs
     names[::2] = -1
-    fitted = fit_gaussian_mixture(points, 5, settled=names, covariance_type=covariance_type, seed=0)
+    fitted = fit_gaussian_mixture(points, 5, fixed=names, covariance_type=covariance_type, seed=0)
     found = log_joint(points, fitted).argmax(1)
     assert [set(found[groups == group].tolist()) for group in (0, 1, 4)] == [{3}, {0}, {4}]
     assert sorted({*found[groups == 2].tolist(), *found[groups == 3].tolist()}) == [1, 2]
@@ -206,20 +206,20 @@ def test_settled_features_say_which_component_is_which(covariance_type):
 def test_everything_settled_is_a_gaussian_of_each_category(covariance_type):
     """However much they overlap: nothing is left to find out."""
     points, groups = blobs(spread=1.5)
-    fitted = fit_gaussian_mixture(points, 5, settled=groups, covariance_type=covariance_type, seed=0)
+    fitted = fit_gaussian_mixture(points, 5, fixed=groups, covariance_type=covariance_type, seed=0)
     expected = torch.stack([points[groups == group].mean(0) for group in range(5)])
     torch.testing.assert_close(fitted.means, expected)
     likelihood = log_joint(points, fitted)[torch.arange(len(points)), groups].mean()
     assert fitted.log_likelihood == pytest.approx(float(likelihood))
     # The first step changes nothing, which is within any tolerance.
-    exact = fit_gaussian_mixture(points, 5, settled=groups, covariance_type=covariance_type, tol=0.0, seed=0)
+    exact = fit_gaussian_mixture(points, 5, fixed=groups, covariance_type=covariance_type, tol=0.0, seed=0)
     assert (exact.num_iterations, exact.converged) == (1, True)
 
 
 def test_features_of_which_none_is_settled_are_all_free():
     points, _ = blobs(spread=1.2)
     said, unsaid = (
-        fit_gaussian_mixture(points, 5, settled=settled, max_iter=3, seed=0)
+        fit_gaussian_mixture(points, 5, fixed=settled, max_iter=3, seed=0)
         for settled in (torch.full((len(points),), -1), None)
     )
     assert torch.equal(said.means, unsaid.means)
@@ -233,7 +233,7 @@ def test_real_categories_that_overlap_do_not_drift_into_each_other():
     points = torch.nn.functional.normalize(points - points.mean(0), dim=1)
     settled = labels.clone()
     settled[::2] = -1
-    fitted = fit_gaussian_mixture(points, 10, settled=settled, seed=0)
+    fitted = fit_gaussian_mixture(points, 10, fixed=settled, seed=0)
     found = log_joint(points[::2], fitted).argmax(1)
     assert float((found == labels[::2]).float().mean()) > 0.88
 
@@ -278,7 +278,7 @@ def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside(
     for known in ([0, 1], [0, 2], [2, 1]):
         settled = torch.full((3, 6), -1)
         settled[:2, :3] = torch.tensor(known)[:, None]
-        fitted = fit_gaussian_mixture(points, 3, settled=settled.flatten(), max_iter=0, seed=0)
+        fitted = fit_gaussian_mixture(points, 3, fixed=settled.flatten(), max_iter=0, seed=0)
         places = torch.tensor([*known, 3 - sum(known)])
         torch.testing.assert_close(fitted.means[places], points.view(3, 6, 3).mean(1), atol=1e-5, rtol=0)
 
@@ -306,7 +306,7 @@ def test_errors_say_what_and_where():
 )
 def test_components_that_there_are_not_are_refused(settled, got):
     with pytest.raises(DataError, match=rf"one of -1..1 per feature \(4\), got shape {got}"):
-        fit_gaussian_mixture(torch.eye(4), 2, settled=torch.tensor(settled), seed=0)
+        fit_gaussian_mixture(torch.eye(4), 2, fixed=torch.tensor(settled), seed=0)
 
 
 def test_parameters_cannot_be_changed():
@@ -326,7 +326,7 @@ def test_a_component_without_points_has_the_variance_of_all_of_them(
     points = torch.tensor([[0.0, 0.0], [2.0, 6.0]]).double().repeat(8, 1)
     settled = torch.arange(2).repeat(8)
     mixture = fit_gaussian_mixture(
-        points, 3, settled=settled, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
+        points, 3, fixed=settled, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
     )
     empty = int(mixture.log_weights.argmin())
     assert empty == 2
@@ -360,7 +360,7 @@ def test_copies_of_one_image_have_no_variance_but_the_floor(covariance_type):
     points = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).repeat_interleave(7, 0)
     settled = torch.arange(2).repeat_interleave(7)
     fitted = fit_gaussian_mixture(
-        points, 2, settled=settled, covariance_type=covariance_type, floor_share=0.0, seed=0
+        points, 2, fixed=settled, covariance_type=covariance_type, floor_share=0.0, seed=0
     )
     variances = fitted.variances
     if covariance_type == "full":
@@ -376,11 +376,11 @@ def test_between_steps_everything_is_in_float64(covariance_type, sparse_share, m
     monkeypatch.setattr(module, "MAX_SPARSE_SHARE", sparse_share)
     points, groups = blobs(dtype=torch.float32)
     data = module.COVARIANCES[covariance_type](points)
-    state = module.start(data, groups, torch.zeros(5, points.shape[1]), 0.1)
+    state = module.initialize(data, groups, torch.zeros(5, points.shape[1]), 0.1)
     held = (data.overall_variance(0.1), state.means, state.variances, state.log_weights)
     assert {each.dtype for each in held} == {torch.float64}
-    one = module.start(data, groups.clamp(max=0), torch.zeros(1, points.shape[1]), 0.1)
-    _, log_likelihood = data.expectation(one, groups.clamp(max=0))
+    one = module.initialize(data, groups.clamp(max=0), torch.zeros(1, points.shape[1]), 0.1)
+    _, log_likelihood = data.e_step(one, groups.clamp(max=0))
     assert log_likelihood == pytest.approx(float(data.log_joint(one)(points).double().mean()), rel=1e-12)
 
 

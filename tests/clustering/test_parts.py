@@ -10,8 +10,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
-from promptccd.clustering import part_labels
-from promptccd.clustering.part_labels import (
+from promptccd.clustering import parts as part_labels
+from promptccd.clustering.parts import (
     ENOUGH_PATCHES,
     PartLabelParameters,
     fit_part_labels,

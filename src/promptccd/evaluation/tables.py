@@ -1,0 +1,174 @@
+"""The table of scores, a row per stage and their average: terminal, card, page, CSV and JSON are formats of it."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from promptccd.evaluation.accuracy import FIGURES
+from promptccd.evaluation.continual import ContinualScore
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+
+ABSENT = "\N{EN DASH}"  # tables show it in place of a missing number
+AVERAGE = "average"  # in the column `stage`
+COUNTS = ("num_images", "num_categories", "count_low", "count_high")
+Grid = tuple[list[str], list[list[str]]]  # header and rows of text
+
+
+def score_table(score: ContinualScore) -> pd.DataFrame:
+    """A row per scored stage and one of averages: `COUNTS`, then accuracies and `FIGURES` in percent.
+
+    The row of averages has accuracies only. ``count_low`` and ``count_high`` are the range of an estimated number of
+    categories. Empty clusters are no categories, so ``num_categories`` may be below that range.
+    """
+    rows: list[dict[str, Any]] = []
+    for place, stage in enumerate(score.stages):
+        low, high = stage.count_range or (None, None)
+        rows.append(
+            {"stage": stage.stage, "num_images": stage.num_images, "num_categories": stage.num_categories}
+            | {"count_low": low, "count_high": high}
+            | {part: getattr(stage, part) for part in PARTS}
+            | {name: values[place] for name, values in score.columns.items()}
+            | {name: stage.figures.get(name, math.nan) for name in FIGURES}
+        )
+    table = pd.DataFrame(rows, columns=["stage", *COUNTS, *PARTS, *score.columns, *FIGURES])
+    averages = table[[*PARTS, *score.columns]].mean()
+    table = table.astype({"stage": object, **dict.fromkeys(COUNTS, "Int64")})
+    table.loc[len(table)] = {"stage": AVERAGE, **dict.fromkeys(COUNTS, pd.NA), **averages}
+    return table
+
+
+def accuracy_columns(table: pd.DataFrame) -> list[str]:
+    """The columns of a table of scores that are percentages, without standard deviations."""
+    return [name for name in table if name.endswith(PARTS) or name.removesuffix("_v1").endswith(PARTS)]
+
+
+def over_runs(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Mean and standard deviation (n - 1) over the rows that are equal in the columns `by`.
+
+    Every number has a column of its name and one that ends in ``_std``; ``runs`` is the number of rows. Missing numbers
+    do not count. Ranges of numbers of categories become the widest range.
+    """
+    groups = table.groupby(list(by), sort=False, dropna=False)
+    numbers = [name for name in table.select_dtypes("number") if name not in (*by, "seed")]
+    found = groups[numbers].agg(["mean", "std"])
+    found.columns = pd.Index([name if what == "mean" else f"{name}_{what}" for name, what in found.columns])
+    if "count_low" in numbers:
+        found["count_low"] = _lowest(table).groupby([table[name] for name in by], sort=False).min()
+        found["count_high"] = groups["count_high"].max()
+        found = found.drop(columns=["count_low_std", "count_high_std"])
+    found.insert(0, "runs", groups.size())
+    return found.reset_index()
+
+
+def _lowest(table: pd.DataFrame) -> pd.Series:
+    """The lower ends of the ranges of numbers of categories; empty clusters may put the number below its range."""
+    return table[["count_low", "num_categories"]].min(axis=1).where(table["count_low"].notna())
+
+
+def text_of(mean: float, std: float | None = None) -> str:
+    """A number with one decimal, and ``±`` where it has a standard deviation; `ABSENT` for a missing number."""
+    if pd.isna(mean):
+        return ABSENT
+    return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}"
+
+
+def spread_text(values: Iterable[float]) -> str:
+    """The mean of the numbers of several runs and their standard deviation (n - 1), without missing numbers."""
+    given = pd.Series(list(values), dtype=float)
+    return text_of(given.mean(), given.std())
+
+
+def texts(table: pd.DataFrame, name: str) -> list[str]:
+    """A column of numbers as text, each with its standard deviation where the table has one."""
+    spread = table.get(f"{name}_std", pd.Series(math.nan, table.index))
+    return [text_of(*pair) for pair in zip(table[name], spread, strict=True)]
+
+
+def whole(number: float) -> str:
+    """A mean of whole numbers, without decimals where it is whole; empty for a missing number."""
+    return "" if pd.isna(number) else f"{number:.1f}".removesuffix(".0")
+
+
+def count_texts(table: pd.DataFrame) -> list[str]:
+    """Number of categories of every row, with the range in brackets where it was estimated."""
+    return [
+        whole(count) + ("" if pd.isna(least) else f" ({least:.0f} to {most:.0f})")
+        for count, least, most in zip(
+            table["num_categories"], _lowest(table), table["count_high"], strict=True
+        )
+    ]
+
+
+def title_of(name: str) -> str:
+    """The heading of a column: ``native_all`` is ``own answer: All``."""
+    if name in FIGURES:
+        return FIGURES[name][0]
+    bare, _, version = name.partition("_v")
+    before, _, part = bare.rpartition("_")
+    if part not in PARTS:
+        return name.replace("_", " ")
+    whose = [OWN_ANSWER] * (before == "native") + [f"v{version}"] * bool(version)
+    return f"{', '.join(whose)}: {part.capitalize()}" if whose else part.capitalize()
+
+
+def score_grid(table: pd.DataFrame, counted: str = "categories") -> Grid:
+    """A `score_table`, or its `over_runs`, as text: a row per stage and their average."""
+    columns = {"": [each if each == AVERAGE else f"stage {each}" for each in table["stage"]]}
+    columns |= {"images": list(map(whole, table["num_images"])), counted: count_texts(table)}
+    start = table.columns.get_loc("count_high") + 1
+    for name in table.columns[start:]:
+        if not name.endswith("_std"):
+            columns[title_of(name)] = [
+                "" if stage == AVERAGE and name in FIGURES else text
+                for stage, text in zip(table["stage"], texts(table, name), strict=True)
+            ]
+    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def markdown(grid: Grid) -> str:
+    """A table of Markdown."""
+    header, rows = grid
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
+
+
+def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFrame:
+    """The score tables of several runs of every variant, with the column ``variant``.
+
+    Native predictions have rows of their own after those of their variant. Where the paper prints another matching
+    (v1 of MetaGCD), rows of that matching are between them, and native predictions are scored by that matching alone.
+    """
+    tables: list[pd.DataFrame] = []
+
+    def add(variant: str, scores: Iterable[ContinualScore]) -> None:
+        columns = ["stage", *COUNTS, *PARTS, *FIGURES]
+        tables.extend(score_table(score)[columns].assign(variant=variant) for score in scores)
+
+    for name, scores in groups.items():
+        scores, matching = list(scores), ""
+        add(name, scores)
+        if any(score.as_published is not score for score in scores):
+            matching = ", v1"
+            add(f"{name}{matching}", [score.as_published for score in scores])
+        add(f"{name}, {OWN_ANSWER}{matching}", [score.native for score in scores if score.native is not None])
+    return pd.concat(tables, ignore_index=True)
+
+
+def variant_averages(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFrame:
+    """Averages over stages: mean, standard deviation over runs and difference to the first variant, by variant."""
+    table = variant_table(groups)
+    means = over_runs(table.loc[table["stage"] == AVERAGE, ["variant", *PARTS]], ["variant"])
+    for part in PARTS:
+        difference = means[part] - means[part].iloc[0]
+        means.insert(means.columns.get_loc(f"{part}_std") + 1, f"{part}_difference", difference)
+    return means
+
+
+def average_grid(groups: Mapping[str, Iterable[ContinualScore]]) -> Grid:
+    """The averages over stages as text, with the number of runs in the heading."""
+    means = variant_averages(groups)
+    runs, upto = means["runs"].max(), "up to " if means["runs"].nunique() > 1 else ""
+    heading = "average over stages" + (f", mean ± std of {upto}{runs} runs" if runs > 1 else "")
+    columns = {heading: means["variant"], **{title_of(part): texts(means, part) for part in PARTS}}
+    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]

@@ -1,0 +1,258 @@
+"""Charts and text of a run report, from the tables of `promptccd.reports.tables`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from promptccd.evaluation.paper import PublishedTable
+from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.evaluation.tables import (
+    ABSENT,
+    AVERAGE,
+    Grid,
+    count_texts,
+    over_runs,
+    score_grid,
+    spread_text,
+    texts,
+)
+from promptccd.methods import LOSSES, method_named
+from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
+from promptccd.reports.compare import signed
+from promptccd.reports.tables import (
+    OUTCOMES,
+    ReportedRun,
+    Tables,
+    category_sizes,
+    known_and_novel,
+    matched_order,
+)
+from promptccd.training.instruments import TITLES
+
+MOST_CATEGORIES = 60  # of a figure that can still be read
+VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
+
+
+def scores(summary: pd.DataFrame, published: PublishedTable | None) -> Grid:
+    """Scores per stage and on average, next to the published ones."""
+    compared = [name for name in summary if "published" in name or name.endswith("_difference")]
+    own = summary.drop(columns=["runs", "true_categories", "true_categories_std", *compared])
+    header, rows = score_grid(own)
+    if published is None:
+        return header, rows
+    for row, cells in zip(summary.to_dict("records"), rows, strict=True):
+        verdict = VERDICTS.get(row.get("published_outcome", ""))
+        cells += [
+            f"{row[f'{part}_published']:.1f} ({signed(row[f'{part}_difference'])})" if verdict else ABSENT
+            for part in PARTS
+        ]
+        cells.append(verdict or ABSENT)
+    return [*header, "paper: All", "paper: Old", "paper: New", "paper fits the split"], rows
+
+
+def outcomes(run: ReportedRun) -> Grid:
+    """Numbers of images of every stage by `OUTCOMES`."""
+    rows = known_and_novel(run).to_numpy().tolist()
+    return ["", *OUTCOMES.values()], [[f"stage {stage}", *map(str, counts)] for stage, *counts in rows]
+
+
+def confusion_map(run: ReportedRun, stage: int) -> HeatMap | None:
+    """Images by true category and group; `None` for more than `MOST_CATEGORIES` of either."""
+    rows, columns = matched_order(run, stage)
+    if max(len(rows), len(columns)) > MOST_CATEGORIES:
+        return None
+    images = run.images[run.images["stage"] == stage]
+    shares = pd.crosstab(images["true"], images["found"], normalize="index").loc[rows, columns]
+    return heat_map(
+        f"Images of stage {stage} by true category and by group",
+        (100 * shares).to_numpy().tolist(),
+        [run.categories[item] for item in rows],
+        list(map(str, columns)),
+        x_label="group, by number",
+        y_label="true category",
+        limits=(0, 100),
+        show_values=len(columns) <= 15,
+        blank_zeros=True,
+    )
+
+
+def size_chart(run: ReportedRun, stage: int) -> Chart | None:
+    """True and found sizes of the categories, side by side; `None` for more than `MOST_CATEGORIES`."""
+    sizes = category_sizes(run)
+    sizes = sizes[sizes["stage"] == stage]
+    if len(sizes) > MOST_CATEGORIES:
+        return None
+    names = [
+        f"group {group:.0f}" if pd.isna(category) else shortened(category, 12)
+        for category, group in zip(sizes["category"], sizes["found"], strict=True)
+    ]
+    return bar_chart(
+        f"True and found sizes of the categories at stage {stage}",
+        names,
+        {
+            "true": sizes["true_images"].astype(float).tolist(),
+            "found": sizes["found_images"].astype(float).tolist(),
+        },
+        x_label="category",
+        y_label="images",
+    )
+
+
+def sizes(run: ReportedRun, stage: int) -> Grid:
+    """True and found sizes of the categories as text."""
+    table = category_sizes(run)
+    table = table[table["stage"] == stage].fillna({"category": "(no category)", "group": "(no group)"})
+    columns = ["category", "group", "true_images", "found_images"]
+    return (
+        ["category", "group matched to it", "true images", "found images"],
+        table[columns].astype(str).to_numpy().tolist(),
+    )
+
+
+def block_map(tables: Tables) -> HeatMap:
+    """Mean accuracy over runs of the categories that each stage introduced, after every stage that has them."""
+    means = tables["blocks"].pivot_table("accuracy", "block", "stage", dropna=False)
+    return heat_map(
+        "Accuracy on the categories of every stage after every stage",
+        means.to_numpy().tolist(),
+        list(map(_block_name, means.index)),
+        [f"stage {stage}" for stage in means.columns],
+        x_label="after",
+        y_label="categories of",
+        limits=(0, 100),
+        places=1,
+    )
+
+
+def blocks(tables: Tables) -> Grid:
+    """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
+    table = over_runs(tables["forgetting"], ["block"])
+    columns = [
+        map(_block_name, table["block"]),
+        texts(table, "first"),
+        texts(table, "last"),
+        map(signed, -table["forgotten"]),
+    ]
+    header = ["categories of", "at first, percent", "at last, percent", "last against best before"]
+    return header, [list(row) for row in zip(*columns, strict=True)]
+
+
+def count_chart(summary: pd.DataFrame) -> Chart:
+    """True numbers of categories per stage, and the found ones as the mean over runs."""
+    stages = summary[summary["stage"] != AVERAGE].astype(float, errors="ignore")
+    found = ["stage", "num_categories", "num_categories_std"]
+    return line_chart(
+        "True and found numbers of categories after every stage",
+        {
+            "true": stages[["stage", "true_categories"]].to_numpy(float).tolist(),
+            "found": stages[found].to_numpy(float, na_value=np.nan).tolist(),
+        },
+        x_label="stage",
+        y_label="categories",
+        whole=True,
+    )
+
+
+def counts(summary: pd.DataFrame) -> Grid:
+    """True and found numbers of categories as text, with the range of an estimate."""
+    stages = summary[summary["stage"] != AVERAGE]
+    true = stages["true_categories"].map("{:.0f}".format)
+    rows = zip("stage " + stages["stage"].map(str), true, count_texts(stages), strict=True)
+    return ["", "true", "found"], list(map(list, rows))
+
+
+def history_charts(run: ReportedRun) -> list[Chart]:
+    """Losses and learning rate over epochs, a line per stage; no chart where they were not recorded.
+
+    Of more stages than `NUM_STYLES`, so many are shown, the first and the last among them.
+    """
+    if not run.history:
+        return []
+    stages = sorted({record.stage for record in run.history})
+    places = np.linspace(0, len(stages) - 1, min(len(stages), NUM_STYLES)).round().astype(int)
+    shown = {stages[place] for place in places}
+    of_all = f", {len(shown)} of {len(stages)} stages" if len(shown) < len(stages) else ""
+    names = dict.fromkeys(name for record in run.history for name in record.losses)
+    titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
+    charts = []
+    for name in [*names, "learning rate"]:
+        series: dict[str, list[tuple[float, float]]] = {}
+        for record in run.history:
+            values = {**record.losses, "learning rate": record.learning_rate}
+            if name in values and record.stage in shown:
+                series.setdefault(f"stage {record.stage}", []).append((record.epoch + 1, values[name]))
+        label = titles.get(name, name.replace("_", " "))
+        text = f"{label} over the epochs of every stage{of_all}"
+        charts.append(line_chart(text, series, x_label="epoch", y_label=label + of_all))
+    return charts
+
+
+def costs(tables: Tables) -> Grid:
+    """Time and memory per stage, the mean over runs."""
+    rows = []
+    for stage, of_stage in tables["costs"].groupby("stage") if len(tables["costs"]) else ():
+        epochs = [record for record in tables["history"].to_dict("records") if record["stage"] == stage]
+        seconds = [record["seconds"] for record in epochs]
+        per_epoch = f"{np.mean(seconds):.2f}" if seconds else ABSENT
+        memory = [
+            spread_text(of_stage[name].astype(float) / 1e6) for name in ("process_bytes", "accelerator_bytes")
+        ]
+        rows.append([f"stage {stage}", spread_text(of_stage["seconds"]), per_epoch, *memory])
+    return ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"], rows
+
+
+def prompts(tables: Tables) -> Grid:
+    """Figures of the prompts at every stage, the mean over runs; no rows for a method without prompts."""
+    if not len(tables["prompts"]):
+        return [""], []
+    means = tables["prompts"].drop(columns="run").groupby("stage").mean()
+    rows = [
+        [title, *(ABSENT if pd.isna(value) else f"{value:.3g}" for value in means[name])]
+        for name, title in TITLES.items()
+        if name in means
+    ]
+    return ["", *(f"stage {stage}" for stage in means.index)], rows
+
+
+def routing(tables: Tables) -> Grid:
+    """Accuracy of the part router per stage and on average; no rows for models without parts."""
+    if not len(tables["part_routing"]):
+        return [], []
+    table = over_runs(tables["part_routing"], ["stage"])
+    names = [each if each == AVERAGE else f"stage {each}" for each in table["stage"]]
+    columns = [names, *(texts(table, part) for part in PARTS)]
+    return ["", "All", "Old", "New"], [list(row) for row in zip(*columns, strict=True)]
+
+
+def shared_sections(run: ReportedRun, tables: Tables) -> dict[str, object]:
+    """What the page shows of runs with and without labels."""
+    return {"history": history_charts(run), "costs": costs(tables), "prompts": prompts(tables)}
+
+
+def scored_sections(
+    runs: Sequence[ReportedRun], tables: Tables, published: PublishedTable | None
+) -> dict[str, object]:
+    """What the page shows of scored runs; figures without ``±`` are of the first one."""
+    run, summary = runs[0], tables["summary"]
+    last = run.score.stages[-1]
+    return {
+        "averages": {part: texts(summary, part)[-1] for part in PARTS},
+        "found": f"{last.num_categories} of {run.num_true[-1]}",
+        "scores": scores(summary, published),
+        "known_and_novel": outcomes(run),
+        "stages": [
+            (row.stage, confusion_map(run, row.stage), size_chart(run, row.stage), sizes(run, row.stage))
+            for row in run.score.stages
+        ],
+        "block_map": block_map(tables),
+        "blocks": blocks(tables),
+        "count_chart": count_chart(summary),
+        "counts": counts(summary),
+        "counting": run.recipe.training.counting,
+        "routing": routing(tables),
+    }
+
+
+def _block_name(block: int) -> str:
+    return f"stage {block}" + (" (labels)" if block == 0 else "")

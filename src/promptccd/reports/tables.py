@@ -1,0 +1,375 @@
+"""Every number of a run report, once: a pandas table per section. Page, CSV and JSON are formats of these tables."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from promptccd.errors import MismatchError, RunError
+from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.evaluation.accuracy import matched_categories
+from promptccd.evaluation.paper import PublishedTable
+from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.tables import over_runs, score_table
+from promptccd.methods import method_named
+from promptccd.reports.cards import CategoryCard
+from promptccd.reports.map import MapFigure
+from promptccd.runs import RunEvaluation
+from promptccd.runs.stage import categories_at, load_configuration, row_of
+from promptccd.training.history import EpochRecord, read_history
+from promptccd.training.recipe import Recipe
+
+Tables = dict[str, pd.DataFrame]
+TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
+# An image is of a known or a novel category, and so is its group.
+OUTCOMES = {
+    "known_right": "known, right",
+    "known_as_other_known": "known, in another known group",
+    "known_as_novel": "known, in a novel group",
+    "novel_right": "novel, right",
+    "novel_as_other_novel": "novel, in another novel group",
+    "novel_as_known": "novel, in a known group",
+}
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """A run as reports read it.
+
+    Attributes:
+        name: of its folder.
+        recipe: of the training.
+        fingerprint: of its split.
+        versions: of packages.
+        class_blocks: number of categories that each stage introduced.
+        categories: names of the true categories; position is category id.
+        score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
+        num_true: true categories up to each of these stages.
+        names: of all groups by id, after the last stage.
+        images: a row per image of these stages: ``stage``, ``true`` and ``found`` ids, the name of its ``category``
+            and ``group``, and ``matched``, the category that its group is matched to (-1 for none).
+        costs: of the stages, see `stage_costs`.
+        history: the epochs, as far as recorded.
+        instruments: figures of prompts, by stage and name of `promptccd.training.instruments.TITLES`.
+        routing: accuracy of the part router; `None` for models without parts.
+    """
+
+    name: str
+    recipe: Recipe
+    fingerprint: str
+    versions: Mapping[str, str]
+    class_blocks: Sequence[int]
+    categories: Sequence[str]
+    score: ContinualScore
+    num_true: Sequence[int]
+    names: Mapping[int, str]
+    images: pd.DataFrame
+    costs: pd.DataFrame
+    history: Sequence[EpochRecord]
+    instruments: Mapping[int, Mapping[str, float]]
+    routing: ContinualScore | None
+
+
+def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
+    """Read and score a run by the ids that it assigned.
+
+    Args:
+        evaluation: the run with its data.
+        routing: also score the part router, which loads the models of methods with parts.
+
+    Raises:
+        RunError: the readable images are not those that were assigned.
+        MismatchError: ``results.json`` has other accuracies than the assignments give.
+    """
+    run, stages = evaluation.run, evaluation.stages
+    scored = range(1, evaluation.num_stages if stages.is_scored else 1)
+    found = [_read_stage(evaluation, index) for index in scored]
+    recorded = {row.stage: row for row in run.results.stages} if run.results else {}
+    for row, _ in found:
+        _require_agreement(row, recorded.get(row.stage), str(run.path))
+    return ReportedRun(
+        name=run.path.resolve().name,
+        recipe=evaluation.recipe,
+        fingerprint=run.manifest["split_fingerprint"],
+        versions=run.manifest["versions"],
+        class_blocks=stages.split.class_blocks,
+        categories=stages.categories,
+        score=ContinualScore("cacc", [row for row, _ in found]),
+        num_true=[evaluation.images[index].stage.num_categories for index in scored],
+        names=_names(evaluation, scored[-1])[1] if scored else {},
+        images=pd.concat([images for _, images in found], ignore_index=True) if found else pd.DataFrame(),
+        costs=stage_costs(run.manifest),
+        history=read_history(run.path),
+        instruments={
+            int(name.removeprefix("stage")): values
+            for name, values in sorted(run.manifest.get("instruments", {}).items())
+            if values
+        },
+        routing=evaluation.part_routing() if routing else None,
+    )
+
+
+def _read_stage(evaluation: RunEvaluation, index: int) -> tuple[StageScore, pd.DataFrame]:
+    """Score an unlabelled stage as it was grouped; names are those that people gave its categories since."""
+    images, path, given = (
+        evaluation.images[index],
+        evaluation.run.stage(index),
+        evaluation.run.assignments(index),
+    )
+    if list(given["sample_ids"]) != images.sample_ids.tolist():
+        raise RunError(
+            f"{path} assigned {len(given['sample_ids'])} images, of which {len(images)} can be read now or are "
+            "others: put the images back, or give --dataset."
+        )
+    found_ids, true_ids = np.asarray(given["category_ids"], dtype=np.int64), evaluation.true_ids(images)
+    num_categories, names = _names(evaluation, index)
+    score = row_of(
+        index, load_configuration(path), true_ids, found_ids, evaluation.stages.num_known,
+        num_categories=num_categories, class_ids=given.get("class_ids"),
+    )  # fmt: skip
+    return score, image_table(index, true_ids, found_ids, evaluation.stages.categories, names)
+
+
+def image_table(
+    stage: int,
+    true_ids: np.ndarray,
+    found_ids: np.ndarray,
+    categories: Sequence[str],
+    names: Mapping[int, str],
+) -> pd.DataFrame:
+    """The images of a stage, see `ReportedRun`; ids are ``(N,)``."""
+    matched = matched_categories(true_ids, found_ids)
+    table = pd.DataFrame({"stage": stage, "true": true_ids, "found": found_ids})
+    table["category"] = [categories[each] for each in true_ids]
+    table["group"] = table["found"].map(names)
+    table["matched"] = table["found"].map(lambda each: matched.get(each, -1))
+    return table
+
+
+def _names(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, str]]:
+    """Number of categories of a stage, and names of all its groups."""
+    path = evaluation.run.stage(index)
+    return categories_at(path, load_configuration(path))
+
+
+def _require_agreement(own: StageScore, recorded: StageScore | None, run: str) -> None:
+    for part in PARTS if recorded is not None else ():
+        one, other = getattr(own, part), getattr(recorded, part)
+        if math.isnan(one) != math.isnan(other) or abs(one - other) > TOLERANCE:
+            raise MismatchError(
+                f"results.json of {run} says {part} {other} at stage {own.stage}, its assignments give {one:.4f}: one "
+                "of them was changed. Run promptccd verify on it."
+            )
+
+
+def report_tables(
+    runs: Sequence[ReportedRun],
+    published: PublishedTable | None,
+    cards: Sequence[CategoryCard],
+    figure: MapFigure | None,
+) -> Tables:
+    """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
+    unscored = unscored_tables(runs, cards)
+    places, movement = figure.tables if figure else (pd.DataFrame(), pd.DataFrame())
+    return {
+        "scores": _of(runs, run_scores),
+        "summary": summary(runs, published),
+        "known_and_novel": _of(runs, known_and_novel),
+        "confusion": _of(runs, confusion),
+        "category_sizes": _of(runs, lambda run: category_sizes(run).drop(columns=["true", "found"])),
+        "blocks": _of(runs, blocks),
+        "forgetting": _of(runs, forgetting),
+        **{name: unscored[name] for name in ("history", "costs", "prompts")},
+        "part_routing": _of(runs, routing),
+        **{name: unscored[name] for name in ("discovered", "nearest_known")},
+        "map": _of(runs[:1], lambda run: places),
+        "map_movement": _of(runs[:1], lambda run: movement),
+    }
+
+
+def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> Tables:
+    """The tables that need no label of an image."""
+    near = [
+        {"category": card.name, "known": known.name, "similarity": round(known.similarity, 4)}
+        for card in cards
+        for known in card.near
+    ]
+    return {
+        "history": _of(runs, history),
+        "costs": _of(runs, lambda run: run.costs),
+        "prompts": _of(runs, prompts),
+        "discovered": _of(runs[:1], lambda run: pd.DataFrame([card.record for card in cards])),
+        "nearest_known": _of(runs[:1], lambda run: pd.DataFrame(near)),
+    }
+
+
+def _of(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
+    """The tables of all runs below each other, each with the name of its run."""
+    tables = [table.assign(run=run.name) for run in runs if len(table := make(run))]
+    together = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["run"])
+    return together[["run", *together.columns.drop("run")]]
+
+
+def run_scores(run: ReportedRun) -> pd.DataFrame:
+    """The `score_table` of a run with its seed and the true numbers of categories."""
+    table = score_table(run.score)
+    table.insert(1, "true_categories", pd.array([*run.num_true, pd.NA], dtype="Int64"))
+    return table.assign(seed=run.recipe.training.seed)
+
+
+def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd.DataFrame:
+    """Means over runs of one method per stage and of their average, next to the published figures.
+
+    Native predictions are left out unless every run has some. They are the ones compared with the paper if the method's
+    published figures are taken to be of its native predictions.
+    """
+    table = over_runs(_of(runs, run_scores), ["stage"])
+    has_native = all(run.score.native is not None for run in runs)
+    if not has_native:
+        table = table[[name for name in table if not name.startswith("native_")]]
+    if published is None:
+        return table
+    natively = has_native and method_named(runs[0].recipe.model.variant).answers_natively
+    return table.join(
+        pd.DataFrame(
+            [
+                published.record(
+                    row["stage"], {part: row[f"native_{part}" if natively else part] for part in PARTS}
+                )
+                | {"published_of": OWN_ANSWER if natively else "k-means"}
+                for row in table.to_dict("records")
+            ]
+        )
+    )
+
+
+def known_and_novel(run: ReportedRun) -> pd.DataFrame:
+    """Numbers of images of every stage by `OUTCOMES`.
+
+    A group is the category that it is matched to, as in the accuracy: the share of right images among the known ones is
+    Old, among the novel ones New. A group that is matched to no category is known or novel by its id.
+    """
+    images, num_known = run.images, run.class_blocks[0]
+    known, right = images["true"] < num_known, images["matched"] == images["true"]
+    as_known = images["matched"].where(images["matched"] >= 0, images["found"]) < num_known
+    masks = (
+        known & right, known & ~right & as_known, known & ~as_known,
+        ~known & right, ~known & ~right & ~as_known, ~known & as_known,
+    )  # fmt: skip
+    table = pd.DataFrame({"stage": images["stage"], **dict(zip(OUTCOMES, masks, strict=True))})
+    return table.groupby("stage").sum().reset_index()
+
+
+def category_sizes(run: ReportedRun) -> pd.DataFrame:
+    """Every category of a stage by id with the group matched to it, then the groups that are matched to none.
+
+    Each image counts once as ``true_images`` and once as ``found_images``. Names are missing where there is no match.
+    """
+    true = run.images.groupby(["stage", "true", "category"]).size().rename("true_images").reset_index()
+    found = (
+        run.images.groupby(["stage", "found", "group", "matched"]).size().rename("found_images").reset_index()
+    )
+    table = true.merge(found, "outer", left_on=["stage", "true"], right_on=["stage", "matched"])
+    table = table.sort_values(["stage", "true", "found"], ignore_index=True)  # missing ids come last
+    counts = table[["true_images", "found_images"]].fillna(0).astype(int)
+    return table[["stage", "true", "found", "category", "group"]].join(counts)
+
+
+def confusion(run: ReportedRun) -> pd.DataFrame:
+    """Numbers of images by category and group, in the order of `matched_order`."""
+    parts = []
+    for stage, images in run.images.groupby("stage"):
+        rows, columns = matched_order(run, stage)
+        pairs = images.groupby(["true", "found", "category", "group"]).size().rename("images").reset_index()
+        order = [
+            (rows.index(true), columns.index(found)) for true, found in pairs[["true", "found"]].to_numpy()
+        ]
+        parts.append(pairs.iloc[sorted(range(len(order)), key=order.__getitem__)].assign(stage=stage))
+    return pd.concat(parts)[["stage", "category", "group", "images"]]
+
+
+def matched_order(run: ReportedRun, stage: int) -> tuple[list[int], list[int]]:
+    """Ids of the categories of a stage, and of its groups in the order of the categories that they are matched to.
+
+    Categories and groups without a match come last.
+    """
+    sizes = category_sizes(run)
+    sizes = sizes[sizes["stage"] == stage]
+    sizes = pd.concat([sizes[sizes["found"].notna()], sizes[sizes["found"].isna()]])
+    return tuple(sizes[name].dropna().astype(int).tolist() for name in ("true", "found"))
+
+
+def blocks(run: ReportedRun) -> pd.DataFrame:
+    """Images and accuracy in percent per stage for the categories that each stage introduced; NaN without an image.
+
+    Block 0 are the labelled categories, so that its accuracy is Old; weighted by images, the accuracies give All.
+    """
+    images = run.images
+    block = np.searchsorted(np.cumsum(run.class_blocks), images["true"], side="right")
+    right = (images["matched"] == images["true"]).groupby([images["stage"], pd.Series(block, name="block")])
+    found = pd.DataFrame({"images": right.size(), "accuracy": 100 * right.mean()})
+    pairs = [(stage, block) for stage in images["stage"].unique() for block in range(stage + 1)]
+    table = found.reindex(pd.MultiIndex.from_tuples(pairs, names=["stage", "block"]))
+    return table.fillna({"images": 0}).astype({"images": int}).reset_index()
+
+
+def forgetting(run: ReportedRun) -> pd.DataFrame:
+    """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
+    courses = blocks(run).groupby("block")["accuracy"]
+    return pd.DataFrame(
+        [
+            {"block": block, "first": each.iloc[0], "last": each.iloc[-1], "forgotten": forgotten(each)}
+            for block, each in courses
+        ]
+    )
+
+
+def forgotten(accuracies: Iterable[float]) -> float:
+    """How far the last accuracy lies below the best one before it, in points; below 0 where it is the best.
+
+    NaN for less than two accuracies that exist.
+    """
+    given = [value for value in accuracies if not math.isnan(value)]
+    return max(given[:-1]) - given[-1] if len(given) > 1 else math.nan
+
+
+def history(run: ReportedRun) -> pd.DataFrame:
+    """A row per epoch, with the loss and its parts as columns."""
+    rows = []
+    for record in run.history:
+        values = asdict(record)
+        losses = values.pop("losses")
+        rows.append(values | {name if name == "loss" else f"loss_{name}": losses[name] for name in losses})
+    return pd.DataFrame(rows)
+
+
+def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
+    """Time and memory of the stages that a run trained itself.
+
+    ``seconds`` are from reading the images of a stage to saving its checkpoint. ``process_bytes`` is the peak memory of
+    the process until the end of the stage, ``accelerator_bytes`` that of the GPU during the stage; missing without a
+    GPU, or where not recorded.
+    """
+    table = pd.DataFrame({"seconds": manifest.get("seconds", {})}, dtype=float)
+    memory = pd.DataFrame.from_dict(
+        manifest.get("peak_memory", {}), "index", columns=["process", "accelerator"]
+    )
+    table = table.join(memory.astype("Int64").add_suffix("_bytes"))
+    table.insert(0, "stage", table.index.str.removeprefix("stage").astype(int))
+    return table.sort_values("stage", ignore_index=True)
+
+
+def prompts(run: ReportedRun) -> pd.DataFrame:
+    """What prompts did at every stage; no rows for a method without prompts."""
+    return pd.DataFrame([{"stage": stage, **values} for stage, values in run.instruments.items()])
+
+
+def routing(run: ReportedRun) -> pd.DataFrame:
+    """Accuracy of the part router; no rows for models without parts."""
+    if run.routing is None:
+        return pd.DataFrame()
+    table = score_table(run.routing).rename(columns={"num_categories": "parts"})
+    return table[["stage", *PARTS, "parts", "num_images"]]

@@ -1,0 +1,270 @@
+"""Cheaper ways to the same values for blocks that are transformers' own, with nothing around them.
+
+Of the last block's output only [CLS] is read, so that it needs query, attention and MLP of one token: a hundredth of a
+block's work. The blocks before it do not learn, so what a step computes of their weights can be computed once. And a
+step of whole batches can be compiled. The copies of blocks are never saved, and what ends a stage is computed without
+them, as a checkpoint will be.
+"""
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.dinov2.modeling_dinov2 import Dinov2Layer
+from transformers.models.dinov2_with_registers.modeling_dinov2_with_registers import Dinov2WithRegistersLayer
+from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
+from transformers.models.vit.modeling_vit import ViTLayer
+
+from promptccd.errors import one_line
+from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models.backbones import BlockCalls, Prefix, Rotation, blocks_of, recomputed, run_block
+
+logger = logging.getLogger(__name__)
+
+_LAYERS = (Dinov2Layer, Dinov2WithRegistersLayer, DINOv3ViTLayer, ViTLayer)
+DTYPES = {"same": None, "bf16": torch.bfloat16}
+
+
+@contextmanager
+def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterator[None]:
+    """Run plain blocks of a model in cheaper ways, as long as this lasts; within another one, as that one says.
+
+    Args:
+        model: on its device.
+        precision: ``frozen_precision`` of a recipe, of which copies of the blocks before the last one are made.
+    """
+    usual = model.backbone.calls
+    if precision is not None or not isinstance(usual, FastCalls):
+        model.backbone.calls = FastCalls(model.backbone, precision or "same")
+    try:
+        yield
+    finally:
+        model.backbone.calls = usual
+
+
+def is_plain(block: Any) -> bool:
+    """Whether a block is one of transformers, whose parts are called as they are: no hook, no other forward."""
+    if type(block) not in _LAYERS or {type(block.attention.k_proj), type(block.attention.v_proj)} != {
+        nn.Linear
+    }:
+        return False
+    hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+    return not any(
+        "forward" in vars(part) or any(getattr(part, name) for name in hooks) for part in block.modules()
+    )
+
+
+class FastCalls(BlockCalls):
+    """Runs the [CLS] row of plain blocks alone, and blocks that have a copy by that.
+
+    A block that learns or is not plain has no copy, which is logged.
+
+    Args:
+        backbone: on its device.
+        precision: ``frozen_precision`` of a recipe.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, precision: str = "same"):
+        self.copies: dict[int, FrozenBlock] = {}
+        if (dtype := DTYPES[precision]) is None:
+            return
+        for number, block in enumerate(blocks_of(backbone)[:-1]):
+            if is_plain(block) and not any(each.requires_grad for each in block.parameters()):
+                self.copies[number] = FrozenBlock(block, dtype)
+            else:
+                logger.warning("Block %d learns or has hooks: frozen_precision does not apply to it.", number)
+
+    def prefix(
+        self,
+        backbone: PreTrainedModel,
+        tokens: Tensor,
+        rotation: Rotation | None,
+        prefixes: Sequence[Prefix] = (),
+    ) -> Tensor:
+        """See the base class; tokens between copies are in the precision of these."""
+        if not self.copies:
+            return super().prefix(backbone, tokens, rotation, prefixes)
+        given = tokens.dtype
+        for number, (block, prefix) in enumerate(zip_longest(blocks_of(backbone)[:-1], prefixes)):
+            copied = self.copies.get(number)
+            if copied is None or prefix is not None or not is_plain(block):
+                tokens = recomputed(block, partial(run_block, block), tokens.to(given), rotation, prefix)
+            else:
+                tokens = recomputed(block, copied, tokens, rotation)
+        return tokens.to(given)
+
+    def class_row(
+        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
+    ) -> Tensor:
+        """See the base class; no values of the other tokens are formed, and keys only to rotate them.
+
+        The weights sum to one, so the tokens are averaged before the value projection: two products with H rows instead
+        of two with T.
+        """
+        if not is_plain(block):
+            return super().class_row(block, tokens, rotation, prefix)
+        attention, normed = block.attention, _norms(block)[0](tokens)
+        before = 0 if prefix is None else prefix[0].shape[1]
+        weights = _class_weights(attention, normed, rotation, None if prefix is None else prefix[0])
+        own = weights[..., before:]  # (B, H, T)
+        value, heads = attention.v_proj, (-1, attention.head_dim)
+        mixed = torch.einsum("bhD,hdD->bhd", own @ normed, value.weight.unflatten(0, heads))
+        if value.bias is not None:  # the weights sum to one without a prefix
+            mixed = mixed + own.sum(-1, keepdim=True) * value.bias.unflatten(0, heads)
+        if prefix is not None:
+            values = prefix[1].to(mixed).unflatten(-1, heads)
+            mixed = mixed + torch.einsum("bhs,bshd->bhd", weights[..., :before], values)
+        out = tokens[:, 0] + _scaled(block, "layer_scale1", attention.o_proj(mixed.flatten(1)))
+        return out + _scaled(block, "layer_scale2", block.mlp(_norms(block)[1](out)))
+
+    def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
+        """See the base class."""
+        if not is_plain(block):
+            return super().class_weights(block, tokens, rotation)
+        return _class_weights(block.attention, _norms(block)[0](tokens), rotation)
+
+
+def _class_weights(
+    attention: Any, normed: Tensor, rotation: Rotation | None, prefix_keys: Tensor | None = None
+) -> Tensor:
+    """Attention weights of token 0, ``(B, H, T)``, after those of the prefix keys if there are any.
+
+    Without rotation q . (W x + b) = (W' q) . x + q . b: instead of every token, the one query goes through the key
+    projection.
+    """
+    heads = -1, attention.head_dim
+    # mutant without -: the query of one token is (B, H * d), whose last dimension is 1
+    query, projection = attention.q_proj(normed[:, 0]).unflatten(-1, heads), attention.k_proj  # (B, H, d)
+    if rotation is not None:
+        key = rotate(projection(normed).unflatten(-1, heads).transpose(1, 2), rotation)
+        scores = (key @ query[..., None])[..., 0]
+    else:
+        seen = torch.einsum("bhd,hdD->bhD", query, projection.weight.unflatten(0, query.shape[1:]))
+        scores = seen @ normed.transpose(1, 2)
+        if projection.bias is not None:
+            bias = projection.bias.unflatten(0, query.shape[1:])
+            scores = scores + torch.einsum("bhd,hd->bh", query, bias)[..., None]
+    if prefix_keys is not None:
+        own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query).unflatten(-1, heads))
+        scores = torch.cat([own, scores], dim=-1)
+    # mutant without .float(): PyTorch sums a soft-max of halves in float32 by itself
+    return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
+
+
+def rotate(rows: Tensor, rotation: Rotation | None) -> Tensor:
+    """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
+    if rotation is None:
+        return rows
+    cosines, sines = (part.to(rows) for part in rotation)
+    before, patches = rows[..., : -len(sines), :], rows[..., -len(sines) :, :]
+    first, second = patches.chunk(2, dim=-1)
+    across = torch.cat([-second, first], dim=-1)
+    return torch.cat([before, patches * cosines + across * sines], dim=-2)
+
+
+def _norms(block: nn.Module) -> list[nn.Module]:
+    """Before the attention and before the MLP."""
+    return [each for each in block.children() if isinstance(each, nn.LayerNorm)]
+
+
+def _scaled(block: Any, name: str, rows: Tensor) -> Tensor:
+    """A layer scale applied to rows; backbones without one have none."""
+    return getattr(block, name)(rows) if hasattr(block, name) else rows
+
+
+class FrozenBlock(nn.Module):
+    """A copy of a block that does not learn; it gives the block's tokens up to rounding.
+
+    Args:
+        block: a plain one.
+        dtype: of its weights and of all that it computes.
+    """
+
+    def __init__(self, block: Any, dtype: torch.dtype):
+        super().__init__()
+        attention = block.attention
+        self.dtype, self.head_dim, self.scaling = dtype, attention.head_dim, attention.scaling
+        self.norm1, self.norm2 = copy.deepcopy(_norms(block))
+        self.qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out, self.mlp = copy.deepcopy(attention.o_proj), copy.deepcopy(block.mlp)
+        last = [each for each in self.mlp.modules() if isinstance(each, nn.Linear)][-1]
+        for linear, name in ((self.out, "layer_scale1"), (last, "layer_scale2")):
+            if hasattr(block, name):  # the scale becomes a part of the product before it
+                scale = getattr(block, name).lambda1.detach()
+                linear.weight.data = linear.weight.data * scale[:, None]
+                if linear.bias is not None:
+                    linear.bias.data = linear.bias.data * scale
+        self.to(dtype)
+
+    def forward(self, tokens: Tensor, rotation: Rotation | None) -> Tensor:
+        """``(B, T, D)`` to ``(B, T, D)``."""
+        tokens = tokens.to(self.dtype)
+        with torch.autocast(tokens.device.type, enabled=False):
+            rows = self.qkv(self.norm1(tokens)).unflatten(-1, (3, -1, self.head_dim))
+            query, key, value = rows.permute(2, 0, 3, 1, 4)
+            # mutant without scale=: that of every backbone so far
+            mixed = F.scaled_dot_product_attention(
+                rotate(query, rotation), rotate(key, rotation), value, scale=self.scaling
+            )
+            tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+            return tokens + self.mlp(self.norm2(tokens))
+
+
+def _joined(*parts: nn.Linear) -> nn.Linear:
+    """One product that gives the outputs of several, one behind the other."""
+    weight = torch.cat([part.weight.detach() for part in parts])
+    zero = weight.new_zeros(parts[0].out_features)
+    bias = torch.cat([zero if part.bias is None else part.bias.detach() for part in parts])
+    # mutant 1 to 2, 1 to 2 #2: the sizes of weights that are replaced
+    joined = nn.Linear(1, 1, device="meta")
+    joined.weight, joined.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
+    return joined
+
+
+class WholeBatches:
+    """The forward of a model, compiled for as many rows as a whole batch has.
+
+    Others run uncompiled. So which kernels compute a batch does not depend on the batches before it, and a training
+    that is resumed runs the same ones. Where a step cannot be compiled none is, and a warning is logged.
+
+    Args:
+        wrapped: the model of this stage, as Accelerate wrapped it.
+        rows: of a whole batch, in this process.
+        backend: that compiles.
+    """
+
+    def __init__(self, wrapped: nn.Module, rows: int, backend: str | Callable[..., Any] = "inductor"):
+        torch.compiler.reset()  # forgets the graphs of earlier stages: of eight on, dynamo makes no more
+        self.wrapped, self.rows = wrapped, rows
+        self._compiled: Callable[..., CategoryDiscoveryOutput] = torch.compile(
+            wrapped, dynamic=False, backend=backend
+        )
+        self._was_compiled = False
+
+    def __call__(self, pixel_values: Tensor, **options: Any) -> CategoryDiscoveryOutput:
+        """The output of a forward."""
+        if len(pixel_values) != self.rows:
+            return self.wrapped(pixel_values, **options)
+        # What fails later, such as a GPU that is full, ends the stage: its steps run alike.
+        if self._was_compiled:
+            return self._compiled(pixel_values, **options)
+        self._was_compiled = True
+        try:
+            with warnings.catch_warnings():  # of products in TensorFloat32, which no training here uses
+                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+                return self._compiled(pixel_values, **options)
+        # Of a compiler, of which there are many; what is the model's own comes again.
+        except Exception as error:
+            why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
+            logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
+            self._compiled = self.wrapped
+            return self.wrapped(pixel_values, **options)

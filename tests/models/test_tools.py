@@ -1,0 +1,339 @@
+"""Tools around a model act: hooks, adapters, offload, several devices, quantised weights, shards, wrappers."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModel
+
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.backbones import blocks_of, class_position, run_block
+from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
+from tests.pretend_device import pretend_gpu
+
+METHODS = ("promptccd", "promptccd-pp", "promptccd-b-dualprompt")
+of_methods = some_methods(*METHODS)
+
+
+@pytest.fixture(scope="module")
+def stage_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Folder of a finished stage of a method over a kind of backbone, written once."""
+    written: dict[tuple[str, str], Path] = {}
+
+    def folder(method: str, kind: str = "dinov2") -> Path:
+        if (method, kind) not in written:
+            model = model_of(method, write_backbone(kind, tmp_path_factory.mktemp("bare")))
+            rows = model.prototypes.clone()
+            if hasattr(model, "remember"):
+                model.remember(rows[:1])
+            if hasattr(model, "grow"):  # classes, or a branch and its clusters
+                model.grow(rows)
+            written[method, kind] = tmp_path_factory.mktemp(method)
+            model.save_pretrained(written[method, kind])
+        return written[method, kind]
+
+    return folder
+
+
+@pytest.fixture
+def pixels() -> Tensor:
+    return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))
+
+
+@torch.no_grad()
+def answers(model: Any, pixels: Tensor) -> list[Tensor]:
+    """Prompted, plain and projected features, and the attention of the last block."""
+    output = model(pixels, prompted=True, project=True)
+    return [
+        output.features,
+        output.bottleneck,
+        model(pixels, prompted=False).features,
+        model.attention_row(pixels),
+    ]
+
+
+def acting_blocks(model: CategoryDiscoveryModel) -> list[nn.Module]:
+    return [*blocks_of(model.backbone)[:-1], model.acting_block]
+
+
+# Tools that must not change what a model computes: each returns the model, perhaps another one.
+
+
+def cpu_offload(model: nn.Module, folder: Path, place: Path) -> nn.Module:
+    accelerate.cpu_offload(model, "cpu", offload_buffers=True)
+    return model
+
+
+def disk_offload(model: nn.Module, folder: Path, place: Path) -> nn.Module:
+    accelerate.disk_offload(model, folder, "cpu")
+    return model
+
+
+def loaded_to_disk(model: nn.Module, folder: Path, place: Path) -> nn.Module:
+    return AutoModel.from_pretrained(place, offload_folder=folder, device_map={"": "disk"})
+
+
+def half_in_memory(model: nn.Module, folder: Path, place: Path) -> nn.Module:
+    size = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+    options = {"device_map": "auto", "max_memory": {"cpu": size // 2}}
+    return AutoModel.from_pretrained(place, offload_folder=folder, **options)
+
+
+def watched(model: Any, folder: Path, place: Path) -> nn.Module:
+    for module in model.backbone.modules():
+        module.register_forward_hook(lambda module, given, found: None)
+    return model
+
+
+def in_wrappers(model: Any, folder: Path, place: Path) -> nn.Module:
+    class Wrapped(nn.Module):
+        def __init__(self, block: Any):
+            super().__init__()
+            self.block, self.attention = block, block.attention
+
+        def forward(self, hidden_states: Tensor, **options: Any) -> Tensor:
+            return self.block(hidden_states, **options)
+
+    blocks = blocks_of(model.backbone)
+    for number, block in enumerate(blocks):
+        blocks[number] = Wrapped(block)
+    return model
+
+
+def copied(model: nn.Module, folder: Path, place: Path) -> nn.Module:
+    return copy.deepcopy(model)
+
+
+@of_methods
+@pytest.mark.parametrize(
+    "tool", [cpu_offload, disk_offload, loaded_to_disk, half_in_memory, watched, in_wrappers, copied]
+)
+def test_values_stay_equal(stage_of, method: str, tool: Callable, pixels: Tensor, tmp_path: Path) -> None:
+    place = stage_of(method)
+    expected = answers(AutoModel.from_pretrained(place), pixels)
+    model = tool(AutoModel.from_pretrained(place), tmp_path, place)
+    elsewhere = tool in (cpu_offload, disk_offload, loaded_to_disk, half_in_memory)
+    assert any(each.is_meta for each in model.parameters()) == elsewhere
+    for _ in range(2):
+        assert all(map(torch.equal, answers(model, pixels), expected))
+
+
+@of_methods
+def test_a_model_may_be_on_several_devices(stage_of, method: str, pixels: Tensor) -> None:
+    """The hooks of accelerate's dispatch, by hand: it makes parameters as no pretended device can."""
+    expected = answers(AutoModel.from_pretrained(stage_of(method)), pixels)
+    with pretend_gpu(2):
+        model = AutoModel.from_pretrained(stage_of(method)).to("cuda:0")
+        for block in (*blocks_of(model.backbone)[-2:], model.acting_block):
+            block.to("cuda:1")
+        for name, module in model.named_modules():
+            if name and (first := next(module.parameters(), None)) is not None:
+                add_hook_to_module(module, AlignDevicesHook(execution_device=first.device))
+        found = [each.cpu() for each in answers(model, pixels.cuda())]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_an_offloaded_position_is_the_same(stage_of, kind: str) -> None:
+    backbone = AutoModel.from_pretrained(stage_of("promptccd", kind)).backbone
+    expected = class_position(backbone)
+    accelerate.cpu_offload(backbone, "cpu")
+    assert torch.equal(class_position(backbone), expected)
+    assert backbone.embeddings.cls_token.is_meta
+
+
+# Hooks
+
+
+@of_methods
+def test_hooks_see_and_change_every_block(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    before = answers(model, pixels)
+    whole = model.backbone(pixels, output_hidden_states=True).hidden_states
+    for number, block in enumerate(blocks_of(model.backbone)):
+        for name in ("", "attention", "attention.k_proj", "mlp", "norm1"):
+            seen: list[Tensor] = []
+
+            def see(module: nn.Module, given: Any, found: Any, seen: list[Tensor] = seen) -> None:
+                seen.append(found[0] if isinstance(found, tuple) else found)
+
+            handle = block.get_submodule(name).register_forward_hook(see)
+            model(pixels, prompted=False)
+            handle.remove()
+            assert len(seen) == 1 or hasattr(model, "branches"), (number, name)
+            if not name:
+                assert torch.equal(seen[0], whole[number + 1])
+        acting = acting_blocks(model)[number]
+        handle = acting.register_forward_hook(lambda module, given, found: found.flip(-1))
+        assert (answers(model, pixels)[0] - before[0]).abs().max() > 1e-3
+        handle.remove()
+    assert torch.equal(answers(model, pixels)[0], before[0])
+
+
+# Adapters and quantised weights
+
+
+@of_methods
+def test_adapters_of_peft_are_trained_merged_and_loaded(
+    stage_of, method: str, pixels: Tensor, tmp_path: Path
+) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    options = peft.LoraConfig(
+        target_modules=r"(backbone|branches)\..*(q_proj|k_proj|v_proj|o_proj|fc1|fc2)",
+        init_lora_weights=False,
+    )
+    plain = AutoModel.from_pretrained(stage_of(method))(pixels, prompted=True).features
+    model = peft.get_peft_model(AutoModel.from_pretrained(stage_of(method)), options)
+    model(pixels, prompted=True).features.square().sum().backward()
+    adapters = {name: value.grad for name, value in model.named_parameters() if "lora_" in name}
+    still = [name for name, grad in adapters.items() if grad is None or not grad.any()]
+    assert len(adapters) - len(still) == 2 * 6 * 3
+    assert not still or "branches" in dict(model.get_base_model().named_children())  # the static one rests
+    found = model(pixels, prompted=True).features
+    assert (found - plain).abs().max() > 0.01
+    model.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(stage_of(method)), tmp_path)
+    assert torch.equal(again(pixels, prompted=True).features, found)
+    merged = model.merge_and_unload()(pixels, prompted=True).features
+    torch.testing.assert_close(found, merged, rtol=1e-4, atol=1e-5)
+
+
+@of_methods
+def test_quantised_weights_answer_alike(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    one, other = (each(pixels, prompted=True).features for each in (model, small))
+    assert not torch.equal(one, other)
+    assert torch.cosine_similarity(one, other).min() > 0.99
+
+
+@of_methods
+@pytest.mark.parametrize("kind", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])
+def test_weights_of_torchao_answer_alike(stage_of, method: str, kind: str, pixels: Tensor) -> None:
+    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    model, small = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
+    quantization.quantize_(small, getattr(quantization, kind)())
+    one, other = (each(pixels, prompted=True).features for each in (model, small))
+    assert torch.cosine_similarity(one, other).min() > 0.99
+
+
+# What learns, other blocks, and functions of torch
+
+
+@of_methods
+def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    model.requires_grad_(False)
+    assert not model(pixels, prompted=True).features.requires_grad
+    first = blocks_of(model.backbone)[0]
+    first.requires_grad_(True)
+    model(pixels, prompted=True).features.square().sum().backward()
+    assert all(each.grad.any() for each in first.parameters())
+
+
+def test_another_block_without_attention_is_taken_or_refused(stage_of, pixels: Tensor) -> None:
+    for method in METHODS:
+        model, shorter = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
+        blocks_of(model.backbone)[-2] = nn.Identity()
+        if "dualprompt" in method:  # its prefixes enter the attention of every block
+            with pytest.raises(TypeError, match="The attention of this Identity cannot be read or given"):
+                model(pixels, prompted=True)
+            continue
+        del blocks_of(shorter.backbone)[-2]
+        found, expected = (each(pixels, prompted=True).features for each in (model, shorter))
+        assert torch.equal(found, expected)
+
+
+def test_a_prefix_is_seen_by_every_query(stage_of) -> None:
+    model = AutoModel.from_pretrained(stage_of("promptccd-b-dualprompt"))
+    block, tokens = blocks_of(model.backbone)[-1], torch.randn(2, 5, 32)
+    prefix = torch.randn(2, 3, 32), torch.randn(2, 3, 32)
+    with torch.no_grad():
+        found, without = run_block(block, tokens, prefix=prefix), run_block(block, tokens)
+    assert ((found - without).abs().amax(-1) > 1e-3).all()
+
+
+def test_a_functional_call_gives_other_weights(stage_of, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
+    name = "backbone.encoder.layer.2.attention.k_proj.weight"
+    other = {name: model.get_parameter(name).detach() * 3}
+
+    def loss(values: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(model, values, (pixels,)).features.square().sum()
+
+    slope = torch.func.grad(loss)(other)[name]
+    model.get_parameter(name).data.mul_(3)
+    model(pixels).features.square().sum().backward()
+    torch.testing.assert_close(slope, model.get_parameter(name).grad)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@of_methods
+def test_images_are_mapped_one_by_one(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+
+    def feature(image: Tensor) -> Tensor:
+        return model(image[None], prompted=True).features[0]
+
+    with torch.no_grad():
+        expected = model(pixels, prompted=True).features
+        torch.testing.assert_close(torch.func.vmap(feature)(pixels), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exported_model_takes_any_number_of_images(stage_of, method: str, pixels: Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    options = {"prompted": True, "return_dict": False}
+    shapes = {"pixel_values": {0: torch.export.Dim("images", min=1, max=64)}, **dict.fromkeys(options)}
+    exported = torch.export.export(model, (pixels,), options, dynamic_shapes=shapes).module()
+    more = torch.cat([pixels, pixels.flip(-1)])
+    with torch.no_grad():
+        expected = model(more, prompted=True).features
+        torch.testing.assert_close(exported(more, **options)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+# Shards
+
+
+def _sharded(rank: int, method: str, place: str, rendezvous: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+    pixels = torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))
+    model, whole = AutoModel.from_pretrained(place), AutoModel.from_pretrained(place)
+    mesh = init_device_mesh("cpu", (2,))
+    for block in blocks_of(model.backbone):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    found, expected = (each(pixels, prompted=True, project=True) for each in (model, whole))
+    torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
+    found.bottleneck[:, 0].sum().backward()
+    expected.bottleneck[:, 0].sum().backward()
+    slopes = {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in whole.named_parameters():
+        if value.requires_grad and value.grad is not None:
+            torch.testing.assert_close(slopes[name].full_tensor(), value.grad, rtol=1e-3, atol=1e-5)
+    gathered = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        whole.save_pretrained(f"{place}-saved", state_dict=gathered)
+        again = AutoModel.from_pretrained(f"{place}-saved")
+        assert torch.equal(again(pixels, prompted=True).features, whole(pixels, prompted=True).features)
+    dist.destroy_process_group()
+
+
+@pytest.mark.moderate
+@of_methods
+def test_shards_of_two_processes_answer_and_learn_as_one(stage_of, method: str, tmp_path: Path) -> None:
+    import torch.multiprocessing as mp
+
+    mp.spawn(_sharded, (method, str(stage_of(method)), str(tmp_path / "meet")), 2)

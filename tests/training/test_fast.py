@@ -1,0 +1,399 @@
+"""Cheaper ways to run plain blocks: the [CLS] row, copies of frozen blocks, and compiled steps."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.utils.flop_counter import FlopCounterMode
+
+from promptccd import GCDModel, PromptCCDModel
+from promptccd.errors import InterruptedRunError
+from promptccd.methods import METHODS
+from promptccd.methods.promptccd import MixtureObjective
+from promptccd.models.backbones import BlockCalls, blocks_of, embed, rotation_of, run_block, run_prefix
+from promptccd.runs import train_run
+from promptccd.runs.folder import RunDirectory
+from promptccd.training import trainer
+from promptccd.training.callbacks import CategoryDiscoveryCallback
+from promptccd.training.devices import warn_of_emulation
+from promptccd.training.fast import FrozenBlock, WholeBatches, fast
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_HEAD, quick_recipe, resumable_recipe
+from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
+from tests.training.test_pretend_gpu import MODEL, TRAINING
+
+
+def draw_weights(module: nn.Module) -> None:
+    """Weights, biases, norms and layer scales that all matter."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.uniform_(-0.5, 0.5).add_(1.0 if parameter.ndim == 1 else 0.0)
+
+
+def embedded(kind: str, folder: Path) -> tuple[GCDModel, Tensor, tuple[Tensor, Tensor] | None]:
+    model = GCDModel.from_pretrained(write_backbone(kind, folder), **TINY_HEAD)
+    draw_weights(model.backbone)
+    pixels = torch.randn(3, 3, 16, 24)
+    return model, model.embed(pixels), model.rotation(pixels)
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    return float(torch.cosine_similarity(one.double().flatten(1), other.double().flatten(1)).min())
+
+
+# The [CLS] row
+
+
+@some_methods("promptccd-gcd", "promptccd", "promptccd-pp", "promptccd-b", "promptccd-b-dualprompt")
+@pytest.mark.parametrize("kind", ["dinov2", "dino", "dinov3"])
+def test_values_and_gradients_are_those_of_whole_blocks(method: str, kind: str, tmp_path: Path) -> None:
+    model = model_of(method, write_backbone(kind, tmp_path)).train()
+    pixels = torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))
+
+    def step() -> list[Tensor]:
+        model.zero_grad()
+        output = model(pixels, prompted=True, project=True)
+        losses = model.auxiliary_losses(output)
+        (output.features.square().sum() + sum(value.sum() for value in losses.values())).backward()
+        slopes = [each.grad for each in model.parameters() if each.grad is not None]
+        return [output.features, output.bottleneck, model.attention_row(pixels), *slopes]
+
+    expected = step()
+    with fast(model):
+        found = step()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_last_block_costs_one_row_and_only_inside(tmp_path: Path) -> None:
+    model, pixels = embedded("dinov2", tmp_path)[0], torch.randn(3, 3, 16, 24)
+    with FlopCounterMode(display=False) as whole:
+        model(pixels)
+    with FlopCounterMode(display=False) as block:
+        run_block(blocks_of(model.backbone)[-1], torch.zeros(3, 7, 32))  # six patches and [CLS]
+    with fast(model), FlopCounterMode(display=False) as row:
+        model(pixels)
+    assert row.get_total_flops() < whole.get_total_flops() - block.get_total_flops() / 2
+    assert type(model.backbone.calls) is BlockCalls
+
+
+@pytest.mark.parametrize("place", ["", "attention", "attention.k_proj", "mlp"])
+def test_a_block_with_a_hook_runs_whole(tmp_path: Path, place: str) -> None:
+    """Such as that of a callback: its values are those that transformers gives."""
+    model, pixels = embedded("dinov2", tmp_path)[0], torch.randn(3, 3, 16, 24)
+    seen: list[tuple[int, ...]] = []
+    part = blocks_of(model.backbone)[-1].get_submodule(place)
+    part.register_forward_hook(
+        lambda module, given, found: seen.append((found[0] if isinstance(found, tuple) else found).shape)
+    )
+    with torch.no_grad(), fast(model):
+        found = model(pixels).features
+    assert [each[:2] for each in seen] == [(3, 7)]
+    assert torch.equal(found, model(pixels).features)
+
+
+# Copies of frozen blocks
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_a_copy_computes_what_its_block_does(kind: str, tmp_path: Path) -> None:
+    model, tokens, rotation = embedded(kind, tmp_path)
+    block = blocks_of(model.backbone)[0]
+    expected = run_block(block, tokens, rotation)
+    copied = FrozenBlock(block, torch.float32)
+    torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
+    assert not any(each.requires_grad for each in copied.parameters())
+    with torch.autocast("cpu", torch.bfloat16):  # which does not reach into it
+        torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("dinov2", {"use_swiglu_ffn": True}),
+        ("dinov3", {"query_bias": False, "value_bias": False, "proj_bias": False, "mlp_bias": False}),
+        ("dinov3", {"key_bias": True, "use_gated_mlp": True}),
+        ("dino", {"qkv_bias": False}),
+    ],
+)
+def test_a_copy_of_a_block_with_other_parts_computes_the_same(kind: str, options: dict[str, bool]) -> None:
+    model_class, config = BACKBONES[kind]
+    backbone = model_class(type(config())(**{**config().to_dict(), **options})).eval().requires_grad_(False)
+    draw_weights(backbone)
+    block, pixels = blocks_of(backbone)[0], torch.randn(2, 3, 16, 24)
+    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    found = FrozenBlock(block, torch.float32)(tokens, rotation)
+    torch.testing.assert_close(found, run_block(block, tokens, rotation), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_in_bfloat16_tokens_and_gradients_are_those_of_float32_up_to_rounding(
+    kind: str, recomputes: bool, tmp_path: Path
+) -> None:
+    model, tokens, rotation = embedded(kind, tmp_path)
+    if recomputes:
+        model.gradient_checkpointing_enable()
+    found, slopes = [], []
+    for precision in ("same", "bf16"):
+        own = tokens.clone().requires_grad_()
+        with fast(model, precision), fast(model):  # features that are computed inside are computed alike
+            passed = run_prefix(model.backbone, own, rotation)
+            assert not run_prefix(model.backbone, tokens, rotation).requires_grad
+        passed.square().mean().backward()
+        found.append(passed.detach())
+        slopes.append(own.grad)
+    assert [each.dtype for each in found] == [torch.float32] * 2
+    assert 0.9999 < cosine(*found) < 1 - 1e-9
+    assert cosine(*slopes) > 0.995
+
+
+def test_a_block_that_learns_or_has_a_hook_has_no_copy(tmp_path: Path, caplog) -> None:
+    model, tokens, rotation = embedded("dinov2", tmp_path)
+    blocks, plain = blocks_of(model.backbone), run_prefix(model.backbone, tokens, rotation)
+    blocks[0].mlp.fc1.weight.requires_grad_()
+    blocks[1].attention.register_forward_hook(lambda *given: None)
+    with fast(model, "bf16"):
+        assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
+    assert [each for each in (0, 1, 2) if f"Block {each} learns or has hooks" in caplog.text] == [0, 1]
+
+
+def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
+    model, tokens, rotation = embedded("dinov2", tmp_path)
+    names, plain = list(model.state_dict()), run_prefix(model.backbone, tokens, rotation)
+    with pytest.raises(RuntimeError, match="ends"), fast(model, "bf16"):
+        run_prefix(model.backbone, tokens, rotation)
+        assert list(model.state_dict()) == names
+        assert {each.dtype for each in model.parameters()} == {torch.float32}
+        model.save_pretrained(tmp_path / "saved")
+        raise RuntimeError("ends")
+    again = GCDModel.from_pretrained(tmp_path / "saved")
+    assert torch.equal(run_prefix(again.backbone, tokens, rotation), plain)
+    assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
+
+
+def test_a_machine_that_emulates_bfloat16_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: dict[str, bool] = {}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+    for capabilities, precision, warnings in (
+        ({"avx512_f": True, "avx512_bf16": False}, "bf16", 1),
+        ({"avx512_f": True, "amx_bf16": True}, "bf16", 0),
+        ({}, "same", 0),
+    ):
+        found.clear()
+        found.update(capabilities)
+        caplog.clear()
+        warn_of_emulation(precision, torch.device("cpu"))
+        assert caplog.text.count("has no bfloat16 in hardware") == warnings
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # of torch before 2.11
+    caplog.clear()
+    warn_of_emulation("bf16", torch.device("cpu"))
+    assert not caplog.text
+
+
+class Stopped(CategoryDiscoveryCallback):
+    """Ends a run in the middle of its second stage, as a signal does."""
+
+    def on_step_end(self, args: object, state: object, control: object, **more: object) -> None:
+        if (state.stage, state.epoch, state.step) == (1, 0, 2):
+            raise InterruptedRunError("stopped", 130)
+
+
+def weights_of(run: Path) -> dict[str, bytes]:
+    files = sorted(run.glob("stage*/**/*.safetensors"))
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.mark.slow
+def test_a_run_with_frozen_blocks_in_bfloat16(
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Steps use copies, and what ends a stage does not; a kill changes no byte, and the manifest knows."""
+    inside: list[bool] = []
+    at_the_end: list[bool] = []
+    loss, end = trainer.training_loss, MixtureObjective.end_stage
+
+    def noted(*args: Any) -> dict[str, Tensor]:
+        inside.append(bool(args[1].model.backbone.calls.copies))
+        return loss(*args)
+
+    def noted_end(objective: MixtureObjective) -> None:
+        at_the_end.append(type(objective.model.backbone.calls) is BlockCalls)
+        end(objective)
+
+    monkeypatch.setattr(trainer, "training_loss", noted)
+    monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        values = resumable_recipe(image_folder, tiny_backbone, tmp_path / name)
+        values["training"] |= {"frozen_precision": "bf16", "epochs": 2, "save_minutes": 0.0}
+        recipe = Recipe.from_dict(values)
+        if callbacks:
+            with pytest.raises(InterruptedRunError):
+                train_run(recipe, callbacks=callbacks)
+        else:
+            train_run(recipe)
+    assert inside
+    assert all(inside)
+    assert at_the_end == [True] * 8
+    assert caplog.text.count("cpu has no bfloat16 in hardware") == 3  # of each start
+    assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "killed")
+    assert RunDirectory(tmp_path / "whole").recipe.training.frozen_precision == "bf16"
+    bare, trained = (
+        dict(blocks_of(PromptCCDModel.from_pretrained(place).backbone)[:-1].named_parameters())
+        for place in (tiny_backbone, tmp_path / "whole" / "stage3")
+    )
+    assert len(bare) == 18
+    assert all(torch.equal(value, trained[name]) for name, value in bare.items())
+
+
+# Compiled steps; dynamo makes the graphs here, and PyTorch itself runs them
+
+
+class Graphs:
+    """A backend that keeps what it is given and runs it as it is."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        images = [each for each in inputs if isinstance(each, Tensor) and each.shape[1:] == (3, 16, 16)]
+        self.rows += [len(each) for each in images]
+        return graph.forward
+
+
+@pytest.mark.moderate
+def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -> None:
+    graphs, pixels = Graphs(), torch.randn(6, 3, 16, 16)
+    model.train()
+    forward = WholeBatches(model, rows=6, backend=graphs)
+    for rows in (6, 4, 6, 2, 6):
+        found = forward(pixels[:rows], prompted=False, project=True)
+        expected = model(pixels[:rows], prompted=False, project=True)
+        assert torch.equal(found.bottleneck, expected.bottleneck)
+        assert found.bottleneck.requires_grad
+    assert graphs.rows == [6]
+
+
+@pytest.mark.moderate
+def test_copies_in_bfloat16_are_part_of_the_graph(model: PromptCCDModel, caplog) -> None:
+    pixels = torch.randn(2, 3, 16, 16)
+    plain = model(pixels).features
+    counters.clear()
+    with fast(model, "bf16"):
+        found = WholeBatches(model, rows=2, backend=Graphs())(pixels).features
+        assert torch.equal(found, model(pixels).features)
+    assert not torch.equal(found, plain)
+    assert not counters["graph_break"]
+    assert "cannot be compiled" not in caplog.text
+
+
+@pytest.mark.moderate
+def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDModel, caplog) -> None:
+    def refuses(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        raise RuntimeError("no compiler is here")
+
+    forward, pixels = WholeBatches(model, rows=2, backend=refuses), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(forward(pixels).features, model(pixels).features)
+    assert caplog.text.count("cannot be compiled here, and this stage is trained without") == 1
+    assert "no compiler is here" in caplog.text
+
+
+@pytest.mark.moderate
+def test_what_fails_after_compiled_steps_is_raised(model: PromptCCDModel) -> None:
+    """A full GPU leaves no stage of which half was compiled."""
+    pixels, calls = torch.randn(2, 3, 16, 16), itertools.count()
+
+    def once(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        def run(*values: Any) -> Any:
+            if next(calls):
+                raise torch.OutOfMemoryError("full")
+            return graph.forward(*values)
+
+        return run
+
+    forward = WholeBatches(model, rows=2, backend=once)
+    with torch.no_grad():
+        forward(pixels)
+        with pytest.raises(torch.OutOfMemoryError):
+            forward(pixels)
+
+
+@pytest.mark.slow
+def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
+    """Dynamo stops at eight of one function, unless it forgets those of before."""
+    graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
+    for stage in range(10):
+        model.config.stage = stage
+        WholeBatches(model, rows=2, backend=graphs)(pixels, project=True)
+    assert graphs.rows == [2] * 10
+
+
+def without_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    raise FileNotFoundError("no c++ here\nnor anywhere")
+
+
+def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[str, bytes]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    own = {**values["training"], "output_dir": str(folder), **training}
+    train_run(Recipe.from_dict({**values, "training": own}))
+    return weights_of(folder)
+
+
+@pytest.mark.slow
+def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
+    image_folder: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant="promptccd-gcd")
+    values["training"] |= {"epochs": 1, "batch_size": 16}
+    plain, graphs = trained(values, tmp_path / "plain"), Graphs()
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=without_compiler))
+    assert trained(values, tmp_path / "without", compile=True) == plain
+    said = [each.message for each in caplog.records if "trained without: " in each.message]
+    assert len(said) == 4
+    assert all("no c++ here" in each and "\n" not in each for each in said)
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
+    assert trained(values, tmp_path / "with", compile=True) == plain
+    assert graphs.rows == [32] * 4  # two views of 16 images; the last batch of a stage is smaller
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_compiled_whole(
+    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant=name, **MODEL.get(name, {}))
+    values["data"]["class_blocks"] = [3, 2]
+    values["training"] |= {
+        "epochs": 1,
+        "learning_rate": 1e-3,
+        "prompt_warmup_epochs": 0,
+        **TRAINING.get(name, {}),
+    }
+    plain, graphs = trained(values, tmp_path / "plain"), Graphs()
+    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
+    counters.clear()
+    assert trained(values, tmp_path / "with", compile=True) == plain
+    assert len(graphs.rows) >= 2  # a graph for each stage at least
+    assert not counters["graph_break"]
