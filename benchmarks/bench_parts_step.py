@@ -19,7 +19,7 @@ from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.methods.contrastive import info_nce_loss
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Routing, Teacher, log_shares, modulate
-from promptccd.models.backbones import blocks_of, embed, patch_count
+from promptccd.models.backbone import blocks_of, embed, patch_count
 from promptccd.training.fast import FastCalls
 
 

@@ -31,9 +31,9 @@ from transformers import Dinov2Config
 from promptccd.data.views import normalise
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.batches import Batch, training_loss
 from promptccd.training.fast import fast
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, training_loss
 
 pretended: Any = import_module("tests.pretend_device")
 GpuTensor = pretended.GpuTensor

@@ -25,9 +25,9 @@ from transformers import Dinov2Config
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.train import accelerator_for
+from promptccd.training.batches import Batch, training_loss
 from promptccd.training.fast import FastCalls, WholeBatches
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, training_loss
 
 METHODS: dict[str, dict[str, Any]] = {
     "promptccd": {},

@@ -44,14 +44,14 @@ from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import build_image_processor, normalise
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.start import ensure_backbone, stage_stream
 from promptccd.trainer import CategoryDiscoveryTrainer
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer
+from promptccd.training.stage_trainer import StageTrainer
 
 CATEGORIES, KNOWN = 10, 7
 IMAGES = 150  # of each category: to learn from and take means of, and again to score

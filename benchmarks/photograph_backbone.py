@@ -34,7 +34,7 @@ from promptccd.data.loading import image_column_of, label_column_of, load_images
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DataError
-from promptccd.models.backbones import blocks_of, embed
+from promptccd.models.backbone import blocks_of, embed
 from promptccd.training.pretraining import PretrainingOptions, pretrain_backbone
 from promptccd.training.progress import progress_bar
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from promptccd.methods import ContrastiveObjective, Method, register
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.backbones import class_token
+from promptccd.models.backbone import class_token
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
 

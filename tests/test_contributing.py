@@ -66,7 +66,7 @@ def names_in(module: str, function: str) -> set[str]:
 def test_a_training_step_is_the_names_of_the_table() -> None:
     table = re.findall(r"^\| (.+?) \| (.+?) \|$", section("One training step"), re.MULTILINE)[1:]
     listed = [name for _, names in table for name in re.findall(r"`(\w+)`", names)]
-    step = names_in("training/step.py", "training_loss") | names_in("training/step.py", "rows")
+    step = names_in("training/batches.py", "training_loss") | names_in("training/batches.py", "rows")
     for function in ("losses", "contrast"):
         step |= names_in("methods/contrastive.py", function)
     assert set(listed) == step

@@ -492,6 +492,12 @@ def write_reports(here: Path) -> Written:
     keep("report", here / "report")
     said("report", *runs, other, "--compare", "--out", here / "comparison")
     keep("comparison", here / "comparison")
+    counted = here / "counted"
+    said("train", "--config", here / "tiny.yaml", "--output_dir", counted, "--category_count", "split_merge")
+    said("report", counted, "--out", here / "counted-report", "--no-map", "--samples", 0)
+    keep("counted", here / "counted-report", ("report.json",))
+    texts["streams/evaluate.txt"] = write_streams(here, images, names, {**recipe, "data": {}})
+    keep("streams", here / "streams-report", ("report.json",))
     table = [
         "--table",
         "main",
@@ -506,6 +512,21 @@ def write_reports(here: Path) -> Written:
     keep("table", here / "table", ("table.md", "table.csv", "results.json"))
     keep("table/report", here / "table/report")
     return texts
+
+
+def write_streams(here: Path, images: list[Image.Image], names: list[str], recipe: dict[str, Any]) -> str:
+    """The report of a run over streams without labels, with labelled images held out; what ``evaluate`` prints."""
+    for number, image in enumerate(images):
+        kind = number % 5
+        folder = f"labelled/{names[kind]}" if kind < 2 and number % 2 else f"week{1 + number % 2}"
+        (here / folder).mkdir(parents=True, exist_ok=True)
+        image.save(here / folder / f"{number:02d}.png")
+    (here / "streams.yaml").write_text(yaml.safe_dump(recipe))
+    run, weeks = here / "streams", [here / "week1", here / "week2"]
+    data = [here / "labelled", "--unlabelled", *weeks, "--held_out", 0.2, "--seed", 1]
+    said("train", "--config", here / "streams.yaml", *data, "--output_dir", run)
+    said("report", run, "--out", here / "streams-report", "--samples", 1)
+    return said("evaluate", run)
 
 
 WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs": write_reports}

@@ -138,7 +138,7 @@ def test_what_would_be_wrong_is_found() -> None:
 def test_imports_are_read_as_they_run() -> None:
     """By packages, by siblings, in functions and for type checkers."""
     assert "promptccd.methods" in depends()["promptccd.training.recipe"]  # in a function
-    assert "promptccd.models.backbones" in depends()["promptccd.models.base"]  # ``from .backbones``
+    assert "promptccd.models.backbone" in depends()["promptccd.models.base"]  # ``from .backbone``
     assert "promptccd.trainer" in depends()["promptccd"]  # for type checkers
     assert sum(map(len, depends().values())) > 3 * len(MODULES) > 300
 

@@ -185,7 +185,7 @@ def _stop_clocks() -> None:
         "reports.sweep",
         "reports.engines.carrying",
         "reports.engines.local",
-        "training.trainer",
+        "training.stage_trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train"))["peak_memory"] = lambda device: {

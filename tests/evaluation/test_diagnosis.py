@@ -30,7 +30,7 @@ from promptccd.evaluation.diagnosis import (
     mean_and_error,
     with_mixture,
 )
-from promptccd.models.backbones import class_position
+from promptccd.models.backbone import class_position
 from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
 from tests.conftest import TINY_HEAD, coloured_images

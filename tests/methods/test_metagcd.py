@@ -27,7 +27,7 @@ from promptccd.methods.metagcd import (
 )
 from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
-from promptccd.training.trainer import StageTrainer, TrainingState
+from promptccd.training.stage_trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh
 
 

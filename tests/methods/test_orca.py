@@ -23,10 +23,10 @@ from promptccd.methods.orca import (
     pair_loss,
     same_category,
 )
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
+from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, training_loss
-from promptccd.training.trainer import restore, snapshot
+from promptccd.training.stage_trainer import restore, snapshot
 from tests.conftest import TINY_BACKBONE, fresh
 from tests.order_one import fill
 from tests.training.test_distributed import on_two_processes

@@ -27,10 +27,10 @@ from promptccd.methods.pa_cgcd import (
     proxy_anchor_loss,
     split,
 )
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.runs import train_run
+from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, training_loss
 from tests.conftest import fresh
 from tests.order_one import fill
 from tests.runs.test_variants import Signals, in_a_fork, in_folder, listen, merged, stage_bytes

@@ -23,7 +23,7 @@ from promptccd.methods.pairs import (
 )
 from promptccd.methods.rankstats import RankStatsModel
 from promptccd.models import CategoryDiscoveryOutput
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.training.options import TrainingArguments
 
 LABELS = torch.tensor([1, 0, 1, 2, 0])

@@ -22,9 +22,9 @@ from promptccd.methods.classifier import (
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective, hardness
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.assignment import assign
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
+from promptccd.training.batches import Batch, BatchPlan, training_loss
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, BatchPlan, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 

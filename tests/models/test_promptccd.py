@@ -30,7 +30,7 @@ from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
-from promptccd.models.backbones import BlockCalls, blocks_of, class_token, embed, rotation_of
+from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
 from tests.conftest import TINY_BACKBONE, TINY_HEAD

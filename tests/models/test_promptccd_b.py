@@ -10,8 +10,8 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS, StageContext
+from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD, fresh
 from tests.order_one import LIVELY_BACKBONE, fill
 

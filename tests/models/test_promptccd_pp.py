@@ -10,7 +10,7 @@ from transformers import Dinov2Config
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, PartRouter, log_shares, modulate
-from promptccd.models.backbones import blocks_of, class_attention, embed, run_prefix
+from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
 from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import parts_config
 from tests.order_one import fill

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import AutoModel
 
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import blocks_of, class_position, run_block
+from promptccd.models.backbone import blocks_of, class_position, run_block
 from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
 from tests.pretend_device import pretend_gpu
 

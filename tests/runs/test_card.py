@@ -184,9 +184,12 @@ def test_numbers_are_those_of_the_run(run: RunDirectory) -> None:
         expected = [row[part] for row in rows for part in ("all", "old", "new") if row[part] is not None]
         assert (values_of(header) if stage else [])[3 if stage else 0 :] == expected
         for row in rows:
-            assert f"| Stage {row['stage']} | {row['all']:.2f} |" in card
+            (line,) = re.findall(rf"\| stage {row['stage']} \| .*", card)
+            assert f"| {row['num_images']} | {row['num_categories']}" in line
+            assert f"| {row['all']:.1f} |" in line
+            assert f"| {row['nmi']:.1f} |" in line
             if row["count_range"]:
-                assert f"({row['count_range'][0]} to {row['count_range'][1]})" in card
+                assert f"({row['count_range'][0]} to {row['count_range'][1]})" in line
     average = [results["average"][part] for part in ("all", "old", "new")]
     assert values_of(header)[:3] == average
     assert ContinualScore.from_dict(results).to_dict() == results  # the mean is that of the rows

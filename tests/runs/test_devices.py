@@ -21,7 +21,7 @@ from promptccd.runs import RunDirectory, load_model, predict, predict_folder, tr
 from promptccd.runs.predict import Prediction
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
 
 Values = dict[str, dict]

@@ -16,7 +16,7 @@ from promptccd.reports.sweep_cells import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import remove_leftovers
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import quick_recipe
 
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod"}

@@ -37,7 +37,7 @@ from promptccd.runs import (
 )
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe, recipe_folder
-from promptccd.training.trainer import StageTrainer
+from promptccd.training.stage_trainer import StageTrainer
 from tests.conftest import TINY_BACKBONE, by_kmeans
 
 Values = dict[str, dict]

@@ -12,13 +12,13 @@ import torch
 from accelerate.state import AcceleratorState
 
 from promptccd.runs import train_run
-from promptccd.training import trainer
+from promptccd.training import stage_trainer
 from promptccd.training.recipe import Recipe
 
 torch.set_num_threads(1)
 rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 losses: list[float] = []
-original = trainer.training_loss
+original = stage_trainer.training_loss
 
 
 def recorded(*args, **kwargs):
@@ -27,7 +27,7 @@ def recorded(*args, **kwargs):
     return parts
 
 
-trainer.training_loss = recorded
+stage_trainer.training_loss = recorded
 for path in map(Path, sys.argv[1:]):
     losses.clear()
     if processes > 1:  # a finished run leaves its process group: the next one meets in a file of its own

@@ -24,11 +24,11 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.processes import is_first_process
+from promptccd.training.batches import BatchPlan
 from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
-from promptccd.training.step import BatchPlan
 from tests.conftest import coloured_images
 
 SCRIPT = Path(__file__).with_name("record_losses.py")

@@ -21,11 +21,11 @@ from promptccd.methods import METHODS, StageContext
 from promptccd.methods.gcd import GCDConfig
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.configuration import MOST_CATEGORIES
+from promptccd.training.batches import Batch, BatchPlan, training_loader, training_loss
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
-from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.training.reference_networks import eq5
 

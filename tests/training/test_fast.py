@@ -17,10 +17,10 @@ from promptccd import GCDModel, PromptCCDModel
 from promptccd.errors import InterruptedRunError
 from promptccd.methods import METHODS
 from promptccd.methods.promptccd import MixtureObjective
-from promptccd.models.backbones import BlockCalls, blocks_of, embed, rotation_of, run_block, run_prefix
+from promptccd.models.backbone import BlockCalls, blocks_of, embed, rotation_of, run_block, run_prefix
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training import trainer
+from promptccd.training import stage_trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.devices import warn_of_emulation
 from promptccd.training.fast import FrozenBlock, WholeBatches, fast
@@ -225,7 +225,7 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     """Steps use copies, and what ends a stage does not; a kill changes no byte, and the manifest knows."""
     inside: list[bool] = []
     at_the_end: list[bool] = []
-    loss, end = trainer.training_loss, MixtureObjective.end_stage
+    loss, end = stage_trainer.training_loss, MixtureObjective.end_stage
 
     def noted(*args: Any) -> dict[str, Tensor]:
         inside.append(bool(args[1].model.backbone.calls.copies))
@@ -235,7 +235,7 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
         at_the_end.append(type(objective.model.backbone.calls) is BlockCalls)
         end(objective)
 
-    monkeypatch.setattr(trainer, "training_loss", noted)
+    monkeypatch.setattr(stage_trainer, "training_loss", noted)
     monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
@@ -368,12 +368,12 @@ def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
     values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant="promptccd-gcd")
     values["training"] |= {"epochs": 1, "batch_size": 16}
     plain, graphs = trained(values, tmp_path / "plain"), Graphs()
-    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=without_compiler))
+    monkeypatch.setattr(stage_trainer, "WholeBatches", partial(WholeBatches, backend=without_compiler))
     assert trained(values, tmp_path / "without", compile=True) == plain
     said = [each.message for each in caplog.records if "trained without: " in each.message]
     assert len(said) == 4
     assert all("no c++ here" in each and "\n" not in each for each in said)
-    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
+    monkeypatch.setattr(stage_trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
     assert trained(values, tmp_path / "with", compile=True) == plain
     assert graphs.rows == [32] * 4  # two views of 16 images; the last batch of a stage is smaller
 
@@ -392,7 +392,7 @@ def test_every_method_is_compiled_whole(
         **TRAINING.get(name, {}),
     }
     plain, graphs = trained(values, tmp_path / "plain"), Graphs()
-    monkeypatch.setattr(trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
+    monkeypatch.setattr(stage_trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
     counters.clear()
     assert trained(values, tmp_path / "with", compile=True) == plain
     assert len(graphs.rows) >= 2  # a graph for each stage at least

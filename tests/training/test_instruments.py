@@ -21,7 +21,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.reports.report import ReportOptions, write_report
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory

@@ -28,7 +28,7 @@ from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train import _tell_of_device, accelerator_for
-from promptccd.training import devices, trainer
+from promptccd.training import devices, stage_trainer
 from promptccd.training.devices import _off_device, reproducible
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
@@ -85,7 +85,7 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
 ) -> None:
     steps: Counter[tuple[str, str]] = Counter()
     with pretend_gpu() as log:
-        loss = trainer.training_loss
+        loss = stage_trainer.training_loss
 
         def watched(*args: object) -> dict[str, torch.Tensor]:
             before = Counter(log.waits)
@@ -98,8 +98,8 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
             )
             return losses
 
-        monkeypatch.setattr(trainer, "training_loss", watched)
-        batch = trainer.StageTrainer._batch
+        monkeypatch.setattr(stage_trainer, "training_loss", watched)
+        batch = stage_trainer.StageTrainer._batch
 
         def watched_batch(*args: object) -> object:
             before = Counter(log.waits)
@@ -107,7 +107,7 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
             steps.update({(why, lines[0]): count for (why, lines), count in (log.waits - before).items()})
             return made
 
-        monkeypatch.setattr(trainer.StageTrainer, "_batch", watched_batch)
+        monkeypatch.setattr(stage_trainer.StageTrainer, "_batch", watched_batch)
         on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu", **options)
         assert not log.hazards
     monkeypatch.undo()
@@ -369,14 +369,14 @@ def test_a_run_is_asked_for_the_same_bytes_by_its_recipe(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    loss = trainer.training_loss
+    loss = stage_trainer.training_loss
 
     def watched(*args: object) -> dict[str, torch.Tensor]:
         attention = torch.backends.cuda.mem_efficient_sdp_enabled(), torch.backends.cuda.flash_sdp_enabled()
         seen.append((torch.are_deterministic_algorithms_enabled(), attention))
         return loss(*args)
 
-    monkeypatch.setattr(trainer, "training_loss", watched)
+    monkeypatch.setattr(stage_trainer, "training_loss", watched)
     values = resumable_recipe(image_folder, tiny_backbone, tmp_path / "run")
     values["training"] |= {"epochs": 1, "discovery_epochs": 1, "deterministic": True}
     train_run(Recipe.from_dict(values))

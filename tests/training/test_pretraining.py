@@ -250,7 +250,7 @@ def test_pictures_are_bent_by_as_much_as_the_option_says() -> None:
     )
 
 
-def test_backbones_that_were_made_can_be_made_again() -> None:
+def test_backbone_that_were_made_can_be_made_again() -> None:
     """From the numbers that nobody gives."""
     assert asdict(PretrainingOptions()) == {
         "epochs": 80, "batch_size": 64, "learning_rate": 3e-3, "weight_decay": 0.02, "warmup_epochs": 3, "join": 0.5,

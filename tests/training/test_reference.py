@@ -30,7 +30,7 @@ from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import initial_model, stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
 from tests.training.reference import NATIVE, Reference

@@ -39,7 +39,7 @@ from promptccd.runs.train import accelerator_for
 from promptccd.storage import parsed_json, write_json
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
-from promptccd.training.trainer import StageTrainer
+from promptccd.training.stage_trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -150,9 +150,9 @@ class ContinualScore:
 
     @property
     def native(self) -> "ContinualScore | None":
-        """The same stages by the method's own answer; `None` unless every stage has one."""
+        """The same stages by the method's native predictions, without figures; `None` unless every stage has some."""
         rows = [
-            replace(row, all=row.native[0], old=row.native[1], new=row.native[2], native=None)
+            replace(row, all=row.native[0], old=row.native[1], new=row.native[2], native=None, figures={})
             for row in self.stages
             if row.native is not None
         ]

@@ -31,7 +31,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import Rotation, blocks_of, patch_count, run_block
+from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.training.devices import exact_device
 from promptccd.training.features import extract_features

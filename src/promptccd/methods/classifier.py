@@ -12,7 +12,7 @@ from transformers import initialization as init
 
 from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.models.backbones import blocks_of, class_row, run_prefix
+from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.models.head import BottleneckHead, UnitHead

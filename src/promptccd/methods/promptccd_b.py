@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
-from promptccd.models.backbones import (
+from promptccd.models.backbone import (
     Rotation,
     blocks_of,
     class_row,

@@ -15,7 +15,7 @@ from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartL
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
-from promptccd.models.backbones import (
+from promptccd.models.backbone import (
     Rotation,
     blocks_of,
     class_attention,

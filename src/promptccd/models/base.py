@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
-from promptccd.models.backbones import (
+from promptccd.models.backbone import (
     Rotation,
     blocks_of,
     build_backbone,

@@ -110,7 +110,7 @@ def line_chart(
     numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
     """
     points = {
-        name: [(float(x), float(y), rest[0] if rest else None) for x, y, *rest in each if math.isfinite(y)]
+        name: [(float(x), float(y), _finite(*rest)) for x, y, *rest in each if math.isfinite(y)]
         for name, each in series.items()
     }
     flat = [point for each in points.values() for point in each]
@@ -143,6 +143,10 @@ def line_chart(
         [Tick(y_scale(y), f"{y:g}") for y in y_ticks],
         drawn,
     )  # fmt: skip
+
+
+def _finite(deviation: float | None = None) -> float | None:
+    return None if deviation is None or not math.isfinite(deviation) else deviation
 
 
 def bar_chart(

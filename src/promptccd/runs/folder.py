@@ -30,7 +30,7 @@ from promptccd.storage import (
     write_file,
 )
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import TrainingState
+from promptccd.training.stage_trainer import TrainingState
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models import load_configuration as stored_configuration
-from promptccd.models.backbones import blocks_of
+from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import (
     PREPROCESSOR,
     load_processor,

@@ -109,7 +109,7 @@ from promptccd.training.instruments import Instruments, measure
 from promptccd.training.options import MixedPrecision, TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer, TrainingState
+from promptccd.training.stage_trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from transformers.models.vit.modeling_vit import ViTLayer
 
 from promptccd.errors import one_line
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.backbones import BlockCalls, Prefix, Rotation, blocks_of, recomputed, run_block
+from promptccd.models.backbone import BlockCalls, Prefix, Rotation, blocks_of, recomputed, run_block
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
-from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, fill
 from tests.training.reference_networks import Networks, Weights, eq5

@@ -13,7 +13,7 @@ from promptccd import GCDModel
 from promptccd.cli.main import main
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbones import (
+from promptccd.models.backbone import (
     BlockCalls,
     blocks_of,
     class_row,

@@ -28,11 +28,11 @@ from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContex
 from promptccd.runs import train_run
 from promptccd.runs.train import accelerator_for
 from promptccd.training import progress
-from promptccd.training import trainer as trainer_module
+from promptccd.training import stage_trainer as trainer_module
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot
+from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore, snapshot
 from tests.conftest import TINY_HEAD, coloured_images
 
 

@@ -16,13 +16,13 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.methods import Objective, Rows, StageContext
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.batches import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
 from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.fast import WholeBatches, fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import EpochProgress, StopRequest
-from promptccd.training.step import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
 
 logger = logging.getLogger(__name__)
 

@@ -208,7 +208,7 @@ def run_block(
     ):
         raise TypeError(
             f"The attention of this {type(block).__name__} cannot be read or given a prefix: call "
-            "promptccd.models.backbones.open_attention with a block of transformers."
+            "promptccd.models.backbone.open_attention with a block of transformers."
         )
     found: Tensor = block(tokens, **options)
     return found
