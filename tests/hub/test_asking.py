@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import huggingface_hub.hf_api
 import pytest
 from transformers.utils.hub import resolve_revision
 
@@ -17,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
-from promptccd.models.checkpoint import find_model, split_revision
+from promptccd.models.checkpoint import _user, find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.runs.start import published_processor
@@ -43,15 +42,14 @@ def warm(stage: str, hub: Hub) -> str:
     load_view(stage)
     load_model(stage)
     hub.log.clear()
-    huggingface_hub.hf_api.api._whoami_cache.clear()
+    _user.cache_clear()
     return stage
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    huggingface_hub.hf_api.api._whoami_cache.clear()
-    monkeypatch.setattr("promptccd.models.checkpoint._PATIENCE", 0.3)
-    monkeypatch.setattr("promptccd.models.checkpoint._PATIENCE", 0.3)
+    _user.cache_clear()
+    monkeypatch.setattr("promptccd.models.checkpoint._WHO_AM_I_SECONDS", 0.3)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
 
 
@@ -113,7 +111,7 @@ def test_a_hub_in_trouble_is_not_waited_for_if_the_cache_has_it(
     hub.plan(anything, TROUBLES[trouble], math.inf)
     for name, questions in ((NAME, 1), ("run-stage3", 2), (f"{NAME}@main", 1)):
         hub.log.clear()
-        huggingface_hub.hf_api.api._whoami_cache.clear()
+        _user.cache_clear()
         began = time.monotonic()
         assert PromptCCDModel.from_pretrained(name).name_or_path == NAME
         assert waits == []

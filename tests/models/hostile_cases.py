@@ -341,7 +341,6 @@ cases(
 cases(
     38,
     {
-        "bfloat16": tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})),
         "missing": tensors(lambda held: held.pop("head.last_weight")),
         "too many": tensors(lambda held: held.update(stranger=torch.zeros(3))),
         "of another size": tensors(lambda held: held.update(prototypes=torch.zeros(9, 32))),
@@ -354,7 +353,6 @@ cases(
         "variances below zero": filled("mixture.variances", -1.0),
         "variances of zero": filled("mixture.variances", 0.0),
         "variances of the one that answers": filled("answer_mixture.variances", 0.0),
-        "a normalisation of nothing": filled("backbone.layernorm.weight", 0.0),
     },
 )
 cases(
@@ -467,7 +465,7 @@ cases(
         ),
         "weights of float8_e5m2": cast("last_weight", torch.float8_e5m2),
         "weights of int32": cast("prototypes", torch.int32),
-        "weights of complex128": cast("layer.1", torch.complex128),
+        "weights of uint16": cast("layer.1", torch.uint16),
         "a layer of no size": tensors(
             lambda held: held.update({first(held, "last_weight"): torch.zeros(0, 16)})
         ),
@@ -514,4 +512,14 @@ cases(
         ),
         "a configuration of every kind": added("tokenizer_config.json", json.dumps({"auto_map": EVIL_MAP})),
     },
+)
+
+# Right numbers, though others than those of the honest checkpoint
+cases(
+    38,
+    {
+        "bfloat16": tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})),
+        "a normalisation of nothing": filled("backbone.layernorm.weight", 0.0),
+    },
+    alters=True,
 )

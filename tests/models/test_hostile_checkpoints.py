@@ -97,18 +97,14 @@ def answers(honest: Path, process: Limited, tmp_path_factory: pytest.TempPathFac
     return {base: answer_of(outcome) for base, outcome in runs.items()}
 
 
-def answer_of(outcome: Outcome) -> Any:
-    """Numbers that are numbers: of a stage each image's category, of a backbone the groups."""
+def answer_of(outcome: Outcome) -> list[Any]:
+    """The category of each image with its numbers, which must be numbers."""
     found = json.loads(outcome.out)
-    for row in found.get("predictions", ()):
+    rows = found.get("predictions") or found["assignments"]
+    for row in rows:
         assert 0 <= row["confidence"] <= 1
         assert math.isfinite(row["distance"])
-    if "predictions" in found:
-        return [
-            {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
-            for row in found["predictions"]
-        ]
-    return found["groups"]
+    return [(row["name"], round(row["confidence"], 3), round(row["distance"], 3)) for row in rows]
 
 
 def require_outcome(outcome: Outcome, given: Case, folder: Path, answers: dict[str, Any]) -> None:

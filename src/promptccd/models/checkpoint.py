@@ -218,14 +218,15 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     path = os.path.join(place, inner, name)
     if not os.path.lexists(path):
         return None
-    root, target = Path(place).resolve(), Path(path).resolve()
+    # `realpath`, unlike `Path.resolve`, accepts a circle of links.
+    root, target = Path(os.path.realpath(place)), Path(os.path.realpath(path))
     # A folder of the Hub's cache links to the contents, which are stored next to all snapshots.
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     if not any(target.is_relative_to(each) for each in roots):
         raise CheckpointError(
             f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
         )
-    if not target.is_file():
+    if not os.path.isfile(target):
         raise CheckpointError(f"{shown(name)} of {place} is no file.")
     return path
 
