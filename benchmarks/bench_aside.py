@@ -26,7 +26,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from benchmarks.bench_count import embedded
-from promptccd.data.loading import image_column_of, label_column_of, load_images
+from promptccd.data.labels import image_column_of, label_column_of
+from promptccd.data.tables import load_images
 from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.project.features import Features

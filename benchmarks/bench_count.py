@@ -138,7 +138,8 @@ def count(prior: str, features: Features, known: int, seed: int) -> CountEstimat
 
 def embedded(data: str, split: str, backbone: str) -> tuple[Tensor, Tensor]:
     """Unit [CLS] of a bare backbone over a data set, and the labels of its images."""
-    from promptccd.data.loading import image_column_of, label_column_of, load_images
+    from promptccd.data.labels import image_column_of, label_column_of
+    from promptccd.data.tables import load_images
     from promptccd.data.views import normalise
     from promptccd.discovery.embedding import load_embedder
 

@@ -28,14 +28,15 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from promptccd.clustering.spread import measure_spread
-from promptccd.data.duplicates import look_at
-from promptccd.data.loading import image_column_of, label_column_of, load_images
+from promptccd.data.labels import image_column_of, label_column_of
+from promptccd.data.tables import load_images
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.moments import find_moments
 from promptccd.evaluation import clustering_accuracy
 from promptccd.images.decode import Decoding
+from promptccd.images.identity import look_at
 from promptccd.models import CategoryDiscoveryModel
 
 SIZES = {4: 30, 5: 30, 8: 20, 20: 15}  # images of a kind, by the number of kinds

@@ -2,27 +2,36 @@
 
 The usual chain decodes, resizes the shorter side, crops, flips and makes normalised float32 per view. Ours
 decodes with all its checks, draws from a generator of its own and leaves uint8 for the device to normalise; from the
-second epoch on it begins with what is kept of an image. All run on one thread, in turn; the figures are the medians
-and the lowest of the rounds.
+second epoch on it reads the copy of the image, resized and mapped from disk. All run on one thread, in turn; the
+figures are the medians and the lowest of the rounds.
 
     python -m benchmarks.bench_views
 """
 
 import io
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from datasets import Dataset, Features
+from datasets import Image as ImageColumn
 from PIL import Image
 
 from benchmarks.measuring import options_of
-from promptccd.data.image_cache import Kept, kept_of
+from promptccd.data import Stage
+from promptccd.data.cached import ImageCache
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, ResizedImage, TrainingViews, ViewOptions
+from promptccd.data.readable import StageImages
+from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, TrainingViews, ViewOptions
 from promptccd.images.decode import decode_image
+
+SIZES = ((32, 32, "PNG"), (300, 200, "JPEG"), (500, 375, "JPEG"), (1024, 768, "JPEG"))
 
 
 def encoded_picture(width: int, height: int, codec: str) -> bytes:
@@ -36,6 +45,16 @@ def encoded_picture(width: int, height: int, codec: str) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(buffer, codec, quality=90)
     return buffer.getvalue()
+
+
+def stored(content: bytes, folder: Path) -> StageImages:
+    """The image with its copy on disk, as a training reads it."""
+    table = Dataset.from_dict(
+        {"image": [{"bytes": content, "path": None}]}, Features({"image": ImageColumn()})
+    )
+    stage = Stage(0, ImageRows(table), np.arange(1), 1)
+    cache = ImageCache(ViewOptions(), folder)
+    return StageImages.read(stage, 0, lambda items, total, label: iter(items), cache)
 
 
 def usual_views(content: bytes, generator: np.random.Generator) -> torch.Tensor:
@@ -60,9 +79,10 @@ def main(argv: list[str] | None = None) -> None:
     """Print one table."""
     arguments = options_of(__doc__.partition("\n")[0], argv, rounds=15, calls=20)
     torch.set_num_threads(1)
+    folder = tempfile.TemporaryDirectory()
     views, shared = TrainingViews(ViewOptions()), np.random.default_rng(0)
     print(f"{'image':<18}{'path':<22}{'median ms':>10}{'lowest ms':>10}{'ratio':>7}{'KiB out':>9}")
-    for width, height, codec in ((32, 32, "PNG"), (224, 224, "JPEG"), (500, 375, "JPEG")):
+    for width, height, codec in SIZES:
         content = encoded_picture(width, height, codec)
 
         def ours(content: bytes = content) -> torch.Tensor:
@@ -70,18 +90,15 @@ def main(argv: list[str] | None = None) -> None:
             assert image is not None
             return views(image, numpy_generator("view", 1, 0, 0, 0))
 
-        image = decode_image(content).image
-        kept = None if image is None else kept_of(image, ViewOptions())
-        assert kept is not None
+        images = stored(content, Path(folder.name))
 
-        def again(kept: Kept = kept) -> torch.Tensor:
-            source = ResizedImage(kept.pixels) if kept.is_resized else Image.fromarray(kept.pixels)
-            return views(source, numpy_generator("view", 1, 0, 0, 0))
+        def again(images: StageImages = images) -> torch.Tensor:
+            return views(images.for_view(0, views.shorter_side), numpy_generator("view", 1, 0, 0, 0))
 
         assert torch.equal(again(), ours())
         chains: dict[str, Callable[[], torch.Tensor]] = {
             "two training views": ours,
-            "  of a kept image": again,
+            "  of a copy on disk": again,
             "  usual chain": partial(usual_views, content, shared),
         }
         times: dict[str, list[float]] = {name: [] for name in chains}

@@ -28,7 +28,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from promptccd.cli.main import parse
-from promptccd.data.loading import load_images
+from promptccd.data.tables import load_images
 from promptccd.runs import RunDirectory
 from promptccd.storage import write_json
 from promptccd.system import available_cores

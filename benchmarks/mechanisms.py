@@ -38,7 +38,7 @@ from benchmarks.bench_mixture_stages import stages
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import fit_part_labels
 from promptccd.data.randomness import numpy_generator, torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import build_image_processor, normalise

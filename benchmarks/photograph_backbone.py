@@ -30,8 +30,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
-from promptccd.data.loading import image_column_of, label_column_of, load_images
+from promptccd.data.labels import image_column_of, label_column_of
 from promptccd.data.randomness import seed_of, torch_generator
+from promptccd.data.tables import load_images
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DataError
 from promptccd.models.backbone import blocks_of, embed

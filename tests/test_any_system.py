@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.data.names import is_of_windows, parts_of, system_reason
-from promptccd.data.table_files import load_table
+from promptccd.data.tables import load_images
 from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.reading import find_source
 from promptccd.errors import DataError, nothing_at
@@ -48,7 +48,7 @@ def test_a_list_with_a_path_of_windows_names_the_line(name, tmp_path):
     with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows(listed)
     with pytest.raises(DataError) as refused:
-        load_table(str(tmp_path / "list.csv"))
+        load_images(str(tmp_path / "list.csv"))
     told = str(refused.value)
     assert told.startswith(
         f"Line 3 of 'list.csv' names {name!r}, a path of Windows, and there is no such file here:"
@@ -56,7 +56,7 @@ def test_a_list_with_a_path_of_windows_names_the_line(name, tmp_path):
     listed.pop()
     with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows(listed)
-    assert len(load_table(str(tmp_path / "list.csv")).splits["train"]) == 1
+    assert len(load_images(str(tmp_path / "list.csv"))) == 1
 
 
 @pytest.mark.parametrize("name", ["D:\\photos", "photos\\birds", "D:/birds"])

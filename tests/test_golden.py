@@ -46,8 +46,8 @@ from safetensors.numpy import load_file
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
-from promptccd.data.duplicates import look_at
 from promptccd.images.decode import Decoding
+from promptccd.images.identity import look_at
 from promptccd.registry import load_registry
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 

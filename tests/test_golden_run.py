@@ -53,7 +53,8 @@ def _stage(folder: Path) -> dict[str, Any]:
 @pytest.mark.moderate
 def test_a_digits_run_ends_in_the_values_that_are_kept(tmp_path: Path) -> None:
     found, kept = measured(tmp_path), json.loads(GOLDEN.read_text())
-    assert found["results"] == kept["results"]
+    for now, before in zip(found["results"], kept["results"], strict=True):
+        assert {name: now[name] for name in before} == before  # further columns may be added
     for stage, (now, before) in enumerate(zip(found["stages"], kept["stages"], strict=True)):
         assert now["assignments"] == before["assignments"], stage
         assert now["categories"] == before["categories"], stage

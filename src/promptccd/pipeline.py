@@ -93,7 +93,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         """
         from datasets import Column, Dataset, IterableDataset
 
-        from promptccd.data.loading import image_column_of
+        from promptccd.data.labels import image_column_of
 
         if isinstance(inputs, list | Column) and not len(inputs):
             return []

@@ -18,7 +18,7 @@ from benchmarks.creatures import (
     part_types,
 )
 from promptccd.data import StageStream
-from promptccd.data.loading import load_images
+from promptccd.data.tables import load_images
 from promptccd.errors import DataError
 
 EACH = 12

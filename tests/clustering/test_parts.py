@@ -1,6 +1,5 @@
 import dataclasses
 import io
-import re
 from itertools import combinations
 
 import numpy as np
@@ -18,7 +17,7 @@ from promptccd.clustering.parts import (
     objectness,
     sample_for_part_labels,
 )
-from promptccd.errors import ConfigurationError, DataError
+from promptccd.errors import DataError
 from promptccd.methods.promptccd_pp import PartLabeller
 
 GRID = 10
@@ -266,26 +265,6 @@ def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
     features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
     found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
     assert found.tolist() == [0, 0, 0.25, 1, 1]
-
-
-@pytest.mark.parametrize("num_parts", [1, 0, -3, 2.5, True, "eight"])
-def test_refuses_a_number_of_parts_that_is_none(num_parts):
-    with pytest.raises(ConfigurationError, match=re.escape(f"num_parts >= 2 or 'auto', got {num_parts!r}")):
-        fit_part_labels(features_of(layouts(2, 3)), (GRID, GRID), num_parts, seed=0)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_names_the_image_that_is_not_finite(value):
-    features = features_of(layouts(4, 3))
-    features[2, 5, 1] = value
-    with pytest.raises(DataError, match=re.escape("in image 2 (1 such images)")):
-        fit_part_labels(features, (GRID, GRID), 4, seed=0)
-
-
-@pytest.mark.parametrize("shape", [(3, 9, 4), (12, 4), (0, 4, 4), (3, 4, 0)])
-def test_refuses_features_that_do_not_fit_the_grid(shape):
-    with pytest.raises(DataError, match=re.escape(f"(I, 2 x 2, D), got {shape}")):
-        fit_part_labels(torch.zeros(shape), (2, 2), 2, seed=0)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

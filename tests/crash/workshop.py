@@ -183,8 +183,7 @@ def _stop_clocks() -> None:
     for name in (
         "runs.train",
         "reports.sweep",
-        "reports.engines.carrying",
-        "reports.engines.local",
+        "reports.engines",
         "training.stage_trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock

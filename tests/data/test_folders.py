@@ -3,7 +3,7 @@
 import io
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unicodedata import normalize
 
@@ -13,8 +13,9 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream
-from promptccd.data.folders import FolderSource, LabelledFolder, labelled_folder
-from promptccd.data.loading import load_images, open_images, read_categories
+from promptccd.data.folders import FolderSource, LabelledFolder, by_category, images_in
+from promptccd.data.labels import read_categories
+from promptccd.data.tables import load_images, open_images
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
@@ -45,11 +46,13 @@ def sizes(found: LabelledFolder, split: str = "train") -> dict[str, int]:
     return {name: names.count(name) for name in sorted(set(names))}
 
 
-def read(folder: Path, **options: object) -> LabelledFolder:
+def read(folder: Path, roots: Sequence[Path] = ()) -> LabelledFolder:
     """What is found in a folder; every file is used or listed."""
-    found = labelled_folder(folder, **options)
+    files = images_in(FolderSource(folder, roots), IntakeLimits())
+    files.require_readable(folder)
+    found = by_category(folder, files)
     used = sum(map(len, found.splits.values())) + len(found.unlabelled)
-    assert found.found == used + len(found.left_out)
+    assert len(files) == used + len(found.left_out)
     return found
 
 
@@ -581,7 +584,7 @@ def test_a_root_that_is_no_folder_is_told(place: str, tmp_path: Path) -> None:
     folder = categories(tmp_path / "photos")
     (tmp_path / "a file").touch()
     with pytest.raises(DataError, match=f"{place}.*Give --image_roots the folders"):
-        labelled_folder(folder, [tmp_path / place])
+        FolderSource(folder, [tmp_path / place])
 
 
 @pytest.mark.parametrize(("spoilt", "is_refused"), [(9, False), (10, True)])
@@ -598,7 +601,7 @@ def test_a_folder_most_of_whose_images_are_none_is_refused(
     with pytest.raises(
         DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Get them again"
     ):
-        labelled_folder(folder)
+        read(folder)
 
 
 def test_a_film_of_a_live_photo_is_called_that_and_no_video(tmp_path: Path) -> None:

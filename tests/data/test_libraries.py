@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.data.folders import FolderSource, images_in, labelled_folder
+from promptccd.data.folders import FolderSource, images_in
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.images.limits import IntakeLimits
+from tests.data.test_folders import read
 
 PHOTOS = "left there by Photos"
 LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are
@@ -168,4 +169,4 @@ def test_a_library_in_the_folder_of_a_category_is_of_that_category(tmp_path: Pat
     photograph(tmp_path / "herons" / "P.photoslibrary" / "originals" / "1.jpeg")
     photograph(tmp_path / "herons" / "P.photoslibrary" / "resources" / "1.jpeg")
     photograph(tmp_path / "tits" / "1.jpeg")
-    assert [name for _, name in labelled_folder(tmp_path).splits["train"]] == ["herons", "tits"]
+    assert [name for _, name in read(tmp_path).splits["train"]] == ["herons", "tits"]

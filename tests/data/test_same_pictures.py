@@ -9,11 +9,11 @@ from datasets import Dataset
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.duplicates import conflicts, digest_of
-from promptccd.data.image_cache import ImageCache
-from promptccd.data.stage_images import Original, StageImages
+from promptccd.data.cached import ImageCache
+from promptccd.data.readable import Original, StageImages, conflicts
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import DataError
+from promptccd.images.identity import digest_of
 from promptccd.runs import RunEvaluation
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar

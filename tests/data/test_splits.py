@@ -220,10 +220,6 @@ def test_missing_folders_and_splits_say_what_to_do(image_folder: Path, tmp_path:
     coloured_images(2, 4).to_parquet(tmp_path / "p" / "train.parquet")
     with pytest.raises(DataError, match="has no split 'test'; it has .'train'."):
         StageStream.from_dataset(str(tmp_path / "p"), class_blocks=[1, 1], split="test")
-    with pytest.raises(DataError, match="without a length"):
-        from promptccd.data.loading import _one_split
-
-        _one_split(load_dataset(str(tmp_path / "p"), streaming=True)["train"], "p", "train")
 
 
 def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:

@@ -2,16 +2,17 @@
 
 import codecs
 import logging
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from PIL import Image as Pillow
 
-from promptccd.data import StageStream
-from promptccd.data.loading import load_images, open_images, read_categories
+from promptccd.data import StageStream, spreadsheets
+from promptccd.data.labels import in_order, read_categories
 from promptccd.data.spreadsheets import ForeignTableError, read_sheet
-from promptccd.data.table_files import in_order
+from promptccd.data.tables import load_images, open_images
 from promptccd.errors import DataError
 
 NAMES = ("a.png", "b.png", "c.png", "Möwe, 日本.png")
@@ -157,12 +158,62 @@ def workbook(file: Path, first: str) -> Path:
 
 
 @pytest.mark.parametrize("first", ["[Content_Types].xml", "mimetype", "Index/Document.iwa", "Data/x.jpg"])
-@pytest.mark.parametrize("suffix", ["xlsx", "ods", "numbers"])
+@pytest.mark.parametrize("suffix", ["xls", "ods", "numbers"])
 def test_a_spreadsheets_own_file_is_named(suffix: str, first: str, folder: Path) -> None:
     file = workbook(folder / f"photos.{suffix}", first)
     with pytest.raises(
         DataError, match=rf"'photos.{suffix}' is a spreadsheet program's own file.*'CSV UTF-8'"
     ):
+        load_images(str(file))
+
+
+def excel(folder: Path, name: str = "list.xlsx", sheets: int = 1) -> Path:
+    """A workbook of the plain table, with numbers as cells."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for number in range(1, sheets):
+        book.create_sheet(f"other {number}")
+    book.active.append(["", "", ""])
+    book.active.append(["Path", " Label ", "seen"])
+    for file, label, seen in zip(NAMES, ("heron", 7, None, 2.5), (1, 2.5, "x", None), strict=True):
+        book.active.append([file, label, seen])
+    book.save(folder / name)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["list.xlsx", "List.XLSX", "list.xlsm"])
+def test_a_workbook_is_read_as_its_text_would_be(name: str, folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    table = load_images(str(excel(folder, name, sheets=2)))
+    names = table.features["label"].names
+    assert names == ["2.5", "7", "heron"]
+    assert [None if each is None else names[each] for each in table["label"]] == ["heron", "7", None, "2.5"]
+    assert [image.getpixel((0, 0))[0] for image in table["image"]] == [0, 1, 2, 3]
+    assert "its first sheet, 'Sheet', is read" in caplog.text
+    sheet = read_sheet(folder / name, ["path"], ["label"])
+    assert [row.line for row in sheet.rows] == [3, 4, 5, 6]
+    assert [row.cells["seen"] for row in sheet.rows] == ["1", "2.5", "x", ""]
+
+
+def test_a_workbook_without_its_reader_names_the_extra(folder: Path, monkeypatch) -> None:
+    file = excel(folder)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(
+        DataError, match=r"'list.xlsx' needs openpyxl: pip install 'promptccd\[excel\]'.*CSV UTF-8"
+    ):
+        load_images(str(file))
+
+
+def test_a_workbook_that_is_damaged_or_too_large_is_refused(folder: Path, monkeypatch) -> None:
+    file = excel(folder)
+    monkeypatch.setattr(spreadsheets, "MOST_UNPACKED", 1000)
+    with pytest.raises(
+        DataError, match="list.xlsx' is no workbook .*unpacks to [0-9]+ bytes, more than 1000"
+    ):
+        load_images(str(file))
+    monkeypatch.undo()
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(DataError, match="list.xlsx' is no workbook that can be read .*CSV UTF-8"):
         load_images(str(file))
 
 

@@ -11,8 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages
 from promptccd.data.streams import read_labels
 from promptccd.errors import DataError
 from promptccd.training.progress import progress_bar

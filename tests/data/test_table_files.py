@@ -12,10 +12,10 @@ from huggingface_hub import constants
 from PIL import Image
 
 from promptccd.data import StageStream
+from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
-from promptccd.data.loading import load_images, open_images
-from promptccd.data.stage_images import StageImages
-from promptccd.data.table_files import image_roots, is_of_data_set
+from promptccd.data.readable import StageImages
+from promptccd.data.tables import image_roots, load_images, open_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Status
 from promptccd.images.depth import Depths
@@ -403,10 +403,10 @@ def test_one_deep_image_among_many_is_found_wherever_it_stands(as_files: bool, t
         image = {"bytes": None, "path": str(path)} if as_files else {"bytes": content, "path": None}
         records.append({"image": image, "label": 0})
     table = as_table(records)
-    images = ImageRows(table, roots=[tmp_path]).by_one_rule()
+    images = ImageRows(table, roots=[tmp_path]).with_bit_depth()
     assert str(images.decoding.depths) == str(Depths.holding([images._depth(137), images._depth(151)]))
     assert "12 bits" in images.decode(137).verdict.note
     assert "12 bits" in images.decode(151).verdict.note  # and not 10
-    others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).by_one_rule()
+    others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).with_bit_depth()
     assert "10 bits" in others.decode(137).verdict.note
-    assert ImageRows(table, roots=[tmp_path]).by_one_rule(16).decoding.depths.fixed == 16
+    assert ImageRows(table, roots=[tmp_path]).with_bit_depth(16).decoding.depths.fixed == 16

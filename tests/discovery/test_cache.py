@@ -21,7 +21,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.columns import sealed, unsealed
-from promptccd.data import duplicates
 from promptccd.data.sources import Stamp
 from promptccd.discovery import cache, seen_files, session
 from promptccd.discovery.cache import FeatureCache, Packs
@@ -30,6 +29,7 @@ from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PROJECT, THUMBS
 from promptccd.discovery.project.places import pictures_in
 from promptccd.discovery.seen_files import SeenFiles
+from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.models import CategoryDiscoveryModel
@@ -58,7 +58,7 @@ class Cost:
 @contextmanager
 def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
     global _opened
-    cost, decode = Cost(), duplicates.decode_image
+    cost, decode = Cost(), identity.decode_image
 
     def decoding(content: bytes, *how: object, **options: object) -> object:
         cost.decoded += 1
@@ -72,7 +72,7 @@ def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
     _opened = []
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(duplicates, "decode_image", decoding)
+            patch.setattr(identity, "decode_image", decoding)
             yield cost
     finally:
         hook.remove()
@@ -397,7 +397,7 @@ def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
 
 def look_of(seed: bytes) -> Look:
     pixels = np.resize(np.frombuffer(seed, dtype=np.uint8), (30, 40, 3))
-    return duplicates.look_at(_png(Image.fromarray(pixels)), Decoding(10**6), None)
+    return identity.look_at(_png(Image.fromarray(pixels)), Decoding(10**6), None)
 
 
 def _png(image: Image.Image) -> bytes:

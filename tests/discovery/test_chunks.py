@@ -25,7 +25,7 @@ from promptccd.discovery import DiscoverySession, discover, embedding, make_part
 from promptccd.discovery.project.folder import CHUNKS, PROJECT
 from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.locks import LOCK, FolderLock
-from promptccd.reports.engines.local import PoolOfDevices
+from promptccd.reports import PoolOfDevices
 from promptccd.storage import temporary
 from tests.discovery.conftest import write_pictures
 from tests.discovery.test_discover import run

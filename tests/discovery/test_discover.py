@@ -19,11 +19,11 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
-from promptccd.data import duplicates
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake import reading
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, RunError
+from promptccd.images import identity
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.progress import StopRequest
@@ -317,13 +317,13 @@ def test_workers_and_batches_change_no_byte(stage0, albums, tmp_path):
 
 @pytest.mark.parametrize("many", [True, False])
 def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypatch, caplog, many):
-    counts, decode = Counter(), duplicates.decode_image
+    counts, decode = Counter(), identity.decode_image
 
     def counting(content, *how, **options):
         counts[content] += 1
         return decode(content, *how, **options)
 
-    monkeypatch.setattr(duplicates, "decode_image", counting)
+    monkeypatch.setattr(identity, "decode_image", counting)
     if many:
         monkeypatch.setattr(reading, "TRIED", 3)
         monkeypatch.setattr(discover_module, "MANY", 5)

@@ -16,7 +16,6 @@ from torch.nn.functional import normalize
 from benchmarks import bench_moments
 from promptccd.cli.main import main
 from promptccd.clustering import GroupingConstraints
-from promptccd.data.duplicates import look_at
 from promptccd.discovery import moments
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
@@ -26,6 +25,7 @@ from promptccd.discovery.moments import find_moments
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
+from promptccd.images.identity import look_at
 from promptccd.registry import Move
 from tests.clustering.test_split_merge import blobs
 

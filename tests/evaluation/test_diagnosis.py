@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError

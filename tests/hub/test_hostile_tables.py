@@ -15,7 +15,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.loading import load_images
+from promptccd.data.tables import load_images
 from promptccd.errors import DataError
 from promptccd.hub import publish_stages
 from tests.conftest import coloured_images, quick_recipe

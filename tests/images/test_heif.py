@@ -11,7 +11,6 @@ import pytest
 from PIL import ExifTags, Image
 
 from promptccd import system
-from promptccd.data.folders import labelled_folder
 from promptccd.data.names import leftovers
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.seen_files import SeenFiles
@@ -21,6 +20,7 @@ from promptccd.images.colour import STANDARD
 from promptccd.images.decode import Decoding, Status, Verdict, decode_image
 from promptccd.images.heif import heif_plugin
 from promptccd.images.kinds import is_picture
+from tests.data.test_folders import read
 from tests.images.test_decode import photograph, picture
 
 pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
@@ -226,9 +226,9 @@ def test_a_folder_has_its_photographs_with_and_without(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = folder_of(tmp_path)
-    assert len(labelled_folder(place).splits["train"]) == 6
+    assert len(read(place).splits["train"]) == 6
     request.getfixturevalue("without_heif")
-    found = labelled_folder(place)
+    found = read(place)
     assert sorted(path for path, _ in found.splits["train"]) == [
         "heron/b.jpg",
         "heron/c.png",
@@ -260,7 +260,7 @@ def test_a_command_without_the_extra_names_it(tmp_path: Path) -> None:
     place = folder_of(tmp_path)
     program = (
         "import sys; sys.modules['pillow_heif'] = None\n"
-        "from promptccd.data.loading import open_images\n"
+        "from promptccd.data.tables import open_images\n"
         f"print(open_images({str(place)!r}).left_out['tit/a.HEIC'])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from promptccd.data.duplicates import SeenImage, look_at
 from promptccd.images.decode import Decoding
-from promptccd.images.identity import is_edited_file_of
+from promptccd.images.identity import SeenImage, is_edited_file_of, look_at
 
 
 def photograph(size: tuple[int, int] = (97, 64), seed: int = 0) -> Image.Image:

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 
 from promptccd.data import StageStream
 from promptccd.data.randomness import numpy_generator, torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.methods import LOSSES, Rows, StageContext
 from promptccd.methods.contrastive import info_nce_loss

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from promptccd import PromptCCDModel
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.data.randomness import seed_of, torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
@@ -88,7 +88,7 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
     objective_on(stage, model, moved, mixture_floor=0.01, answer_floor=0.5).end_stage()
     assert all(torch.equal(one, other) for one, other in zip(model.mixture.buffers(), before, strict=True))
     assert model.config.component_categories == [2, 5, -1]
-    assert model.config.answer_categories == [2, 5, -1]
+    assert model.config.native_categories == [2, 5, -1]
     rows = torch.cat([moved, replay.features])
     expected = fit_gaussian_mixture(
         rows,
@@ -98,7 +98,7 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
         seed=seed_of("mixture", 1, 1, TrainingArguments().epochs_of(1)),
     )
     for name in ("means", "variances", "log_weights", "floor"):
-        assert torch.equal(getattr(model.answer_mixture, name), getattr(expected, name)), name
+        assert torch.equal(getattr(model.native_mixture, name), getattr(expected, name)), name
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from promptccd.methods import LOSSES, StageContext
 from promptccd.methods.classifier import (
     CosineClassifier,
     SelfDistillationObjective,
-    drawn_rows,
+    sampled_rows,
     self_distillation_loss,
     unevenness,
 )
@@ -85,12 +85,12 @@ def test_the_answer_that_teaches_gets_sharper_by_even_steps_until_its_last_epoch
 
 
 def test_rows_are_drawn_as_torch_draws_those_of_a_linear_layer() -> None:
-    rows = drawn_rows(1000, 16, torch_generator("rows"))
+    rows = sampled_rows(1000, 16, torch_generator("rows"))
     bound = float(torch.nn.Linear(16, 1000).weight.detach().abs().max())
     assert rows.shape == (1000, 16)
     assert (float(rows.min()), float(rows.max())) == pytest.approx((-bound, bound), rel=0.002)
     assert float(rows.mean()) == pytest.approx(0, abs=0.01)
-    assert torch.equal(rows, drawn_rows(1000, 16, torch_generator("rows")))
+    assert torch.equal(rows, sampled_rows(1000, 16, torch_generator("rows")))
 
 
 def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(backbone_folder: Path) -> None:
@@ -175,7 +175,7 @@ def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_
     objective = happy_objective(backbone_folder, torch.eye(32))
     objective.begin_stage()
     logits = torch.tensor([100.0, -100, -100, -100, -100]).repeat(2, 4, 1).requires_grad_()
-    entropy = objective.spread_of_answers(logits)["entropy"] / objective.model.config.discovery_entropy_weight
+    entropy = objective.evenness_terms(logits)["entropy"] / objective.model.config.discovery_entropy_weight
     assert float(entropy.detach()) == pytest.approx(2 * math.log(2) + math.log(3), rel=1e-5)
     (gradient,) = torch.autograd.grad(entropy, logits)
     assert gradient.isfinite().all()
@@ -187,7 +187,7 @@ def test_the_evenness_of_happy_is_between_old_and_new_classes_and_within_each(ba
     logits = objective.config.student_temperature * torch.tensor([0.4, 0.2, 0.1, 0.1, 0.2]).log()
     groups = [[7 / 10, 3 / 10], [4 / 7, 2 / 7, 1 / 7], [1 / 3, 2 / 3]]
     expected = sum(math.log(len(each)) + sum(share * math.log(share) for share in each) for each in groups)
-    found = objective.spread_of_answers(logits.repeat(2, 4, 1))["entropy"]
+    found = objective.evenness_terms(logits.repeat(2, 4, 1))["entropy"]
     assert float(found) == pytest.approx(2 * expected, rel=1e-5)
 
 
@@ -233,7 +233,7 @@ def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backb
     cosines = F.normalize(rows[3:], dim=-1) @ F.normalize(new, dim=-1).T
     assert sorted(cosines.argmax(1).tolist()) == [0, 1]
     assert float(cosines.amax(1).min()) > 0.99
-    drawn = drawn_rows(2, 32, objective.generator())
+    drawn = sampled_rows(2, 32, objective.generator())
     torch.testing.assert_close(rows[3:].norm(dim=1), drawn.norm(dim=1).mean().expand(2))
 
     lonely = happy_objective(backbone_folder, around(new[:1], 1))
@@ -293,7 +293,7 @@ def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
     """The rows of its ablation: a part that is left out costs nothing, and the others what they cost before."""
     whole, every = happy_step(backbone_folder)
     assert every.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
-    drawn = drawn_rows(2, 32, whole.generator())
+    drawn = sampled_rows(2, 32, whole.generator())
     assert not torch.equal(whole.model.classifier.weight[3:], drawn)
     for option, name in {
         "discovery_entropy_weight": "entropy",

@@ -86,7 +86,9 @@ def model_of(method: str, backbone: Path) -> CategoryDiscoveryModel:
         draws = torch.randn(6, 32, generator=torch_generator("components"))
         unit = draws / draws.norm(dim=1, keepdim=True)
         model.load_mixture(unit, torch.full((6, 32), 0.02), torch.zeros(6))
-        model.load_answer([0], unit.flip(0), torch.full((6, 32), 0.3), torch.zeros(6), torch.tensor(0.2))
+        model.load_native_mixture(
+            [0], unit.flip(0), torch.full((6, 32), 0.3), torch.zeros(6), torch.tensor(0.2)
+        )
     prototypes = torch.randn(3, 32, generator=torch_generator("prototypes"))
     model.config.num_known = 1
     model.set_categories(prototypes / prototypes.norm(dim=1, keepdim=True), [0, 1, 4], ["cat", "dog", "owl"])

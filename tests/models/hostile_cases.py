@@ -133,7 +133,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("projection_hidden_size", [-32]),
     ("projection_bottleneck_size", [10**9]),
     ("num_components", [10**9, -1]),
-    ("answer_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
+    ("native_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
     ("prompts_per_image", [0]),
     ("prompt_copies", [0, 10**9]),
     ("prompt_place", ["middle"]),
@@ -352,7 +352,7 @@ cases(
         "a metric without measure": filled("whitener", 3e38),
         "variances below zero": filled("mixture.variances", -1.0),
         "variances of zero": filled("mixture.variances", 0.0),
-        "variances of the one that answers": filled("answer_mixture.variances", 0.0),
+        "variances of the one that answers": filled("native_mixture.variances", 0.0),
     },
 )
 cases(

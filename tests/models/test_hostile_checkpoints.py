@@ -30,7 +30,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
     generator = torch.Generator().manual_seed(0)
     for name, variant in VARIANTS.items():
         vision = {"model_type": "dinov2", **TINY_BACKBONE}
-        own = {"num_components": 2, "answer_categories": [-1, -1]} if name == "promptccd" else {}
+        own = {"num_components": 2, "native_categories": [-1, -1]} if name == "promptccd" else {}
         model = variant(variant.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD))
         model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
         model.set_spread(CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95))

@@ -17,7 +17,7 @@ from sklearn.neighbors import NearestCentroid
 from benchmarks import photograph_backbone as making
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.data.loading import load_images
+from promptccd.data.tables import load_images
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.models.checkpoint import BUNDLED

@@ -455,7 +455,9 @@ def test_a_component_that_is_no_category_yet_becomes_the_nearest_one(
 
 def answering(model: PromptCCDModel, means: torch.Tensor, known: list[int]) -> PromptCCDModel:
     count = len(means)
-    model.load_answer(known, means, torch.full((count, 32), 0.1), torch.zeros(count), torch.tensor(0.05))
+    model.load_native_mixture(
+        known, means, torch.full((count, 32), 0.1), torch.zeros(count), torch.tensor(0.05)
+    )
     return model
 
 
@@ -464,22 +466,22 @@ def test_new_components_that_answer_and_new_categories_are_paired_one_to_one(mod
     axes = torch.eye(32)
     means = torch.stack([axes[3], axes[2] + 0.2 * axes[4], axes[2] + 0.1 * axes[4], axes[2] + 0.3 * axes[4]])
     answering(model, means, [9])
-    assert model.config.answer_categories == [9, -1, -1, -1]
+    assert model.config.native_categories == [9, -1, -1, -1]
     model.set_categories(axes[[0, 2, 3, 4]], [0, 5, 9, 7], list("abcd"))
-    assert model.config.answer_categories == [9, 0, 5, 7]
+    assert model.config.native_categories == [9, 0, 5, 7]
     model.set_categories(axes[[2, 3, 4]], [5, 9, 7], list("bcd"))  # 0 is no more: the nearest one answers
-    assert model.config.answer_categories == [9, 5, 5, 7]
+    assert model.config.native_categories == [9, 5, 5, 7]
     model.set_categories(
         axes[[2, 3, 4, 5]], [5, 9, 7, 8], list("bcde")
     )  # nothing of it was seen when it was fitted
-    assert model.config.answer_categories == [9, 5, 5, 7]
+    assert model.config.native_categories == [9, 5, 5, 7]
 
 
 def test_components_beyond_the_categories_answer_the_nearest_one(model: PromptCCDModel) -> None:
     axes = torch.eye(32)
     answering(model, torch.stack([axes[1], axes[0], 0.9 * axes[0] + 0.1 * axes[1]]), [])
     model.set_categories(axes[:2], [4, 6], list("ab"))
-    assert model.config.answer_categories == [6, 4, 4]
+    assert model.config.native_categories == [6, 4, 4]
 
 
 def test_its_own_answer_is_the_category_of_the_likeliest_component(
@@ -491,7 +493,7 @@ def test_its_own_answer_is_the_category_of_the_likeliest_component(
     fitted = means, 0.02 + 0.1 * torch.rand(4, 32), torch.tensor([0.1, 0.6, 0.1, 0.2]).log()
     model.load_mixture(*(each.flip(0) for each in fitted))
     before = [each.clone() for each in model.mixture.buffers()]
-    model.load_answer([2, 3], *fitted, torch.tensor(0.01))
+    model.load_native_mixture([2, 3], *fitted, torch.tensor(0.01))
     model.set_categories(means[[2, 3, 0, 1]] * 0.9, [0, 1, 2, 3], list("abcd"))
     features = torch.randn(200, 32) * 5
     normal = torch.distributions.Normal(means, fitted[1].sqrt())
@@ -511,7 +513,7 @@ def test_its_own_answer_is_to_plain_features_whatever_prompts_do_at_test(
     model: PromptCCDModel, at_test: bool
 ) -> None:
     model.config.prompts_at_test = at_test
-    assert model.answers_prompted is (False if at_test else None)
+    assert model.native_prompted is (False if at_test else None)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
@@ -742,7 +744,7 @@ def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassi
         ({"category_ids": [0, 0], "category_names": ["a", "b"]}, "every category id once"),
         ({"category_ids": [0, 1], "category_names": ["a"]}, "got 1 names for 2 ids"),
         ({"stage": 0, "num_components": 2, "component_categories": [4]}, "each of 2 components, got 1"),
-        ({"answer_categories": [-1, 4]}, "ids of categories in answer_categories, got 4"),
+        ({"native_categories": [-1, 4]}, "ids of categories in native_categories, got 4"),
         ({"num_known": -1}, "num_known >= 0, got -1"),
         ({"confidence_temperature": 0.0}, "confidence_temperature >= 1e-06, got 0.0"),
         ({"vision_config": Dinov2Config(hidden_size=8193, num_attention_heads=1)}, "hidden_size <= 8192, got 8193"),

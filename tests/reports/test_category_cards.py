@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.reports import cards as category_cards
 from promptccd.reports.cards import CardMaker, Thumbnail
 from promptccd.training.progress import progress_bar

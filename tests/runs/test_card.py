@@ -17,7 +17,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index, model_ind
 from PIL import Image
 
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.paper import published_results

@@ -8,11 +8,11 @@ import datasets
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.reports.sweep_cells import ProtocolScoring, score_baselines
+from promptccd.reports.sweep import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
-from tests.data.test_image_cache import folder_of
+from tests.data.test_cached import folder_of
 
 
 def recipe_at(
@@ -84,9 +84,9 @@ def test_whoever_reads_a_run_again_takes_the_copies_that_it_is_told_of(
     score_baselines(recipe)
     assert main(["evaluate", run, *words]) == 0
     assert main(["report", run, "--out", str(tmp_path / "page"), "--no-map", "--samples", "0", *words]) == 0
-    assert len(decoded) == 5 * to_cut
+    assert len(decoded) == 5 * to_cut + 2 * 150, "raw pixels are those of the files: their size, then they"
     assert main(["evaluate", run, "--image_cache", "off"]) == 0
-    assert len(decoded) == 6 * to_cut + 150, "the run records auto"
+    assert len(decoded) == 6 * to_cut + 3 * 150, "the run records auto"
     assert not (tmp_path / "usual" / "promptccd").exists()
 
 
@@ -103,7 +103,7 @@ def test_copies_are_made_beforehand(
     words = ["data", "cache", str(tmp_path / "recipe.yaml"), "--image_cache", str(tmp_path / "cache")]
     assert main([*words, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made == {"folder": str(tmp_path / "cache"), "images": 150, "bytes": 150 * 3 * 16 * 16}
+    assert made == {"folder": str(tmp_path / "cache"), "images": 150, "bytes": 150 * 3 * 18 * 18}
     assert main(words) == 0
     assert capsys.readouterr().out == f"150 images, 0.1 MB, in {tmp_path / 'cache'}\n"
     recipe = recipe_at(str(tmp_path / "cache"), image_folder, tiny_backbone, tmp_path / "run")

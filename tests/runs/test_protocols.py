@@ -15,9 +15,9 @@ from promptccd.cli.main import main
 from promptccd.clustering import AnchoredKMeans
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import split_by_category
-from promptccd.data.stage_images import StageImages
+from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.evaluation import (
@@ -156,10 +156,10 @@ def test_a_mixtures_own_answer_is_recorded_as_its_checkpoint_gives_it(
             torch.stack([view(images[each]) for each in range(len(images))]), view.mean, view.std
         )
         plain = model.features_of(pixels, prompted=False)
-        likeliest = model.answer_mixture.log_joint(plain).argmax(1)
-        answers = np.array(model.config.answer_categories)[likeliest.numpy()]
+        likeliest = model.native_mixture.log_joint(plain).argmax(1)
+        answers = np.array(model.config.native_categories)[likeliest.numpy()]
         assert evaluation.run.assignments(stage)["class_ids"] == answers.tolist()
-        assert sorted(model.config.answer_categories) == model.config.category_ids
+        assert sorted(model.config.native_categories) == model.config.category_ids
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.reports.paper_tables import TablePlan
-from promptccd.reports.sweep_cells import Settings
+from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options, record_of, require_same
 from promptccd.runs.train import _in_precision

@@ -166,7 +166,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert "Traceback" not in errors
     result = run_process(command)
     assert result.returncode == 0
-    assert "goes on at epoch" in result.stderr
+    assert "resumes at epoch" in result.stderr
     assert stage_hashes(tmp_path / "stopped") == reference
 
 

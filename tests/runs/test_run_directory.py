@@ -12,7 +12,7 @@ import torch
 from promptccd.errors import RunError
 from promptccd.hub import verify
 from promptccd.reports import plan_cells, run_sweep
-from promptccd.reports.sweep_cells import ProtocolScoring
+from promptccd.reports.sweep import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import remove_leftovers
 from promptccd.training.recipe import Recipe

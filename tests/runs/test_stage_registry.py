@@ -18,7 +18,7 @@ from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.reports import ReportOptions, write_report
 from promptccd.reports.tables import read_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage import key_of, observe_stage, settled_images
+from promptccd.runs.stage import earlier_images, key_of, observe_stage
 from promptccd.storage import problems_of
 from tests.discovery.corrected import correct, registry_in
 
@@ -209,11 +209,13 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     )
     correct(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
-    settled = settled_images(RunDirectory(run), sample_ids)
-    gone = sum(int((ids == NO_CATEGORY).sum()) for ids in settled.ids)
+    earlier = earlier_images(RunDirectory(run), sample_ids)
+    gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
     assert gone == new.size > 0
     features = [torch.arange(len(ids)).float()[:, None] for ids in sample_ids]
-    for ids, assigned, placed in zip(settled.ids, settled.assigned, settled.of_placed(features), strict=True):
+    for ids, assigned, placed in zip(
+        earlier.ids, earlier.assigned, earlier.features_of_assigned(features), strict=True
+    ):
         assert len(assigned) == len(placed)
         assert np.array_equal(ids[placed[:, 0].long().numpy()], assigned)
     go_on(run)
@@ -246,10 +248,10 @@ def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
     registry.edit(SetAside(new.id))
-    settled = type(settled_images(run, sample_ids))(registry, settled_images(run, sample_ids).ids)
+    earlier = type(earlier_images(run, sample_ids))(registry, earlier_images(run, sample_ids).ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id + 50]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
-    after, observed = observe_stage(settled, found, np.array([9001, 9002]), ["a", "b"])
+    after, observed = observe_stage(earlier, found, np.array([9001, 9002]), ["a", "b"])
     assert observed.category_ids.tolist() == [0, NO_CATEGORY]
     assert after.members["row:9002"] == new.id
     assert new.id not in observed.prototype_ids
@@ -308,12 +310,12 @@ def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> Non
     new = next(each for each in registry.active if not each.known)
     registry.edit(NotACategory(new.id))
     sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
-    settled = settled_images(RunDirectory(trained_run), sample_ids)
-    settled = type(settled)(registry, settled.ids)
+    earlier = earlier_images(RunDirectory(trained_run), sample_ids)
+    earlier = type(earlier)(registry, earlier.ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id, new.id]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
     found = Discovery(np.array([0, new.id + 50, new.id + 50]), found.prototypes, found.prototype_ids)
-    after, observed = observe_stage(settled, found, np.array([9001, 9002, 9003]), ["a", "b"])
+    after, observed = observe_stage(earlier, found, np.array([9001, 9002, 9003]), ["a", "b"])
     assert observed.category_ids.tolist() == [0, NO_CATEGORY, NO_CATEGORY]
     assert new.id not in observed.prototype_ids
     assert {"row:9002", "row:9003"} <= set(after.unassigned)

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,8 @@ from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.reports import SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
-from promptccd.reports.engines.carrying import Engine, JobOfACell, Work
-from promptccd.reports.sweep_cells import score_baselines
+from promptccd.reports.engines import Engine, Job
+from promptccd.reports.sweep import Work, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import temporary
 from promptccd.training.recipe import Recipe
@@ -153,21 +155,22 @@ def test_the_whole_grid_is_checked_before_anything_trains(
     assert not out.exists()
 
 
-class InThreads(Engine):
-    """Does the work of cells in threads of this process, and notes what it was given."""
+class Pretended(Engine):
+    """Cells end as a function says of their recipe and work, in threads of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, result: Callable[[Recipe, Work], int]):
         self.given: list[tuple[Work, str]] = []
+        self.result = result
 
-    def start(self, recipe: Recipe, work: Work, device: str) -> JobOfACell:
-        self.given.append((work, Path(recipe.training.output_dir).name))
+    def start(self, work: object, arguments: Sequence[Any], name: str, device: str = "") -> Job:
+        values, asked, *_ = arguments
+        self.given.append((asked, name))
+        return Job(lambda: self.result(Recipe.from_dict(values), asked), lambda: None, lambda: None)
 
-        class Works(JobOfACell):
-            def _result(self) -> int:
-                work(recipe)
-                return 0
 
-        return Works(recipe)
+def in_threads() -> Pretended:
+    """An engine that does the work of cells here."""
+    return Pretended(lambda recipe, work: work(recipe) or 0)
 
 
 @pytest.fixture
@@ -185,7 +188,7 @@ def begun(trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: 
 @pytest.mark.moderate
 def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
-    out, engine = begun[0].path.parent, InThreads()
+    out, engine = begun[0].path.parent, in_threads()
     result = run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine)
     assert engine.given == [(score_baselines, "quick-seed1")]
     assert "1 of 1 cells are finished already." in caplog.text
@@ -216,7 +219,7 @@ def fails(recipe: Recipe) -> None:
 @pytest.mark.moderate
 def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
-    out, engine = begun[0].path.parent, InThreads()
+    out, engine = begun[0].path.parent, in_threads()
     result = run_sweep(begun, out, train=fails, engine=engine)
     assert engine.given == [(fails, "quick-seed2")]
     assert result.failures == {"quick-seed2": "RuntimeError: no room"}

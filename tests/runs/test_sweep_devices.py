@@ -4,21 +4,18 @@ import json
 import logging
 import multiprocessing
 import os
-import subprocess
 import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from promptccd.cli.main import main
 from promptccd.errors import DataError
 from promptccd.locks import FolderLock
-from promptccd.reports import plan_cells
-from promptccd.reports.engines import carrying
-from promptccd.reports.engines.carrying import Work, log_of, work_into_log
-from promptccd.reports.engines.local import VISIBLE, CellProcess, least_used, visible_devices
-from promptccd.reports.sweep_cells import devices_of
+from promptccd.reports import plan_cells, sweep
+from promptccd.reports.engines import VISIBLE, PoolOfDevices, least_used, visible_devices
+from promptccd.reports.sweep import Work, devices_of, work_into_log
 from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
@@ -117,21 +114,19 @@ def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("code", "problem"),
-    [(0, None), (3, "2\n3\n4\n5\n6"), (-9, "3\n4\n5\n6\nkilled by signal 9 (SIGKILL); out of memory?")],
+    ("problem", "said"),
+    [
+        ("", ""),
+        ("exit code 3", "2\n3\n4\n5\n6"),
+        ("killed by signal 9 (SIGKILL)", "3\n4\n5\n6\nkilled by signal 9 (SIGKILL)"),
+    ],
 )
-def test_an_ended_process_tells_by_the_end_of_its_log_why_it_failed(code, problem, tmp_path):
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    cell = CellProcess.__new__(CellProcess)
-    cell._process = SimpleNamespace(pid=ended.pid, join=ended.wait, exitcode=code, is_alive=lambda: False)
-    cell.log = tmp_path / "train.log"
-    cell.log.write_text("1\n2\n3\n\n4\n5\n6\n")
-    assert cell.problem() == problem
-    cell.log.write_text("")
-    assert cell.problem() == {0: None, 3: "exit code 3"}.get(
-        code, "killed by signal 9 (SIGKILL); out of memory?"
-    )
+def test_the_end_of_its_log_says_why_a_cell_failed(problem, said, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("1\n2\n3\n\n4\n5\n6\n")
+    assert sweep._last_words(log, problem) == said
+    log.write_text("")
+    assert sweep._last_words(log, problem) == problem
 
 
 def says(recipe: Recipe) -> None:
@@ -155,7 +150,7 @@ def in_a_process(recipe: Recipe, work: Work, log: Path, folder: Path) -> int:
 
     def begin() -> None:
         sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
-        os._exit(work_into_log(recipe.to_dict(), work, log, folder))
+        os._exit(work_into_log(recipe.to_dict(), work, str(log), str(folder)))
 
     process = multiprocessing.get_context("fork").Process(target=begin)
     process.start()
@@ -182,8 +177,8 @@ def test_what_a_cell_says_is_in_its_log_behind_what_is_there(work, code, said, r
     }
     recipe, folder = Recipe.from_dict(values), tmp_path / "here"
     folder.mkdir()
-    log = log_of(recipe)
-
+    log = tmp_path / "cell" / "train.log"
+    log.parent.mkdir()
     log.write_text("before\n")
     assert in_a_process(recipe, work, log, folder) == code
     assert log.read_text().startswith("before\n" + said[0].format(folder=folder))
@@ -191,9 +186,9 @@ def test_what_a_cell_says_is_in_its_log_behind_what_is_there(work, code, said, r
 
 
 def test_a_cell_that_somebody_else_is_at_work_on_is_left_to_them(recipe_values, tmp_path, monkeypatch):
-    monkeypatch.setattr(carrying, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
     recipe = Recipe.from_dict(recipe_values)
-    log = log_of(recipe)
+    log = tmp_path / "train.log"
     with FolderLock(Path(recipe.training.output_dir)):
         assert in_a_process(recipe, says, log, tmp_path) == 2
     assert log.read_text().startswith(f"RunError: Process {os.getpid()}")
@@ -202,15 +197,14 @@ def test_a_cell_that_somebody_else_is_at_work_on_is_left_to_them(recipe_values, 
 @pytest.mark.slow
 def test_the_process_of_a_cell_sees_its_device_alone(recipe_values, tmp_path, monkeypatch):
     monkeypatch.setenv(VISIBLE, "4,GPU-5,6")
-    recipes = []
-    for number in range(3):
-        recipe_values["training"]["output_dir"] = str(tmp_path / f"cell{number}")
-        recipes.append(Recipe.from_dict(recipe_values))
-    cells = [
-        CellProcess(recipe, note_device, device)
-        for recipe, device in zip(recipes, ["4", "GPU-5", ""], strict=True)
-    ]
-    assert [cell.problem() for cell in cells] == [None, None, None]
+    pool, jobs = PoolOfDevices(visible_devices()), []
+    for number, device in enumerate(["4", "GPU-5", ""]):
+        (tmp_path / f"cell{number}").mkdir()
+        values = {**recipe_values, "training": {"output_dir": str(tmp_path / f"cell{number}")}}
+        jobs.append(pool.start(note_device, [Recipe.from_dict(values)], "", device))
+    while any(job.running for job in jobs):
+        time.sleep(0.05)
+    assert [job.problem for job in jobs] == ["", "", ""]
     seen = [(tmp_path / f"cell{number}" / "device.txt").read_text() for number in range(3)]
     assert seen[:2] == ["4", "GPU-5"]
     assert seen[2] not in ("4", "GPU-5")

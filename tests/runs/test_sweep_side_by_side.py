@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,11 +19,11 @@ from promptccd import locks, system
 from promptccd.cli.main import main
 from promptccd.locks import FolderLock
 from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from promptccd.reports.engines.carrying import Engine, JobOfACell
+from promptccd.reports.engines import Job
 from promptccd.storage import write_directory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
-from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
+from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
 
@@ -84,16 +85,13 @@ def test_a_cell_that_somebody_leaves_meanwhile_is_begun(
     held, left = FolderLock(tmp_path / "tiny-seed2"), threading.Event()
     threading.Timer(0.7, lambda: (held.close(), left.set())).start()
 
-    class Lasts(Refuses):
-        def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
-            class Waits(JobOfACell):
-                def _result(self) -> int:
-                    assert left.wait(60)
-                    return 3
+    def lasts(recipe: Recipe, work: object) -> int:
+        if recipe.training.seed == 1:
+            assert left.wait(60)
+            return 3
+        return refuse(recipe, work)
 
-            return Waits(recipe) if recipe.training.seed == 1 else super().start(recipe, work, device)
-
-    result = run_sweep(cells, tmp_path, jobs=2, engine=Lasts())
+    result = run_sweep(cells, tmp_path, jobs=2, engine=Pretended(lasts))
     assert result.failures == {cell.name: "exit code 3" for cell in cells}
     assert result.unfinished == {}
 
@@ -181,7 +179,7 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
 
     other = threading.Thread(target=renew)
     other.start()
-    result = run_sweep([cell], tmp_path, engine=Refuses())
+    result = run_sweep([cell], tmp_path, engine=Pretended(refuse))
     ended.set()
     other.join()
     if alive:
@@ -192,28 +190,22 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
         assert result.unfinished == {}
 
 
-class Refuses(Engine):
-    """Cells that fail as soon as they begin: like a training, they take the folder first."""
-
-    def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
-        class Failed(JobOfACell):
-            def _result(self) -> int:
-                FolderLock(Path(recipe.training.output_dir)).close()
-                return 3
-
-        return Failed(recipe)
+def refuse(recipe: Recipe, work: object) -> int:
+    """A cell that fails as soon as it begins: like a training, it locks the folder first."""
+    FolderLock(Path(recipe.training.output_dir)).close()
+    return 3
 
 
 def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
     (cell,) = plan(recipes, tmp_path, seeds=(1,))
 
-    class Holds(Refuses):
-        def start(self, recipe: Recipe, work: object, device: str) -> JobOfACell:
+    class Holds(Pretended):
+        def start(self, *arguments: Any) -> Job:
             self.held = FolderLock(tmp_path)
-            return super().start(recipe, work, device)
+            return super().start(*arguments)
 
-    engine = Holds()
+    engine = Holds(refuse)
     assert run_sweep([cell], tmp_path, engine=engine).failures == {"tiny-seed1": "exit code 3"}
     engine.held.close()
     assert f"sweep.json says nothing new of tiny-seed1: Process {os.getpid()}" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.errors import DataError
 from promptccd.runs.evaluate import cut_named, require_unseen
 from promptccd.runs.start import stage_stream

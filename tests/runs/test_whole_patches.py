@@ -1,6 +1,5 @@
 """Sides of views that the backbone's patches do not divide, and what a launcher asks of a training."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -181,28 +180,27 @@ def test_accumulation_of_the_launcher_is_contradicted_aloud(monkeypatch: pytest.
     assert weight.grad == 3  # no quarter of it
 
 
-def test_a_launcher_that_splits_models_is_contradicted_aloud(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    asked = {"FSDP": "true", "DEEPSPEED": "True", "MEGATRON_LM": "1"}
-    for name, value in asked.items():
-        monkeypatch.setenv(f"ACCELERATE_USE_{name}", value)
-    accelerator_for(TrainingArguments(), torch.device("cpu"))
-    said = [line.split(", which does not count")[0] for line in caplog.messages]
-    assert said == [f"The launcher says {title}" for title in ("FSDP", "DeepSpeed", "Megatron-LM")]
-    assert not [name for name in os.environ if name.startswith("ACCELERATE_USE_")]
-    caplog.clear()
-    for name in asked:
-        monkeypatch.setenv(f"ACCELERATE_USE_{name}", "false")
-    accelerator_for(TrainingArguments(), torch.device("cpu"))
-    assert not caplog.messages
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_a_launcher_that_shards_models_is_refused(
+    recipe_values: dict, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    recipe, accelerator = (
+        Recipe.from_dict(recipe_values),
+        accelerator_for(TrainingArguments(), torch.device("cpu")),
+    )
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "True")
+    with pytest.raises(ConfigurationError, match=r"asks for \w+.*Launch several processes without it"):
+        train_run(recipe, accelerator)
+    assert not Path(recipe.training.output_dir).exists()
 
 
-def test_an_accelerator_that_splits_models_is_refused(
+def test_an_accelerator_that_shards_models_is_refused(
     recipe_values: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accelerator = accelerator_for(TrainingArguments(), torch.device("cpu"))
     # Accelerate itself knows of none on CPUs.
     monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.FSDP)
-    with pytest.raises(ConfigurationError, match="Expected an accelerator without FSDP: every process holds"):
+    with pytest.raises(ConfigurationError, match="The launcher or accelerator asks for FSDP"):
         train_run(Recipe.from_dict(recipe_values), accelerator)
 
 

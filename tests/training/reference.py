@@ -207,7 +207,7 @@ class Reference:
         means, variances, log_weights, _ = fit
         densities = torch.distributions.MultivariateNormal(means, covariances(means, variances))
         likeliest = (log_weights + densities.log_prob(own[:, None])).argmax(1)
-        self.answered = _of_fit("answer_mixture", fit) | {NATIVE: likeliest}
+        self.answered = _of_fit("native_mixture", fit) | {NATIVE: likeliest}
 
     @torch.no_grad()
     def hand_on(self) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from promptccd import GCDModel
 from promptccd.data import StageStream
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext

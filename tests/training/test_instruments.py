@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import kmeans
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DivergedError
@@ -234,7 +234,7 @@ def test_a_large_stage_is_measured_on_512_of_its_images(
     seen: list[int] = []
     model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     monkeypatch.setattr(StageImages, "__len__", lambda _: 600)
-    monkeypatch.setattr(StageImages, "_kept", lambda *_: None)
+    monkeypatch.setattr(images, "_checked", None)
     monkeypatch.setattr(
         StageImages, "__getitem__", lambda _, row: Image.new("RGB", (18, 18), (row % 256, 0, 0))
     )

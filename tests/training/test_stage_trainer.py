@@ -21,7 +21,7 @@ from datasets import Dataset
 
 from promptccd import PromptCCDBModel, PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext

@@ -67,8 +67,8 @@ def _share(text: str) -> float:
 
 def diagnose_command(options: argparse.Namespace) -> None:
     """``promptccd diagnose``."""
-    from promptccd.data.image_cache import ImageCache
-    from promptccd.data.stage_images import StageImages
+    from promptccd.data.cached import ImageCache
+    from promptccd.data.readable import StageImages
     from promptccd.discovery.embedding import load_embedder
     from promptccd.training.devices import device_named, placed, usual_precision
     from promptccd.training.progress import progress_bar

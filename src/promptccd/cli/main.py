@@ -177,7 +177,7 @@ def _quieten_libraries() -> None:
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
-    after_import("promptccd.data.loading", _hide_bars_in_logs)
+    after_import("promptccd.data.hub", _hide_bars_in_logs)
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, reports, runs
-from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
+from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, Parser, add_plugin, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
     from promptccd.evaluation.tables import Grid
     from promptccd.reports import ProtocolScoring, SweepCell, SweepResult
-    from promptccd.reports.engines.carrying import Engine
+    from promptccd.reports.engines import Engine
     from promptccd.reports.paper_tables import TablePlan
 
 
@@ -145,13 +145,21 @@ def _grid(
     return {"row_key": keys[0], "rows": rows, "column_key": keys[1], "columns": columns, "means": means}
 
 
-def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
+def _declare_sweep(sweep: Parser) -> None:
+    sweep.add_argument(
+        "images",
+        metavar="IMAGES",
+        nargs="?",
+        help="your images, as for `promptccd train`, instead of --config; half of the categories are labelled unless "
+        "--class_blocks says otherwise",
+    )
+    sweep.add_argument("--method", metavar="NAME", nargs="+", help="methods for IMAGES (default: promptccd)")
     sweep.add_argument(
         "--config",
         metavar="RECIPE",
         nargs="+",
         action="extend",
-        help="recipes, by name or as YAML files; with --table the folder that holds them (those that come along)",
+        help="recipes, by name or as YAML files; with --table the folder of its recipes (default: the bundled ones)",
     )
     sweep.add_argument(
         "--seeds",
@@ -167,26 +175,24 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="values of a field to combine with all others, named in the folders of the runs; lists in brackets. "
-        "What all cells have in common is set by the options below",
+        help="values of a field to combine with all others, named in the folders of the runs; lists in brackets",
     )
     sweep.add_argument(
-        "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
+        "--baselines", action="store_true", help="scores of raw pixels and the frozen backbone too"
     )
     sweep.add_argument(
-        "--out", help="folder of the runs and their table (runs/sweep, or runs/<table>-<backbone>)"
+        "--out", help="folder of the runs and their table (default: runs/sweep, or runs/<table>-<backbone>)"
     )
     sweep.add_argument(
         "--jobs",
         type=whole_number(1, MOST_WORKERS),
-        help="cells to train at once (1; all with another engine)",
+        help="cells to train at once (default: 1; all with another engine)",
     )
     sweep.add_argument(
         "--engine",
         choices=["local", "slurm", "ray"],
         default="local",
-        help="what carries the cells: processes of this machine (the default), jobs of Slurm, or a Ray cluster that "
-        "RAY_ADDRESS names",
+        help="processes of this machine, jobs of Slurm, or the Ray cluster of RAY_ADDRESS (default: local)",
     )
     sweep.add_argument(
         "--slurm",
@@ -196,29 +202,21 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
         help="options of sbatch: partition=gpu gres=gpu:1",
     )
     sweep.add_argument(
-        "--cell-gpus",
-        type=float,
-        metavar="G",
-        help="of a Ray cluster, for each cell; half a GPU is shared by two",
+        "--cell-gpus", type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"
     )
+    add_plugin(sweep)
     instead = sweep.add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="list of the cells and their devices alone")
     instead.add_argument(
-        "--dry-run", action="store_true", help="list the cells and their devices, and train nothing"
+        "--commands", action="store_true", help="a command for each unfinished cell alone, to be run anywhere"
     )
-    instead.add_argument(
-        "--commands",
-        action="store_true",
-        help="print a command for each cell that is not finished, to be run anywhere, and train nothing",
-    )
-    instead.add_argument(
-        "--collect", action="store_true", help="make the tables of what is there, and train nothing"
-    )
+    instead.add_argument("--collect", action="store_true", help="tables of what is finished alone")
     _add_table_options(sweep)
-    add_recipe_options(sweep)
+    add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
     sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.reports.paper_tables"))
 
 
-def _add_table_options(sweep: argparse.ArgumentParser) -> None:
+def _add_table_options(sweep: Parser) -> None:
     group = sweep.add_argument_group("tables", "a table of the paper instead of recipes, laid out like it")
     group.add_argument(
         "--table",
@@ -250,7 +248,10 @@ def sweep_command(options: argparse.Namespace) -> None:
     if options.table:
         return _table_command(options, settings)
     out = options.out or "runs/sweep"
-    cells = reports.plan_cells(options.config, options.seeds, settings, out, given_fields(options))
+    sources: list[Any] = options.config or [
+        reports.OwnImages(options.images, method) for method in options.method or [None]
+    ]
+    cells = reports.plan_cells(sources, options.seeds, settings, out, given_fields(options))
     if (result := _swept(options, cells, out)) is None:
         return
     record = sweep_record(result, settings)
@@ -281,7 +282,7 @@ def _swept(
         return reports.collect_sweep(cells, baselines=options.baselines)
     return reports.run_sweep(
         cells, out, jobs=_jobs(options, cells), baselines=options.baselines, scorings=scorings, train=train_recipe,
-        engine=_engine(options, out),
+        engine=_engine(options, out), plugins=options.plugin,
     )  # fmt: skip
 
 
@@ -289,14 +290,14 @@ def _jobs(options: argparse.Namespace, cells: "Sequence[SweepCell]") -> int:
     return options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
 
 
-def _engine(options: argparse.Namespace, out: str | Path) -> "Engine":
-    """What `--engine` names."""
+def _engine(options: argparse.Namespace, out: str | Path) -> "Engine | None":
+    """The engine of `--engine`; `None` for processes of this machine."""
     if options.engine == "slurm":
         given = dict(each.partition("=")[::2] for each in options.slurm)
         return reports.SlurmEngine(out, given, given.pop("cluster", "slurm"))
     if options.engine == "ray":
         return reports.RayEngine(options.cell_gpus or 0.0)
-    return reports.LocalEngine()
+    return None
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
@@ -316,11 +317,17 @@ def _require_fitting(options: argparse.Namespace) -> None:
             raise ConfigurationError(
                 "--methods, --datasets and --small belong to --table, which is not given."
             )
-        if not options.config:
-            raise ConfigurationError("Expected --config with recipes, or --table with a table of the paper.")
-    elif options.baselines or len(options.config or ()) > 1:
+        if bool(options.config) == bool(options.images):
+            raise ConfigurationError(
+                "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper."
+            )
+    elif options.baselines or options.images or len(options.config or ()) > 1:
         raise ConfigurationError(
-            "--table takes one folder of recipes as --config and no --baselines, of which the paper's tables have none."
+            "--table has no images of yours, one folder of recipes as --config, and no --baselines."
+        )
+    if options.method and not options.images:
+        raise ConfigurationError(
+            f"--method {' '.join(options.method)} is for images of your own: give a folder."
         )
 
 
@@ -343,7 +350,7 @@ def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes
 
 
 def _print_commands(options: argparse.Namespace, cells: "Sequence[SweepCell]", out: str | Path) -> None:
-    lines = reports.cell_commands(cells, out)
+    lines = reports.cell_commands(cells, out, options.plugin)
     logger.info("%d of %d cells have a line.", len(lines), len(cells))
     if lines or options.json:
         show(options, lines, lambda: "\n".join(lines))

@@ -48,7 +48,7 @@ def _declare_data(parser: argparse.ArgumentParser) -> None:
         help="cache: look at every image, say which cannot be used, and keep what views are cut from",
     )
     add_what(parser)
-    parser.set_defaults(run=data_command, needs=("promptccd.runs.train", "promptccd.data.image_cache"))
+    parser.set_defaults(run=data_command, needs=("promptccd.runs.train", "promptccd.data.cached"))
 
 
 def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
@@ -131,9 +131,8 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
 
 def data_command(options: argparse.Namespace) -> None:
     """``promptccd data cache``."""
-    from promptccd.data.duplicates import Original
-    from promptccd.data.image_cache import ImageCache
-    from promptccd.data.stage_images import StageImages
+    from promptccd.data.cached import ImageCache
+    from promptccd.data.readable import Original, StageImages
     from promptccd.training.progress import progress_bar
 
     recipe = recipe_from(options, needs_images=True)

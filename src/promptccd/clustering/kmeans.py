@@ -374,12 +374,11 @@ class AnchoredKMeans:
             labels: ``(L,)`` integers >= 0, gaps allowed.
 
         Raises:
-            DataError: shapes or labels do not fit together, a feature is NaN or infinite, or a parameter is
-                out of range, above all more clusters than points.
+            DataError: a feature is NaN or infinite, or there are more clusters than points.
         """
         points = as_features(features_unlabelled, "features_unlabelled")
         labelled, class_ids, classes = _read_labelled(features_labelled, labels, points)
-        num_clusters = self._check_parameters(len(points), len(class_ids))
+        num_clusters = self._usable_clusters(len(points), len(class_ids))
 
         few = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
         use_gram = few and points.shape[1] >= MIN_GRAM_WIDTH
@@ -409,11 +408,8 @@ class AnchoredKMeans:
         """Fit, then return ``labels_``."""
         return self.fit(features_unlabelled, features_labelled, labels).labels_
 
-    def _check_parameters(self, num_points: int, num_classes: int) -> int:
+    def _usable_clusters(self, num_points: int, num_classes: int) -> int:
         """The number of clusters to use."""
-        for name in ("n_clusters", "n_init", "max_iter"):
-            if getattr(self, name) < 1:
-                raise DataError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         most = num_classes + num_points
         if self.n_clusters > most:
             given = "number of samples" if not num_classes else "labelled categories + unlabelled samples"
@@ -452,27 +448,11 @@ def _read_labelled(
     features: Array | None, labels: Array | None, points: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Labelled features ``(L, D)``, their sorted ids ``(C,)`` and each one's place among these ``(L,)``."""
-    if (features is None) != (labels is None):
-        given, absent = (
-            ("labels", "features_labelled") if features is None else ("features_labelled", "labels")
-        )
-        raise DataError(f"Expected features_labelled and labels together, got {given} without {absent}.")
     if features is None or labels is None:
         none = torch.empty(0, dtype=torch.int64, device=points.device)
         return points[:0], none, none
     labelled = as_features(features, "features_labelled").to(points)
-    ids = torch.as_tensor(labels, device=points.device)
-    if labelled.shape[1] != points.shape[1]:
-        raise DataError(f"Expected labelled features of width {points.shape[1]}, got {labelled.shape[1]}.")
-    if ids.shape != labelled.shape[:1]:
-        raise DataError(
-            f"Expected one label per labelled feature ({len(labelled)}), got shape {tuple(ids.shape)}."
-        )
-    if ids.is_floating_point() or (ids < 0).any():
-        raise DataError(
-            "Expected labels to be integers >= 0: leave unlabelled points in features_unlabelled."
-        )
-    class_ids, classes = ids.long().unique(return_inverse=True)
+    class_ids, classes = torch.as_tensor(labels, device=points.device).long().unique(return_inverse=True)
     return labelled, class_ids, classes
 
 

@@ -276,18 +276,17 @@ def fit_gaussian_mixture(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        DataError: fewer points than components, NaN or infinite features, a fixed component out of range, or an
-            unknown covariance type.
+        DataError: fewer points than components, or NaN or infinite features.
     """
-    if covariance_type not in COVARIANCES:
-        raise DataError(f"Expected covariance_type {' or '.join(COVARIANCES)}, got {covariance_type!r}.")
     features = as_features(features, "features")
     if not 1 <= num_components <= len(features):
         raise DataError(
             f"Expected 1 <= num_components <= number of samples ({len(features)}), got {num_components}: "
             "ask for fewer components or give more images."
         )
-    fixed = _checked_fixed(fixed, features, num_components)
+    if fixed is None:
+        fixed = features.new_full((len(features),), -1, dtype=torch.int64)
+    fixed = fixed.to(features.device)
     origin = features.mean(0)
     members, centres = initial_groups(features, origin, fixed, num_components, seed)
     data = COVARIANCES[covariance_type](features - origin)
@@ -296,18 +295,6 @@ def fit_gaussian_mixture(
     state = initialize(data, members, centres, floor)
     fit = run_em(data, state, fixed, max_iter, tol, floor)
     return replace(fit, means=fit.means + origin)
-
-
-def _checked_fixed(fixed: Tensor | None, features: Tensor, num_components: int) -> Tensor:
-    """Component of every feature, -1 where it is free."""
-    if fixed is None:
-        return features.new_full((len(features),), -1, dtype=torch.int64)
-    if fixed.shape != features.shape[:1] or not -1 <= int(fixed.min()) <= int(fixed.max()) < num_components:
-        raise DataError(
-            f"Expected fixed to hold one of -1..{num_components - 1} per feature ({len(features)}), got shape "
-            f"{tuple(fixed.shape)} with {int(fixed.min())}..{int(fixed.max())}."
-        )
-    return fixed.to(features.device)
 
 
 def initial_groups(
@@ -326,7 +313,7 @@ def initial_groups(
         )
         kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), fixed[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
-        # Settled clusters, which come first, keep their components, others take vacant ones.
+        # Fixed clusters, which come first, keep their components, others take vacant ones.
         own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)
         component = torch.cat([own, every[~torch.isin(every, own)]])
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
@@ -349,7 +336,7 @@ def initialize(data: MixtureSteps, members: Tensor, centres: Tensor, floor: floa
 def run_em(
     data: MixtureSteps, state: State, fixed: Tensor, max_iter: int, tol: float, floor: float
 ) -> MixtureParameters:
-    """EM from a state, with fixed points held; the returned means are centred like the points."""
+    """EM from a state; fixed points keep their component. The returned means are centred like the points."""
     previous = -math.inf
     for iteration in range(max_iter + 1):
         responsibilities, log_likelihood = data.e_step(state, fixed)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
-from promptccd.errors import ConfigurationError, DataError
+from promptccd.errors import DataError
 
 OBJECT_THRESHOLD = 0.6  # of a score in 0..1; the paper does not give the scale of its score
 PROJECTION_WIDTH = 3
@@ -95,12 +95,11 @@ def fit_part_labels(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        ConfigurationError: a number of parts that is no integer >= 2.
-        DataError: features of another shape than the grid, NaN or infinite; images without content; fewer
-            distinct patches than parts.
+        DataError: images without content, or fewer distinct patches than parts.
     """
-    numbers = _numbers_to_try(num_parts)
-    features = _in_fixed_order(_checked(features, grid))
+    numbers = CANDIDATES if num_parts == "auto" else [num_parts]
+    is_wide = features.dtype in (torch.float32, torch.float64)
+    features = _in_fixed_order(features.detach() if is_wide else features.detach().float())
     values = features.double()
     if num_parts == "auto":
         _require_content(values)
@@ -167,35 +166,6 @@ def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, 
         draw = numpy_generator("part label images", seed, int(category)).permutation(members)
         chosen.extend(draw[:per_category].tolist())
     return sorted(chosen)
-
-
-def _numbers_to_try(num_parts: int | Literal["auto"]) -> Sequence[int]:
-    """The numbers of parts to fit, ascending."""
-    if num_parts == "auto":
-        return CANDIDATES
-    if isinstance(num_parts, bool) or not isinstance(num_parts, int) or num_parts < 2:
-        raise ConfigurationError(
-            f"Expected num_parts >= 2 or 'auto', got {num_parts!r}: the background is one part, the object another."
-        )
-    return [num_parts]
-
-
-def _checked(features: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The features in float32 or float64."""
-    if features.ndim != 3 or features.shape[1] != math.prod(grid) or not features.numel():
-        raise DataError(
-            f"Expected patch features of shape (I, {grid[0]} x {grid[1]}, D), got {tuple(features.shape)}: "
-            "leave [CLS] and registers out."
-        )
-    features = features.detach()
-    features = features if features.dtype in (torch.float32, torch.float64) else features.float()
-    bad = (~features.isfinite().flatten(1).all(1)).nonzero()
-    if len(bad):
-        raise DataError(
-            f"Expected finite patch features, got NaN or infinity in image {int(bad[0])} "
-            f"({len(bad)} such images): leave these images out or look at what produced them."
-        )
-    return features
 
 
 def _in_fixed_order(features: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """A folder of images: which files are images, of which split and category, and why each of the others is left out.
 
 Names of files decide nothing, and names of folders only what a person means by them: a category is a folder at the
-first level, and what lies deeper belongs to it. The first level is that of splits only if all folders are called so.
+first level, and deeper images belong to it. The first level is that of splits only if all its folders are called so.
 """
 
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from unicodedata import normalize
@@ -31,7 +31,7 @@ from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, Skip
 from promptccd.storage import CHECKSUMS, EXPORTED, PROJECT
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
-_OURS = {  # by the names that all lie in such a folder
+_OURS = {  # by the names that are all in such a folder
     (EXPORTED,): "made by an export of groups",
     (PROJECT,): "groups that promptccd keeps",
     ("manifest.json", "split.json", "images.json"): "a run of promptccd train",  # data sets have two of them
@@ -51,7 +51,7 @@ class FolderSource(ImageSource):
         roots: further folders that links may lead into.
 
     Attributes:
-        roots: all that they may lead into, links resolved.
+        roots: all folders that links may lead into, links resolved.
 
     Raises:
         DataError: one of the roots is no folder.
@@ -88,13 +88,15 @@ class FolderSource(ImageSource):
         except SkippedFileError:
             return None
 
-    def first_bytes(self, entry: Entry) -> bytes:
-        """What a file begins with.
-
-        Raises:
-            SkippedFileError: it cannot be read.
-        """
-        return first_bytes(self._target(entry), FIRST_BYTES)
+    def why_no_image(self, entry: Entry) -> str:
+        """Why a file is no image, by its first bytes; empty for an image."""
+        try:
+            head = first_bytes(self._target(entry), FIRST_BYTES)
+        except SkippedFileError as skipped:
+            return str(skipped)
+        # A HEIC that is called a JPEG is reported when it is read: its reader may be installed by then.
+        is_later = entry.key.lower().endswith(IMAGE_SUFFIXES) and is_heif(head)
+        return "" if is_later else why_skipped(head)
 
     def _target(self, entry: Entry) -> str:
         path = os.path.join(self._root, *entry.key.split("/"))
@@ -102,7 +104,7 @@ class FolderSource(ImageSource):
         return inside(path, self.roots) if is_linked else path
 
     def _walk(self) -> Iterator[Entry]:
-        # A folder, and where it and those above it lie.
+        # Folders to search, each with the resolved places of it and of those above it.
         waiting: list[tuple[str, tuple[str, ...]]] = [("", (self._root,))]
         while waiting:
             folder, above = waiting.pop()
@@ -119,7 +121,7 @@ class FolderSource(ImageSource):
                 continue
             for item in items:
                 path = f"{folder}/{item.name}" if folder else item.name  # on every system
-                target, reason = self._judged(item, path, above)
+                target, reason = self._folder_or_reason(item, above)
                 if target:
                     waiting.append((path, (*above, target)))
                     if not item.name.lower().endswith(IMAGE_SUFFIXES):
@@ -128,20 +130,20 @@ class FolderSource(ImageSource):
                 yield Entry(display_name(path), path, reason)
 
     def _ours(self, place: str) -> str:
-        """What of ours a folder lies in or is, whichever link led there; empty for all others."""
+        """What of ours a folder is or is part of, whichever link led there; empty for all others."""
         places = itertools.takewhile(
             lambda each: str(each) not in self.roots, (Path(place), *Path(place).parents)
         )
         found = (
-            said
+            what
             for each in places
-            for names, said in _OURS.items()
+            for names, what in _OURS.items()
             if all((each / name).exists() for name in names)
         )
         return next(found, "")
 
-    def _judged(self, item: os.DirEntry[str], path: str, above: tuple[str, ...]) -> tuple[str, str]:
-        """Where a folder lies that is searched, or empty; and why an item is left out, or empty."""
+    def _folder_or_reason(self, item: os.DirEntry[str], above: tuple[str, ...]) -> tuple[str, str]:
+        """The resolved place of a folder to search, or empty; and why an item is left out, or empty."""
         target, is_link = item.path, system.is_link(item)
         left = library_reason(os.path.basename(above[-1]), item.name)
         if is_link:
@@ -153,7 +155,7 @@ class FolderSource(ImageSource):
                 if any(each == target or each.startswith(f"{target}{os.sep}") for each in above):
                     return "", "link that leads back to itself"
                 self._has_linked_folders = True
-        # mutant always: the list of names has told it already, which saves a look
+        # The listing knows the kind of an entry that is no link, which saves a look at each file.
         is_folder = os.path.isdir(target) if is_link else item.is_dir(follow_symlinks=False)
         if is_folder:
             reason = folder_reason(item.name) or left
@@ -164,127 +166,107 @@ class FolderSource(ImageSource):
 
 
 @dataclass
-class LabelledFolder:
-    """Images of a folder with their categories.
-
-    Attributes:
-        splits: path and category of every image, by split.
-        left_out: why each of the other files is in none, by path.
-        unlabelled: paths of the images of a folder without any sub-folder of images; nothing says what they show.
-        deeper: how many images lie deeper than in the folder of their category.
-        found: number of files.
-    """
-
-    splits: dict[str, list[tuple[str, str]]]
-    left_out: dict[str, str]
-    unlabelled: Sequence[str] = ()
-    deeper: int = 0
-    found: int = 0
-
-    def __str__(self) -> str:
-        images = sum(map(len, self.splits.values()))
-        reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
-        what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
-        parts = [f"{self.found} files found: {what}"]
-        parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
-        parts += [f"{self.deeper} images lie deeper, and count for the folder at the first level"] * bool(
-            self.deeper
-        )
-        parts += [FOLLOWED] * (OUTSIDE in self.left_out.values())
-        return "; ".join(parts)
-
-
-@dataclass
-class Sorted:
+class FolderFiles:
     """Files of a folder.
 
     Attributes:
         images: paths of images, in the order of the source.
-        left_out: why each of the others is none, by path.
-        spoilt: paths of those that are called images.
+        left_out: why each other file is no image, by path.
+        damaged: paths of those that have the suffix of an image.
     """
 
     images: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    spoilt: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return len(self.images) + len(self.left_out)
+
+    def require_readable(self, folder: str | os.PathLike[str]) -> None:
+        """Refuse, with a `DataError`, a folder more than half of whose images are none."""
+        called = len(self.images) + len(self.damaged)
+        if self.images and len(self.damaged) > TOO_MANY_BAD * called:
+            reasons = Counter(self.left_out[path] for path in self.damaged).most_common(3)
+            raise DataError(
+                f"{len(self.damaged)} of {called} images in {str(folder)!r} cannot be read: "
+                f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
+            )
 
 
-def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
-    """Tell images of a folder from its other files, by what they begin with."""
-    found = Sorted()
+def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
+    """Separate the images of a folder from its other files, by their first bytes."""
+    found = FolderFiles()
     entries = source.entries(limits)
-    reasons = {entry.key: entry.reason or _reason_in(source, entry) for entry in entries}
+    reasons = {entry.key: entry.reason or source.why_no_image(entry) for entry in entries}
     files = [entry for entry in entries if not entry.reason]
-    found.spoilt = {
+    found.damaged = {
         entry.name for entry in files if reasons[entry.key] and entry.key.lower().endswith(IMAGE_SUFFIXES)
     }
-    # They stand for no other file.
-    beside = leftovers(entry.name for entry in files if entry.name not in found.spoilt)
+    # A damaged file replaces no other file of the same photograph.
+    replaced = leftovers(entry.name for entry in files if entry.name not in found.damaged)
     for entry in entries:
-        if reason := entry.reason or beside.get(entry.name) or reasons[entry.key]:
+        if reason := entry.reason or replaced.get(entry.name) or reasons[entry.key]:
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
     return found
 
 
-def _reason_in(source: FolderSource, entry: Entry) -> str:
-    try:
-        head = source.first_bytes(entry)
-        # A HEIC that is called a JPEG is said to be one when it is read, unless what reads it was installed by then.
-        waits = entry.key.lower().endswith(IMAGE_SUFFIXES) and is_heif(head)
-        return "" if waits else why_skipped(head)
-    except SkippedFileError as skipped:
-        return str(skipped)
+@dataclass
+class LabelledFolder:
+    """Images of a folder with their categories.
+
+    Attributes:
+        splits: path and category of every image, by split.
+        left_out: why each other file is in no split, by path.
+        unlabelled: paths of the images of a folder without any sub-folder of images.
+        deeper: how many images are deeper than in the folder of their category.
+    """
+
+    splits: dict[str, list[tuple[str, str]]]
+    left_out: dict[str, str]
+    unlabelled: Sequence[str] = ()
+    deeper: int = 0
+
+    def __str__(self) -> str:
+        images = sum(map(len, self.splits.values()))
+        found = images + len(self.unlabelled) + len(self.left_out)
+        reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
+        what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
+        parts = [f"{found} files found: {what}"]
+        parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
+        if self.deeper:
+            parts.append(f"{self.deeper} images lie deeper, and count for the folder at the first level")
+        parts += [FOLLOWED] * (OUTSIDE in self.left_out.values())
+        return "; ".join(parts)
 
 
-def labelled_folder(
-    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = (), labelled: bool = True
-) -> LabelledFolder:
+def by_category(folder: Path, files: FolderFiles) -> LabelledFolder:
     """Images of a sub-folder per category, and of splits above them if all folders of the first level are splits.
 
     Composed and decomposed spellings of a name are one category. A loose image is left out where others have folders.
 
-    Args:
-        folder: the folder.
-        roots: further folders that links may lead into.
-        labelled: whether names of folders are those of categories; if not, no image has one.
-
     Raises:
-        DataError: it cannot be listed, more than half of its images are none, or it holds splits without categories.
+        DataError: the folder holds splits without categories, or two folders of one split.
     """
-    files = images_in(FolderSource(folder, roots), IntakeLimits())
-    found, left_out = len(files.images) + len(files.left_out), files.left_out
-    called = len(files.images) + len(files.spoilt)
-    if files.images and len(files.spoilt) > TOO_MANY_BAD * called:
-        reasons = Counter(left_out[path] for path in files.spoilt).most_common(3)
-        raise DataError(
-            f"{len(files.spoilt)} of {called} images in {str(folder)!r} cannot be read: "
-            f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
-        )
-    if not labelled:
-        return LabelledFolder({}, left_out, files.images, found=found)
     parts = {path: Path(path).parts for path in files.images}
-    splits = _splits_of(Path(folder).expanduser(), list(parts.values()))
-    if all(len(each) == 1 for each in parts.values()):
-        return LabelledFolder({}, left_out, files.images, found=found)
-    rows, deeper, level = dict[str, list[tuple[str, str]]](), 0, 1 if splits else 0
+    splits = _splits_of(folder, list(parts.values()))
+    left_out = dict(files.left_out)
+    if all(len(names) == 1 for names in parts.values()):
+        return LabelledFolder({}, left_out, files.images)
+    found, level = LabelledFolder({}, left_out), 1 if splits else 0
     for path, names in parts.items():
         if len(names) < level + 2:
             left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
             continue
-        deeper += len(names) > level + 2
-        split = splits[names[0]] if splits else "train"
-        rows.setdefault(split, []).append((path, normalize("NFC", names[level])))
-    return LabelledFolder(rows, left_out, deeper=deeper, found=found)
+        found.deeper += len(names) > level + 2
+        rows = found.splits.setdefault(splits[names[0]] if splits else "train", [])
+        rows.append((path, normalize("NFC", names[level])))
+    return found
 
 
-def _splits_of(folder: Path, images: Sequence[tuple[str, ...]]) -> Mapping[str, str]:
-    """The split of every folder at the first level; none if they are categories.
-
-    Raises:
-        DataError: all are called like splits, and hold no folders; or two are the same split.
-    """
+def _splits_of(folder: Path, images: Sequence[tuple[str, ...]]) -> dict[str, str]:
+    """The split of every folder at the first level; none if they are categories."""
     names = sorted({each[0] for each in images if len(each) > 1})
     splits = {name: SPLITS.get(name.casefold(), "") for name in names}
     if not names or not all(splits.values()):

@@ -1,27 +1,190 @@
-"""Stages that ``promptccd split --push`` published, known by their split.json wherever a data set is named."""
+"""Data sets of the Hub, and the stages that ``promptccd split --push`` published there.
 
+`datasets` believes what a repository says of itself: its card may name data files anywhere on the machine or the
+network. Every name is checked before a file is opened.
+"""
+
+import glob
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
+import datasets
 import numpy as np
-from datasets import ClassLabel, Dataset, Features, Image, concatenate_datasets
-from huggingface_hub import cached_assets_path, constants, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    concatenate_datasets,
+    load_dataset_builder,
+)
+from huggingface_hub import DatasetCard, cached_assets_path, constants, hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 
 from promptccd import system
+from promptccd.data.names import display_name
 from promptccd.data.selection import UNUSED
 from promptccd.data.splits import CategorySplit
-from promptccd.data.table_files import load_table
 from promptccd.errors import DataError
 from promptccd.storage import parsed_json
 
+# Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
+KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
+CARDS = ("README.md", ".huggingface.yaml")
 SPLIT_FILE = "split.json"
 LABELS_CONFIG = "evaluation_labels"
+_SAYS_WHERE = ("data_files", "data_dir")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _SUFFIXES = (".png", ".jpg", ".webp")
+
+
+def load_hub(
+    name: str, config: str | None = None, revision: str | None = None, split: str | None = None
+) -> DatasetDict:
+    """Load a data set of the Hub that names no file but its own.
+
+    Args:
+        name: ``namespace/name``.
+        config: config of the repository; by default the only or the default one.
+        revision: branch, tag or commit; by default the newest.
+        split: the only split that is wanted. Of parquet files no other split is fetched.
+
+    Raises:
+        DataError: the data set names a file that is not its own, or has no such split; no data were fetched.
+        Exception: whatever `datasets` raises.
+    """
+    try:
+        builder = _hub_builder(name, config, revision)
+    except DataError:
+        raise
+    except Exception:  # a dozen kinds, of a Hub that cannot be reached
+        if split is None or (made := _made_before(name, config, split)) is None:
+            raise
+        return made
+    files = {str(each): [*data_files_of(builder, each)] for each in builder.config.data_files or {}}
+    if split is not None and len(files) > 1 and split not in files:
+        raise no_split(name, split, files)
+    is_parquet = type(builder).__module__.endswith(".parquet")
+    # The whole data set, if `datasets` has made it before, is here already.
+    if split in files and len(files) > 1 and is_parquet and not os.path.isdir(builder.cache_dir):
+        commit = files[split][0].partition("@")[2].partition("/")[0]
+        own = [glob.escape(file.partition(f"@{commit}/")[2]) for file in files[split]]
+        features = {} if builder.info.features is None else {"features": builder.info.features}
+        builder = load_dataset_builder(name, config, revision=commit, data_files={split: own}, **features)
+    return built(builder, name)
+
+
+def no_split(dataset: str, split: str, splits: Iterable[str]) -> DataError:
+    """The error of a data set without a split."""
+    return DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(splits)}. Set --split.")
+
+
+def _hub_builder(name: str, config: str | None, revision: str | None) -> Any:
+    is_silent = False
+    for card in CARDS:
+        try:
+            found = hf_hub_download(
+                name, card, repo_type="dataset", revision=revision, local_files_only=is_silent
+            )
+        except (
+            EntryNotFoundError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+            OfflineModeIsEnabled,
+        ) as error:
+            # There is no card; or no network, and then only earlier downloads are read and no host is asked again.
+            is_silent = is_silent or isinstance(error, LocalEntryNotFoundError)
+            continue
+        require_plain_card(Path(found), name)
+        revision = Path(found).parent.name  # from here on the very commit whose card was checked
+    builder = load_dataset_builder(name, config, revision=revision)
+    # The pinned release of `datasets` refuses such files too; this does not rest on it.
+    for file in data_files_of(builder):
+        if not is_of_data_set(file, name):
+            refuse_foreign(name, file)
+    return builder
+
+
+def _made_before(name: str, config: str | None, split: str) -> DatasetDict | None:
+    """What `datasets` made of one split before, the newest first; offline it finds only whole data sets by itself."""
+    place = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
+    records = place.glob(f"{config or '*'}-*/*/*/dataset_info.json")  # written when all is made
+    for record in sorted(records, key=lambda each: each.stat().st_mtime, reverse=True):
+        if files := sorted(record.parent.glob(f"*-{split}[-.]*arrow")):
+            return DatasetDict(
+                {split: concatenate_datasets([Dataset.from_file(str(file)) for file in files])}
+            )
+    return None
+
+
+def data_files_of(builder: Any, split: str | None = None) -> Iterator[str]:
+    """Addresses of the files that a data set is read from, of all splits or of one."""
+    for each, files in (builder.config.data_files or {}).items():
+        if split in (None, each):
+            yield from map(str, files)
+
+
+def is_of_data_set(file: str, name: str) -> bool:
+    """Whether an address is that of a file of this data set of the Hub, and leads nowhere else."""
+    return file.startswith(f"hf://datasets/{name}@") and ".." not in file.split("/") and "::" not in file
+
+
+def built(builder: Any, name: str, kinds: Sequence[str] = KINDS) -> DatasetDict:
+    """The splits that `datasets` reads with a builder.
+
+    Raises:
+        DataError: the files are of another kind.
+    """
+    kind = type(builder).__module__.split(".")[-1]
+    if kind not in kinds:
+        raise DataError(
+            f"The data set {display_name(name)!r} is kept as {kind!r}, which is not read. Give a folder of parquet, "
+            "arrow or json files or of a sub-folder per category, or a table of path,label itself."
+        )
+    builder.download_and_prepare()
+    return builder.as_dataset()
+
+
+def refuse_foreign(name: str, what: str) -> NoReturn:
+    """Raise the `DataError` of a data set that names a file which is not its own."""
+    raise DataError(
+        f"The data set {display_name(name)!r} names {display_name(what)!r}, which is no file of its own. Nothing was "
+        "read: mend the data set, or use another."
+    )
+
+
+def require_plain_card(card: Path, name: str) -> None:
+    """Refuse, with a `DataError`, a card that names data outside its own folder."""
+    if not card.exists():
+        return
+    text = card.read_text(encoding="utf-8")
+    values = DatasetCard(text if card.suffix == ".md" else f"---\n{text}\n---\n").data.to_dict()
+    for place in _places(values.get("configs")):
+        if os.path.isabs(place) or "://" in place or "::" in place or ".." in Path(place).parts:
+            refuse_foreign(name, place)
+
+
+def _places(value: Any, is_place: bool = False) -> Iterator[str]:
+    """Every text below a key that says where data are."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _places(item, is_place or key in _SAYS_WHERE)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _places(item, is_place)
+    elif is_place and isinstance(value, str):
+        yield value
 
 
 def stage_config(stage: int) -> str:
@@ -30,7 +193,7 @@ def stage_config(stage: int) -> str:
 
 
 def published_split(name: str, revision: str | None = None) -> CategorySplit | None:
-    """The split of a data set on the Hub that holds stages; `None` of any other data set, and of what is here.
+    """The split of a data set on the Hub that holds stages; `None` for any other data set, and for a local path.
 
     Raises:
         DataError: its split is damaged, or of a newer version.
@@ -38,13 +201,17 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
     if not _HUB_NAME.fullmatch(name) or os.path.lexists(os.path.expanduser(name)):
         return None
     try:
-        path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-        values = parsed_json(Path(path).read_text(encoding="utf-8"))
+        values = _split_values(name, revision)
     except (OSError, ValueError, EntryNotFoundError, RepositoryNotFoundError):
-        return None  # whoever reads the data set says what is wrong
+        return None  # reading the data set reports what is wrong
     if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
-        return None  # a file of somebody else's by the same name
+        return None  # a file of another program by the same name
     return CategorySplit.from_dict(values)
+
+
+def _split_values(name: str, revision: str | None) -> Any:
+    path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
+    return parsed_json(Path(path).read_text(encoding="utf-8"))
 
 
 def published_tables(
@@ -56,13 +223,9 @@ def published_tables(
         DataError: it cannot be read, or holds no stages.
     """
     try:
-        path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-        split = CategorySplit.from_dict(parsed_json(Path(path).read_text(encoding="utf-8")))
-        tables = [
-            load_table(name, stage_config(stage), revision).splits["train"]
-            for stage in range(len(split.sample_ids))
-        ]
-        evaluation = load_table(name, LABELS_CONFIG, revision).splits["train"]
+        split = CategorySplit.from_dict(_split_values(name, revision))
+        configs = [*map(stage_config, range(len(split.sample_ids))), LABELS_CONFIG]
+        *tables, evaluation = (load_hub(name, config, revision)["train"] for config in configs)
     except DataError:
         raise
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
@@ -102,9 +265,9 @@ def require_images(name: str, tables: list[Dataset]) -> None:
 
 
 def pictures_at(place: str | os.PathLike[str]) -> Path:
-    """A path that is here: of ``namespace/name`` that holds stages, a folder of a sub-folder per stage.
+    """A local path: of ``namespace/name`` that holds stages, a folder with a sub-folder per stage.
 
-    ``namespace/name/stage_3`` is one of them, ``namespace/name/stage_3/000017.png`` a picture. They are written once
+    ``namespace/name/stage_3`` is one of them, ``namespace/name/stage_3/000017.png`` an image. They are written once
     into the Hub's cache. Any other place is returned as it is.
 
     Raises:
@@ -112,9 +275,8 @@ def pictures_at(place: str | os.PathLike[str]) -> Path:
     """
     words = os.fspath(place).split("/")
     name = "/".join(words[:2])
-    if (
-        len(words) < 2 or ".." in words or os.path.lexists(words[0])
-    ):  # a mistyped path is nobody else's business
+    # A mistyped local path is not sent to the Hub.
+    if len(words) < 2 or ".." in words or os.path.lexists(words[0]):
         return Path(place)
     if (split := published_split(name)) is None:
         return Path(place)

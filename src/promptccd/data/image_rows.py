@@ -16,7 +16,7 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 from huggingface_hub import constants
 
-from promptccd.data.loading import image_column_of, open_images
+from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
 from promptccd.data.sources import (
     Entry,
@@ -25,7 +25,7 @@ from promptccd.data.sources import (
     read_regular_file,
     within_limit,
 )
-from promptccd.data.table_files import image_roots, is_below
+from promptccd.data.tables import image_roots, is_below, open_images
 from promptccd.errors import DataError
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
@@ -91,7 +91,7 @@ class ImageRows:
         part.whole, part.rows = self.whole, self.rows[rows]
         return part
 
-    def known_by(self) -> Iterator[bytes]:
+    def content_keys(self) -> Iterator[bytes]:
         """For each image what another one would differ in, found without decoding.
 
         Of a row that holds its image it is the bytes. Of one that names a file, size, time of the last change and first
@@ -108,7 +108,7 @@ class ImageRows:
                 except SkippedFileError:
                     yield b""  # whoever keeps copies tries it again at every start
 
-    def by_one_rule(self, bit_depth: int | None = None) -> "ImageRows":
+    def with_bit_depth(self, bit_depth: int | None = None) -> "ImageRows":
         """The same images, those with more than 8 bits a value shown by one rule.
 
         Args:
@@ -251,7 +251,7 @@ class DatasetSource(ImageSource):
             DataError: it cannot be loaded.
         """
         opened = open_images(dataset)
-        table = opened.columns([image_column_of(opened.source, None)])
+        table = opened.table.select_columns([image_column_of(opened.table, None)])
         return cls(table, f"Data set {dataset!r}", image_roots(dataset))
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:

@@ -1,14 +1,15 @@
-"""Tables as spreadsheets write them: lists of images, and what is said of images, a row for each.
+"""Tables as people write them, as text or in a workbook: a row for each image.
 
-Excel divides columns by what its user's language leaves free, writes tabs in UTF-16, UTF-8 with a mark in front, or an
-old code page; LibreOffice and Numbers write what they are told. What a table says of itself is believed. A code page
-says nothing of itself and is refused: a guess would change names.
+Excel divides columns by what its user's language leaves free, and writes tabs in UTF-16, UTF-8 with a byte order mark,
+or an old code page. What a table says of itself is believed. A code page says nothing of itself and is refused: a guess
+would change names.
 """
 
 import codecs
 import csv
 import io
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 
 LISTS = (".csv", ".tsv", ".tab", ".txt")  # suffixes of tables that are text
 PACKAGE = ".numbers"  # may be a folder
-WORKBOOKS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".fods", ".gsheet", PACKAGE)
+_EXCEL = (".xlsx", ".xlsm")  # suffixes of workbooks that are read
+WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", PACKAGE)
+MOST_UNPACKED = 2**29  # bytes of a workbook
 _DIVIDERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAYS_DIVIDER = re.compile(r'"?sep=(.)"?[,;\t|]*', re.IGNORECASE)  # a first line that Excel reads
 _MARKS = (  # the longer ones first: that of UTF-32 begins like that of UTF-16
@@ -30,20 +33,22 @@ _MARKS = (  # the longer ones first: that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),
 )
 _NO_TABLES = (b"<", b"{", b"version https://git-lfs")
-_LOST = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")  # control characters, and what stands for a lost letter
+_LOST = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")  # control characters, and the mark of a lost letter
 _SAVE = (
     "save the sheet as 'CSV UTF-8' in the spreadsheet (LibreOffice: Text CSV, character set UTF-8; Numbers: Export To "
     "CSV, Unicode), and give that file"
 )
 
+Record = tuple[int, list[str]]  # number of its first line in the file, from 1, and its cells
+
 
 class ForeignTableError(DataError):
-    """No table, or one without the columns that are asked for; it may be another program's."""
+    """A file is no table, or lacks the columns that are needed: it may be another program's."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row with anything in it.
+    """A row that is not empty.
 
     Attributes:
         line: number of its first line in the file, from 1.
@@ -60,29 +65,29 @@ class Sheet:
 
     Attributes:
         columns: their names as they are written.
-        chosen: the column found for each that was asked for.
+        chosen: the column found for each that was needed.
         rows: all that are not empty.
-        said: how it is written if not in UTF-8 with commas, and which columns were not chosen; empty for most.
+        notes: how it is written if not in UTF-8 with commas, and columns that were ignored; empty for most.
     """
 
     columns: tuple[str, ...]
     chosen: tuple[str, ...]
     rows: tuple[Row, ...]
-    said: str
+    notes: str
 
 
 def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
-    """Read a table of text whose first line names its columns.
+    """Read a table whose first line names its columns.
 
     Args:
-        file: commas, semicolons, tabs or bars divide its columns; it is in UTF-8, or has the mark of UTF-16 or UTF-32
-            in front; its lines end as on any system.
-        wanted: for each column that is needed the names it may have, in any case, the one to take first in front. The
-            first column names images, one in each row.
+        file: text in UTF-8, or with the mark of UTF-16 or UTF-32 in front, its columns divided by commas, semicolons,
+            tabs or bars; or a workbook of Excel, of which the first sheet is read.
+        wanted: for each column that is needed the names it may have, in any case, the preferred one first. The first
+            column names images, one in each row.
 
     Raises:
-        ForeignTableError: a column that is needed is not there.
-        DataError: it is no such table; the line is named, and how to save it.
+        ForeignTableError: the file is no table, or a column that is needed is not there.
+        DataError: the table is damaged; the line is named, and what to do.
     """
     name = display_name(file.name)
     if file.is_dir():
@@ -91,13 +96,8 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
         content = file.read_bytes()
     except OSError as error:
         raise DataError(f"Cannot read the table {name!r}: {error.strerror}.") from error
-    require_table(content[:FIRST_BYTES], file)
-    text, encoding = _decoded(content, name, wanted)
-    first = next(io.StringIO(text, newline=""), "")
-    said = _SAYS_DIVIDER.fullmatch(first.strip("\r\n"))
-    text = text[len(first) :] if said else text
-    divider = said[1] if said else _divider_of(text, wanted)
-    records = _records(text, divider, name, 1 if said else 0)
+    is_workbook = file.suffix.lower() in _EXCEL and content.startswith(b"PK")
+    records, notes = _workbook(content, name) if is_workbook else _text(content, file, wanted)
     columns = _without_empty_ends(next((cells for _, cells in records if any(cells)), []))
     if _found(columns, wanted) < len(wanted):
         listed = " and ".join(f"one of {', '.join(names)}" for names in wanted)
@@ -111,26 +111,61 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
         raise DataError(
             f"Line {bare.line} of {name!r} has no {chosen[0]}: name the image, or remove the line."
         )
-    notes = [encoding, f"divided by {_DIVIDERS.get(divider, repr(divider))}" if divider != "," else ""]
     for names, column in zip(wanted, chosen, strict=True):
         others = [each for each in columns if _is_one_of(each, names) and each != column]
         notes += [f"column {column!r} is read and not {', '.join(map(repr, others))}"] * bool(others)
     return Sheet(tuple(columns), chosen, rows, "; ".join(filter(None, notes)))
 
 
-def require_table(head: bytes, file: Path) -> None:
-    """Refuse a file that by its first bytes is no table of text, and say what it is.
+def _of_a_program(name: str) -> str:
+    return f"{name!r} is a spreadsheet program's own file, and no table of text: {_SAVE}."
 
-    Raises:
-        ForeignTableError: it is none.
-    """
+
+def _workbook(content: bytes, name: str) -> tuple[Iterator[Record], list[str]]:
+    """Records of the first sheet of a workbook, and its name if there are others."""
+    try:
+        import openpyxl  # noqa: F401 - pandas reads workbooks with it
+        import pandas
+    except ImportError:
+        raise DataError(
+            f"Reading {name!r} needs openpyxl: pip install 'promptccd[excel]'. Without it, {_SAVE}."
+        ) from None
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            if (size := sum(each.file_size for each in packed.infolist())) > MOST_UNPACKED:
+                raise ValueError(f"it unpacks to {size} bytes, more than {MOST_UNPACKED}")
+        with pandas.ExcelFile(io.BytesIO(content), engine="openpyxl") as book:
+            first, *others = book.sheet_names
+            sheet = pandas.read_excel(book, first, header=None, dtype=str, keep_default_na=False)
+    except Exception as error:  # a dozen kinds of zipfile, openpyxl and its parser
+        raise ForeignTableError(
+            f"{name!r} is no workbook that can be read ({' '.join(str(error).split())[:200]}): {_SAVE}."
+        ) from error
+    rows = ([str(cell).strip() for cell in row] for row in sheet.fillna("").itertuples(index=False))
+    return iter(enumerate(rows, 1)), [f"its first sheet, {first!r}, is read"] * bool(others)
+
+
+def _text(content: bytes, file: Path, wanted: Sequence[Sequence[str]]) -> tuple[Iterator[Record], list[str]]:
+    """Records of a table of text, and how it is written if not in UTF-8 with commas."""
+    name = display_name(file.name)
+    _require_table(content[:FIRST_BYTES], file)
+    text, encoding = _decoded(content, name, wanted)
+    first = next(io.StringIO(text, newline=""), "")
+    if says := _SAYS_DIVIDER.fullmatch(first.strip("\r\n")):
+        text = text[len(first) :]
+    divider = says[1] if says else _divider_of(text, wanted)
+    notes = [encoding, f"divided by {_DIVIDERS.get(divider, repr(divider))}" if divider != "," else ""]
+    return _records(text, divider, name, 1 if says else 0), notes
+
+
+def _require_table(head: bytes, file: Path) -> None:
+    """Refuse a file that by its first bytes is no table of text."""
+    kind = kind_name(head)
     if head.startswith(tuple(mark for mark, *_ in _MARKS)):
         return
-    kind = kind_name(head)
-    if is_text(head):
-        if not head.lstrip().startswith(_NO_TABLES):
-            return
-    elif kind == UNKNOWN and b"\0" not in head:
+    if is_text(head) and not head.lstrip().startswith(_NO_TABLES):
+        return
+    if not is_text(head) and kind == UNKNOWN and b"\0" not in head:
         return  # a code page, whose line is named later
     name = display_name(file.name)
     if file.suffix.lower() in WORKBOOKS or kind == "an office file":
@@ -138,12 +173,8 @@ def require_table(head: bytes, file: Path) -> None:
     raise ForeignTableError(f"{name!r} is no table of text (starts like {kind}). If it is one, {_SAVE}.")
 
 
-def _of_a_program(name: str) -> str:
-    return f"{name!r} is a spreadsheet program's own file, and no table of text: {_SAVE}."
-
-
 def _decoded(content: bytes, name: str, wanted: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """The text, and what it is written in if that is not UTF-8."""
+    """The text, and its encoding if that is not UTF-8."""
     _, encoding, called = next((each for each in _MARKS if content.startswith(each[0])), (b"", "utf-8", ""))
     try:
         return content.decode(encoding), called
@@ -158,7 +189,7 @@ def _decoded(content: bytes, name: str, wanted: Sequence[Sequence[str]]) -> tupl
 
 
 def _divider_of(text: str, wanted: Sequence[Sequence[str]]) -> str:
-    """What divides the columns: that by which the first line names most of those that are needed, or most at all."""
+    """The divider by which the first line names most of the columns that are needed, or else most columns."""
 
     def named(divider: str) -> tuple[int, int]:
         columns = _head(text, divider)
@@ -171,12 +202,12 @@ def _head(text: str, divider: str) -> list[str]:
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True)
     try:
         return [cell.strip() for cell in next(filter(any, lines), [])]
-    except csv.Error:  # it is told when the rows are read
+    except csv.Error:  # reported when the rows are read
         return []
 
 
-def _records(text: str, divider: str, name: str, before: int) -> Iterator[tuple[int, list[str]]]:
-    """The cells of every record, and the number of its first line; `before` lines stand above the text."""
+def _records(text: str, divider: str, name: str, before: int) -> Iterator[Record]:
+    """Records of a text in front of which there are `before` lines."""
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True, strict=True)
     while True:
         line = before + lines.line_num + 1
@@ -225,5 +256,5 @@ def _found(columns: Sequence[str], wanted: Sequence[Sequence[str]]) -> int:
 
 
 def _is_one_of(column: str, names: Sequence[str]) -> bool:
-    """Whether a column has one of the names; case and blanks do not tell names apart."""
+    """Whether a column has one of the names; case and blanks do not matter."""
     return re.sub(r"[\s_]+", "", column.casefold()) in {name.replace("_", "") for name in names}

@@ -17,12 +17,10 @@ from datasets import Dataset, DatasetDict, IterableDataset
 
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.loading import (
-    OpenedImages,
+from promptccd.data.labels import (
+    STREAM,
     image_column_of,
     label_column_of,
-    load_images,
-    open_images,
     read_categories,
     without_label,
 )
@@ -37,8 +35,8 @@ from promptccd.data.splits import (
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
-from promptccd.data.table_files import STREAM
-from promptccd.data.table_files import image_roots as roots_of
+from promptccd.data.tables import OpenedImages, load_images, open_images
+from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
 from promptccd.images.limits import MAX_PIXELS
@@ -188,7 +186,7 @@ class StageStream(Sequence[Stage]):
         With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
-            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.open_images` takes: a Hub id,
+            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.tables.open_images` takes: a Hub id,
                 a local folder, or ``"digits"``; or what that function opened.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
@@ -210,7 +208,7 @@ class StageStream(Sequence[Stage]):
                 ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
-            bit_depth: as `ImageRows.by_one_rule` takes it.
+            bit_depth: as `ImageRows.with_bit_depth` takes it.
             max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:
@@ -230,10 +228,10 @@ class StageStream(Sequence[Stage]):
         origin = Origin(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        image_column = image_column_of(opened.source, image_column)
-        label_column = label_column_of(opened.source, label_column)
-        others = [STREAM] * (STREAM in opened.source.column_names and label_column != STREAM)
-        table = opened.columns([label_column, *others])
+        image_column = image_column_of(opened.table, image_column)
+        label_column = label_column_of(opened.table, label_column)
+        others = [STREAM] * (STREAM in opened.table.column_names and label_column != STREAM)
+        table = opened.table.select_columns([label_column, *others])
         is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
         if len(table) and not is_labelled.any():
             raise DataError(
@@ -254,13 +252,11 @@ class StageStream(Sequence[Stage]):
             held_out_only=held_out_only,
         )
         used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-        looked_at = (category_ids != UNUSED) | ~is_labelled
-        looked_at[_probed(len(table))] = True
         images = ImageRows(
-            opened.columns([image_column], looked_at), image_column, image_roots, Decoding(max_pixels)
+            opened.table.select_columns([image_column]), image_column, image_roots, Decoding(max_pixels)
         )
         images.require_own_files("the data set")
-        images = images.by_one_rule(bit_depth)
+        images = images.with_bit_depth(bit_depth)
         if unlabelled is not None and split_rule != "whole":
             named = [each for each in unlabelled if isinstance(each, str)]
             roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
@@ -462,7 +458,7 @@ def _rows_of(
     else:
         images = ImageRows(dataset)
     images.require_own_files("the source data set")
-    images = images.by_one_rule()
+    images = images.with_bit_depth()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
     labels[: len(published)] = published[: len(images)]
     found = _data_fingerprint(images, labels, split.categories)

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from datasets import Dataset
 
-from promptccd.data.duplicates import digest_of
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.loading import (
-    OpenedImages,
+from promptccd.data.labels import (
+    LABEL,
+    STREAM,
     image_column_of,
+    in_order,
     label_column_of,
-    open_images,
     read_categories,
     without_label,
 )
 from promptccd.data.names import display_name
-from promptccd.data.table_files import LABEL, STREAM, image_roots, in_order
+from promptccd.data.tables import OpenedImages, image_roots, open_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
+from promptccd.images.identity import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +79,11 @@ def open_streams(
                 raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
             seen[real] = name
         opened = _opened(place, split, roots, labelled=False)
-        if not len(opened.source):
+        if not len(opened.table):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
-        if LABEL in opened.source.column_names:
+        if LABEL in opened.table.column_names:
             logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
-        table = opened.columns([image_column_of(opened.source, None)])
+        table = opened.table.select_columns([image_column_of(opened.table, None)])
         images = _images(place, table, roots, decoding)
         streams.append(Stream(name, images, opened.left_out))
     return streams

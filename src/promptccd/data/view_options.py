@@ -26,8 +26,3 @@ class ViewOptions:
                 f"Expected image_size <= resize_size, got {self.image_size} and {self.resize_size}: a crop is no "
                 "larger than what it is cut from."
             )
-
-    @property
-    def budget(self) -> int:
-        """Pixels of all training views: an image that is larger when it is resized is not resized as a whole."""
-        return self.num_views * self.image_size**2

@@ -26,10 +26,10 @@ ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine o
 
 
 class ResizedImage:
-    """An image at the size that its views are cut from: views of it equal those of the image, byte for byte.
+    """An image at the size that its views are cut from; views of it equal those of the image.
 
     Args:
-        pixels: ``(H, W, 3)`` uint8, of all of it; the shorter side is that of a view's options.
+        pixels: ``(H, W, 3)`` uint8; the shorter side is that of a view's options.
     """
 
     def __init__(self, pixels: np.ndarray):
@@ -38,7 +38,8 @@ class ResizedImage:
 
     @classmethod
     def of(cls, image: Image.Image, shorter_side: int) -> "ResizedImage":
-        """An image, resized."""
+        """An image, resized; a strip loses its ends first."""
+        image = without_ends(image)
         return cls(np.asarray(_resized(image, resized_size(image.size, shorter_side))))
 
     def require(self, shorter_side: int | None) -> "ResizedImage":
@@ -47,26 +48,14 @@ class ResizedImage:
             raise ValueError(f"Expected a shorter side of {shorter_side} pixels, got {own}.")
         return self
 
-    def cut(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
-        """The part ``(h, w, 3)`` inside a box whose unit is a pixel of the resized image."""
-        return self.pixels[top:bottom, left:right]
 
-
-class _ResizedInParts(ResizedImage):
-    """An image too long to resize as a whole (a panorama), of which only what is cut is computed.
-
-    Equal to the whole except for rounding; memory stays bounded.
-    """
-
-    def __init__(self, image: Image.Image, shorter_side: int):
-        self._image = image
-        self.width, self.height = resized_size(image.size, shorter_side)
-
-    def cut(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
-        """The part inside a box."""
-        x, y = self._image.width / self.width, self._image.height / self.height
-        box = (left * x, top * y, right * x, bottom * y)
-        return np.asarray(_resized(self._image, (right - left, bottom - top), box=box))
+def without_ends(image: Image.Image) -> Image.Image:
+    """The middle of a strip beyond `MAX_ASPECT`; 3000 x 1 resized to 768000 x 256 would take gigabytes."""
+    width, height = (min(side, MAX_ASPECT * min(image.size)) for side in image.size)
+    if (width, height) == image.size:
+        return image
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def resized_size(size: tuple[int, int], shorter_side: int) -> tuple[int, int]:
@@ -102,18 +91,15 @@ class TrainingViews:
             ValueError: the image is not RGB, or resized to another side.
         """
         size = self.options.image_size
-        grid = image.require(self.shorter_side) if isinstance(image, ResizedImage) else self._resized(image)
+        if not isinstance(image, ResizedImage):
+            if image.mode != "RGB":
+                raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
+            image = ResizedImage.of(image, self.shorter_side)
+        grid = image.require(self.shorter_side)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
             view[:] = self._draw(grid, generator).transpose(2, 0, 1)
         return torch.from_numpy(views)
-
-    def _resized(self, image: Image.Image) -> ResizedImage:
-        """The whole image where that is no larger than all views, which is cheapest and exact."""
-        if image.mode != "RGB":
-            raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
-        fits = math.prod(resized_size(image.size, self.shorter_side)) <= self.options.budget
-        return (ResizedImage.of if fits else _ResizedInParts)(image, self.shorter_side)
 
     def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> np.ndarray:
         options, size = self.options, self.options.image_size
@@ -126,7 +112,7 @@ class TrainingViews:
             scale = 1 + generator.uniform(-options.zoom, options.zoom)
             view = _turned_crop(grid, left, top, size, angle, scale)
         else:
-            view = grid.cut(left, top, left + size, top + size)
+            view = grid.pixels[top : top + size, left : left + size]
         return view[:, ::-1] if flip else view
 
 
@@ -163,7 +149,7 @@ def _turned_crop(
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
     # mutant 1 to 2: a pixel more than is looked at
     x_last, y_last = min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
-    part = Image.fromarray(grid.cut(x_first, y_first, x_last, y_last))
+    part = Image.fromarray(grid.pixels[y_first:y_last, x_first:x_last])
     # output -> input, both counted from their upper left corners; centre goes to centre
     x_shift = x - x_first - (cos - sin) * size / 2
     y_shift = y - y_first - (sin + cos) * size / 2
@@ -224,7 +210,7 @@ class EvaluationView:
     def __call__(self, image: Image.Image | DecodedImage | ResizedImage) -> torch.Tensor:
         """The central crop, ``(3, S, S)``, uint8; `normalise` with `mean` and `std` follows on the device.
 
-        Strips beyond `MAX_ASPECT` lose their ends first: 3000 x 1 resized to 768000 x 256 takes gigabytes.
+        Strips lose their ends first, as in training views.
 
         Args:
             image: RGB of any size, or one that was decoded reduced, the crop covers the same part of both; or resized.
@@ -238,10 +224,9 @@ class EvaluationView:
         pixels = image if isinstance(image, Image.Image) else image.image
         if pixels is None:
             raise ValueError("Expected an image, got one that was skipped.")
-        width, height = (min(side, MAX_ASPECT * min(size)) for side in size)
-        if (width, height) != size:
-            left, top = (size[0] - width) // 2, (size[1] - height) // 2
-            pixels, size, box = pixels.crop((left, top, left + width, top + height)), (width, height), None
+        middle = without_ends(pixels)
+        if middle is not pixels:
+            pixels, size, box = middle, middle.size, None
         # As the processor resizes, but its arrays of a whole photograph take three times as long.
         return self._crop(_resized(pixels, self._size_of(size), self.processor.resample, box))
 

@@ -12,10 +12,10 @@ from datasets import Dataset, Features, Image
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.image_cache import ImageCache
+from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.discovery.checkpoint import (

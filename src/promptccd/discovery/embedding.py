@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 # The values of a model that no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = (
     "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "whitener",
-    "spreads", "answer_mixture.",
+    "spreads", "native_mixture.",
 )  # fmt: skip
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {
         "_name_or_path", "architectures", "auto_map", "transformers_version", "stage", "num_known", "category_ids",
-        "category_names", "component_categories", "answer_categories", "count_estimate", "confidence_temperature",
+        "category_names", "component_categories", "native_categories", "count_estimate", "confidence_temperature",
         "spread", "initializer_range", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size",
         "num_classes", "num_means", "class_radius",
     }

@@ -21,9 +21,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from promptccd.data.duplicates import MINIATURE_SIDE
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.same_moment import FINE_SIDE, NO_STEP, Scale, same_moment
+from promptccd.images.identity import MINIATURE_SIDE
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]  # (8, N), of the miniatures turned in every way

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from promptccd.columns import HASH
-from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.names import display_name
 from promptccd.data.sources import Stamp
 from promptccd.discovery.cache import ROWS, Packs
@@ -33,7 +32,7 @@ from promptccd.errors import PromptCCDError
 from promptccd.images.capture_dates import KEPT
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
-from promptccd.images.identity import is_edited_file_of
+from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
 from promptccd.storage import append_to, parsed_json, plain_json, read_lines, remove, write_file
 
 logger = logging.getLogger(__name__)

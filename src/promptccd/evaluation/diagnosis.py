@@ -20,9 +20,9 @@ from torch import Tensor
 
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.selection import UNUSED
 from promptccd.data.splits import split_by_category
-from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans, CountEstimate
 from promptccd.data.randomness import seed_of
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.accuracy import clustering_accuracy, separate_clustering_accuracy
 from promptccd.evaluation.continual import (

@@ -10,8 +10,8 @@ from datasets import ClassLabel, Features, Image, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
 
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
-from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.hub.commits import (
     CARD,

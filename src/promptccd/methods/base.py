@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from promptccd.data.randomness import torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay, register_variant
 from promptccd.models.configuration import STORED

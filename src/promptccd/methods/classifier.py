@@ -213,10 +213,10 @@ class ClassifierObjective(ComparingObjective):
 
     def new_rows(self, count: int) -> Tensor:
         """First values of further rows of the classifier, ``(n, D)``."""
-        return drawn_rows(count, self.model.config.vision_config.hidden_size, self.generator())
+        return sampled_rows(count, self.model.config.vision_config.hidden_size, self.generator())
 
 
-def drawn_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
+def sampled_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
     """Rows ``(n, D)`` as `torch.nn.Linear` draws them: uniform between -1 / sqrt(D) and 1 / sqrt(D)."""
     return (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
 
@@ -235,14 +235,14 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
         return self.model.config
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """``distillation``, `spread_of_answers`, ``info_nce``; with labels ``classification`` and ``supervised``."""
+        """``distillation``, `evenness_terms`, ``info_nce``; with labels ``classification`` and ``supervised``."""
         logits = self.model.classifier(rows.features)  # (V, B, K)
         contrast = self.contrast(rows)
         parts = {
             "distillation": self_distillation_loss(
                 logits, self.config.student_temperature, self.teacher_temperature(rows.epoch)
             ),
-            **self.spread_of_answers(logits),
+            **self.evenness_terms(logits),
             "info_nce": contrast["info_nce"],
         }
         loss = torch.stack(list(parts.values())).sum()
@@ -256,9 +256,9 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
             loss = torch.lerp(loss, labelled_loss, self.arguments.supervised_weight)
         return {"loss": loss, **parts}
 
-    def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
+    def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
         """Weighted terms that keep the answers ``(V, B, K)`` from being one class for all images."""
-        mean = mean_answer(logits, self.config.student_temperature)
+        mean = mean_prediction(logits, self.config.student_temperature)
         return {"entropy": self.config.entropy_weight * unevenness(mean)}
 
     def teacher_temperature(self, epoch: int) -> float:
@@ -278,7 +278,7 @@ def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_t
     return -(targets * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
 
 
-def mean_answer(logits: Tensor, temperature: float) -> Tensor:
+def mean_prediction(logits: Tensor, temperature: float) -> Tensor:
     """Mean ``(K,)`` over all views and images of the soft-max of ``(V, B, K)``."""
     return torch.softmax(logits / temperature, dim=-1).flatten(0, 1).mean(0)
 

@@ -14,7 +14,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Rows
-from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, drawn_rows
+from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, sampled_rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
@@ -139,7 +139,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         new = max(0, self.stage.count - len(config.category_ids))
         static = self.plain_features("features of the static branch")
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
-        self.model.grow(drawn_rows(new, static.shape[1], self.generator()))
+        self.model.grow(sampled_rows(new, static.shape[1], self.generator()))
         self.previous = blocks_of(self.model.backbone)[-1]
         # A head of one output cannot push images apart: there is nothing to warn of.
         self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)

@@ -12,7 +12,7 @@ from promptccd.methods.classifier import (
     RememberingModel,
     SelfDistillationConfig,
     SelfDistillationObjective,
-    mean_answer,
+    mean_prediction,
     unevenness,
 )
 from promptccd.models.configuration import bounded
@@ -105,11 +105,11 @@ class HappyObjective(SelfDistillationObjective):
         parts["drift"] = self.model.config.drift_weight * self.moved(rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
-    def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
+    def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
         """See the base class; at unlabelled stages between old and new classes, and within each."""
         if self.previous is None:
-            return super().spread_of_answers(logits)
-        mean = mean_answer(logits, self.config.student_temperature)
+            return super().evenness_terms(logits)
+        mean = mean_prediction(logits, self.config.student_temperature)
         weight = self.model.config.discovery_entropy_weight
         old, new = mean[: self.num_old], mean[self.num_old :]
         if not len(new):

@@ -10,7 +10,7 @@ from promptccd.methods.classifier import (
     ClassifierConfig,
     ClassifierObjective,
     HeadlessClassifierModel,
-    mean_answer,
+    mean_prediction,
     unevenness,
 )
 from promptccd.models.configuration import bounded
@@ -77,7 +77,7 @@ class ORCAObjective(ClassifierObjective):
         partners = self.partners(rows)
         parts = {
             "pairs": pair_loss(answers[0], answers[1, partners]),
-            "entropy": unevenness(mean_answer(cosines[:1], 1 / scale)),
+            "entropy": unevenness(mean_prediction(cosines[:1], 1 / scale)),
         }
         if rows.labels is not None:
             parts["classification"] = margin_loss(cosines[0], rows.labels, scale, self.model.margin)

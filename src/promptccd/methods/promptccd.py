@@ -32,8 +32,8 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     Attributes:
         num_components: K, the number of mixture components; 0 until the first fit. Sizes the buffers.
         component_categories: category id of every component; -1 while a stage is in training.
-        answer_categories: the same of the mixture that answers, whose buffers it sizes; empty before the first stage is
-            finished, and in older checkpoints.
+        native_categories: the same of the mixture of the native prediction, whose buffers it sizes; empty before the
+            first stage is finished.
         covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
             ``"full"``.
         count_scale: factor of the variance within categories that counted held-out labelled categories best;
@@ -53,7 +53,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     num_components: int = bounded(0, 0, 1_000_000, stored=True)
     component_categories: list[int] = field(default_factory=list, metadata=STORED)
-    answer_categories: list[int] = field(default_factory=list, metadata=STORED)
+    native_categories: list[int] = field(default_factory=list, metadata=STORED)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
     count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
     prompts_per_image: int = bounded(5, 1, 65_536)
@@ -65,15 +65,15 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     prompt_centred: bool = False
 
     def validate_components(self) -> None:
-        """Refuse a finished stage with components that have no category, and answers that are none."""
+        """Refuse components of a finished stage without a category, and native categories that do not exist."""
         given = len(self.component_categories)
         if self.stage is not None and given != self.num_components:
             raise ValueError(
                 f"Expected a category for each of {self.num_components} components, got {given} in "
                 "component_categories."
             )
-        if strange := set(self.answer_categories) - {*self.category_ids, -1}:
-            raise ValueError(f"Expected ids of categories in answer_categories, got {min(strange)}.")
+        if strange := set(self.native_categories) - {*self.category_ids, -1}:
+            raise ValueError(f"Expected ids of categories in native_categories, got {min(strange)}.")
 
 
 class BeforeFirstBlock:
@@ -132,8 +132,8 @@ class PromptCCDModel(CategoryDiscoveryModel):
     A prompted forward first computes the plain feature, without a graph. The means of the likeliest components for
     that feature then enter the same backbone as extra tokens behind [CLS].
 
-    A second mixture, `answer_mixture`, only answers. It is fitted when a stage ends, with a floor of its own, and never
-    prompts or replays: training is the same with it and without.
+    A second mixture, `native_mixture`, gives the native prediction. It is fitted when a stage ends, with a floor of its
+    own, and never prompts or replays: training is the same with it and without.
 
     Example:
         >>> model = PromptCCDModel.from_pretrained("facebook/dinov2-base")
@@ -146,9 +146,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)
         self.mixture = self._mixture_of(config.num_components)
-        self.answer_mixture: GaussianMixture | None = None
-        if config.answer_categories:
-            self.answer_mixture = self._mixture_of(len(config.answer_categories))
+        self.native_mixture: GaussianMixture | None = None
+        if config.native_categories:
+            self.native_mixture = self._mixture_of(len(config.native_categories))
         self.post_init()
 
     def _mixture_of(self, num_components: int) -> GaussianMixture:
@@ -214,29 +214,29 @@ class PromptCCDModel(CategoryDiscoveryModel):
         self.config.num_components = self.mixture.num_components
         self.config.component_categories = [-1] * self.mixture.num_components
 
-    def load_answer(self, known: list[int], *fitted: Tensor) -> None:
-        """Load the fitted mixture that answers; `load_mixture` says of what.
+    def load_native_mixture(self, known: list[int], *fitted: Tensor) -> None:
+        """Load the fitted mixture of the native prediction; the tensors are those of `load_mixture`.
 
         Its first components are the known categories, and `set_categories` names the others.
         """
-        self.answer_mixture = self._mixture_of(0).to(self.mixture.means.device)
-        self.answer_mixture.load(*fitted)
-        unnamed = self.answer_mixture.num_components - len(known)
-        self.config.answer_categories = [*known, *[-1] * unnamed]
+        self.native_mixture = self._mixture_of(0).to(self.mixture.means.device)
+        self.native_mixture.load(*fitted)
+        unnamed = self.native_mixture.num_components - len(known)
+        self.config.native_categories = [*known, *[-1] * unnamed]
 
     @property
-    def answers_prompted(self) -> bool | None:
+    def native_prompted(self) -> bool | None:
         """The mixture is one of plain features."""
         return False if self.config.prompts_at_test else None
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor | None:
         """Category ``(N,)`` of the likeliest component for plain features ``(N, D)``; `None` before a stage's end."""
-        if self.answer_mixture is None:
+        if self.native_mixture is None:
             return None
-        query = F.normalize(features.to(self.answer_mixture.means.device).float(), dim=-1)
-        categories = torch.tensor(self.config.answer_categories, device=query.device)
-        return categories[self.answer_mixture.log_joint(query).argmax(1)]
+        query = F.normalize(features.to(self.native_mixture.means.device).float(), dim=-1)
+        categories = torch.tensor(self.config.native_categories, device=query.device)
+        return categories[self.native_mixture.log_joint(query).argmax(1)]
 
     def replay(self, per_component: int, generator: torch.Generator) -> Replay:
         """See the base class."""
@@ -248,16 +248,16 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """See the base class; a component without a category that still exists gets the nearest one.
 
-        Of those that answer, new components and new categories are paired first, one to one: two components that
-        answered alike would hide a category.
+        In the native mixture, new components and new categories are paired first, one to one: two components of one
+        category would hide another.
         """
         super().set_categories(prototypes, ids, names)
         config = self.config
         before = config.component_categories or [-1] * self.mixture.num_components
         config.component_categories = self._existing(before, self.mixture)
-        if self.answer_mixture is not None:
-            paired = self._paired(config.answer_categories, self.answer_mixture)
-            config.answer_categories = self._existing(paired, self.answer_mixture)
+        if self.native_mixture is not None:
+            paired = self._paired(config.native_categories, self.native_mixture)
+            config.native_categories = self._existing(paired, self.native_mixture)
 
     def _distances(self, mixture: GaussianMixture) -> Tensor:
         """Of means to prototypes, ``(K, C)`` on the CPU."""
@@ -344,18 +344,18 @@ class MixtureObjective(ContrastiveObjective):
         return parameters
 
     def end_stage(self) -> None:
-        """Record which categories the first components are; the others are named when the stage is settled.
+        """Record which categories the first components are; the others are named when the stage is grouped.
 
-        The mixture that answers is fitted to the last features, with a floor of its own. It stands beside the one that
-        prompts, which the next stage's replay is drawn from: parameters do not depend on it.
+        The native mixture is fitted to the last features, with a floor of its own. The next stage's replay is drawn
+        from the mixture that prompts: no parameter depends on the native one.
 
         A labelled stage also learns the scale that later stages count with: they never see its images again.
         """
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
         last, count = arguments.epochs_of(self.stage.images.stage.index), self.model.mixture.num_components
-        features = self._features_and_replay("features for the mixture that answers")
-        self.model.load_answer(known, *self._fitted(features, count, arguments.answer_floor, last))
+        features = self._features_and_replay("features for the native mixture")
+        self.model.load_native_mixture(known, *self._fitted(features, count, arguments.answer_floor, last))
         prior = arguments.count_prior
         counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:

@@ -428,7 +428,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return {}
 
     @property
-    def answers_prompted(self) -> bool | None:
+    def native_prompted(self) -> bool | None:
         """Whether prompts act on the features that `assign_natively` takes; `None` as at test."""
         return None
 

@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.reports.cell_commands import cell_commands as cell_commands
     from promptccd.reports.compare import GridFigure as GridFigure
     from promptccd.reports.compare import write_comparison as write_comparison
-    from promptccd.reports.engines.local import LocalEngine as LocalEngine
-    from promptccd.reports.engines.local import PoolOfDevices as PoolOfDevices
-    from promptccd.reports.engines.local import visible_devices as visible_devices
-    from promptccd.reports.engines.ray import RayEngine as RayEngine
-    from promptccd.reports.engines.slurm import SlurmEngine as SlurmEngine
+    from promptccd.reports.engines import PoolOfDevices as PoolOfDevices
+    from promptccd.reports.engines import RayEngine as RayEngine
+    from promptccd.reports.engines import SlurmEngine as SlurmEngine
+    from promptccd.reports.engines import visible_devices as visible_devices
     from promptccd.reports.map import StageMaps as StageMaps
     from promptccd.reports.map import stage_maps as stage_maps
     from promptccd.reports.page import csv_text as csv_text
@@ -29,16 +27,18 @@ if TYPE_CHECKING:
     from promptccd.reports.report import stream_grid as stream_grid
     from promptccd.reports.report import write_report as write_report
     from promptccd.reports.report import write_run_comparison as write_run_comparison
+    from promptccd.reports.sweep import OwnImages as OwnImages
+    from promptccd.reports.sweep import ProtocolScoring as ProtocolScoring
+    from promptccd.reports.sweep import SweepCell as SweepCell
     from promptccd.reports.sweep import SweepResult as SweepResult
+    from promptccd.reports.sweep import cell_commands as cell_commands
     from promptccd.reports.sweep import collect_sweep as collect_sweep
+    from promptccd.reports.sweep import devices_of as devices_of
+    from promptccd.reports.sweep import grid_keys as grid_keys
+    from promptccd.reports.sweep import plan_cells as plan_cells
     from promptccd.reports.sweep import run_sweep as run_sweep
+    from promptccd.reports.sweep import states_of as states_of
     from promptccd.reports.sweep import tables_held as tables_held
-    from promptccd.reports.sweep_cells import ProtocolScoring as ProtocolScoring
-    from promptccd.reports.sweep_cells import SweepCell as SweepCell
-    from promptccd.reports.sweep_cells import devices_of as devices_of
-    from promptccd.reports.sweep_cells import grid_keys as grid_keys
-    from promptccd.reports.sweep_cells import plan_cells as plan_cells
-    from promptccd.reports.sweep_cells import states_of as states_of
     from promptccd.reports.tables import stage_costs as stage_costs
 
 give_names_on_demand(__name__)

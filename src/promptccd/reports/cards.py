@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.images.decode import media_type
 
 SIDE = 96

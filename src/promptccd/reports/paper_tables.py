@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from promptccd.data.loading import open_images
+from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import ContinualScore, ForgettingScore, StageScore
 from promptccd.evaluation.paper import (
@@ -27,7 +27,7 @@ from promptccd.evaluation.tables import ABSENT, Grid, text_of
 from promptccd.reports.charts import Chart, line_chart
 from promptccd.reports.compare import Scores, signed, stage_charts, stage_table
 from promptccd.reports.page import Record, render_page, write_report_files
-from promptccd.reports.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.reports.tables import forgotten
 from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path

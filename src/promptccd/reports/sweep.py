@@ -1,45 +1,442 @@
 """A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop others.
 
-Any number of sweeps, and of trainings that something else started, work side by side on one folder: each holds the cell
+Any number of sweeps, and of trainings that something else started, work side by side on one folder: each locks the cell
 that it is at work on.
 """
 
+import itertools
 import json
 import logging
+import os
+import re
+import shlex
+import shutil
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from multiprocessing import connection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from promptccd.errors import ConfigurationError, RunError
+import yaml
+from transformers.utils import logging as transformers_logging
+
+from promptccd.data.hub import published_split
+from promptccd.data.labels import label_column_of, read_categories
+from promptccd.data.tables import open_images
+from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.locks import FolderLock, owner_of, owners_of
-from promptccd.reports.engines.carrying import LOG, SECONDS_TO_WAIT_FOR_LOCK, CarriedCell, Engine, Work
-from promptccd.reports.engines.local import LocalEngine, least_used
-from promptccd.reports.sweep_cells import (
-    BASELINES,
-    ProtocolScoring,
-    SweepCell,
-    score_baselines,
-    shared_recipe,
-    states_of,
-)
+from promptccd.methods import load_plugin, method_named
+from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
+from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.run_groups import baseline_rows
+from promptccd.runs.run_groups import PIXELS, baseline_rows
+from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
-from promptccd.storage import read_file, refuse_links, remove_leftovers
+from promptccd.storage import (
+    make_inside,
+    open_to_change,
+    problems_of,
+    read_file,
+    refuse_links,
+    remove_leftovers,
+    write_file,
+)
 from promptccd.training.progress import StopRequest
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Layer, Recipe, own_name, recipe_for_images
 
 logger = logging.getLogger(__name__)
 
-STATE = "sweep.json"
-BASELINES_OF = "baselines of "
-_SECONDS_BETWEEN_LOOKS = 0.3  # for a signal, and for jobs elsewhere; the end of a process needs no look
+Settings = Mapping[str, Any]
+Work = Callable[[Recipe], Any]
+STATE, LOG, BASELINES, RECIPES = "sweep.json", "train.log", "baselines.json", ".cells"
+LONGEST_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
+SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
+_SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
+_LAST_LINES = 5
+_RESERVED = {"training.seed": "seeds", "training.output_dir": "out"}
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """A person's images and a method, in place of a recipe; as `recipe_for_images`."""
+
+    dataset: str
+    method: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """First part of the names of its cells."""
+        return own_name(self.dataset, self.method)
+
+    def recipe(self, values: Mapping[str, Settings]) -> Recipe:
+        """The recipe with these values; without any that hides labels, half of the categories are new."""
+        data = values.get("data", {})
+        if not {"class_blocks", "category_ratio", "unlabelled"} & data.keys() and not published_split(
+            self.dataset
+        ):
+            blocks = _half_labelled(self.dataset, data.get("split") or "train", data.get("label_column"))
+            values = {**values, "data": {**data, "class_blocks": list(blocks)}}
+        return recipe_for_images(self.dataset, self.method, None, values)
+
+
+@cache
+def _half_labelled(dataset: str, split: str, label_column: str | None) -> tuple[int, ...]:
+    """Half of the categories at stage 0, the others in up to three stages."""
+    table = open_images(dataset, split).table
+    count = len(read_categories(table, label_column_of(table, label_column))[1])
+    later = min(3, count // 2)
+    blocks = (count - count // 2, *(count // 2 // later + (n < count // 2 % later) for n in range(later)))
+    logger.info("%s: --class_blocks %s, unless given.", dataset, " ".join(map(str, blocks)))
+    return blocks
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One training of a sweep.
+
+    Attributes:
+        config: name of the recipe file, without its ending.
+        settings: values of the grid, by ``section.field``.
+        recipe: of the training; its ``training.output_dir`` is the folder of the run.
+    """
+
+    config: str
+    settings: Settings
+    recipe: Recipe
+
+    @property
+    def seed(self) -> int:
+        """Seed of the training."""
+        return self.recipe.training.seed
+
+    @property
+    def path(self) -> Path:
+        """Folder of the run."""
+        return Path(self.recipe.training.output_dir)
+
+    @property
+    def run(self) -> RunDirectory:
+        """The run."""
+        return RunDirectory(self.path)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder: the variant and ``-seed7``, so that `evaluate` and `report` average over seeds."""
+        return self.path.name
+
+    @property
+    def variant(self) -> str:
+        """The name without its seed: cells that differ in their seed alone share a row of the table."""
+        return self.name.removesuffix(f"-seed{self.seed}")
+
+    @property
+    def answers_natively(self) -> bool:
+        """Whether the paper's rows of its method are those of the method's own classifier."""
+        return method_named(self.recipe.model.variant).answers_natively
+
+    @cached_property
+    def backbone_key(self) -> str:
+        """Equal for cells that pretrain or load the same backbone."""
+        sections = self.recipe.to_dict()
+        backbone, config = sections["model"]["backbone"], sections["model"]["backbone_config"]
+        made_here = [sections["data"], sections["views"], config, sections["pretraining"]]
+        return json.dumps([self.seed, made_here if backbone is None else backbone], sort_keys=True)
+
+    @property
+    def resumed_recipe(self) -> Recipe | None:
+        """The recipe with the backbone that the run began with; `None` before it has begun."""
+        if not self.run.begun:
+            return None
+        backbone = self.run.manifest["recipe"]["model"]["backbone"]
+        if self.recipe.model.backbone is not None or backbone is None:
+            return self.recipe
+        return self.with_backbone(self.path.parent / Path(backbone).parent.name / "backbone")
+
+    def with_backbone(self, backbone: Path) -> Recipe:
+        """The recipe with a backbone that another cell pretrained."""
+        return replace(self.recipe, model=replace(self.recipe.model, backbone=str(backbone)))
+
+    def finished(self) -> bool:
+        """Whether the folder contains this whole training: the same recipe, every stage and its row in the table."""
+        run = self.run
+        if not run.begun or not _same_place(run.recipe.data.dataset, self.recipe.data.resolved.dataset):
+            return False  # only the training can tell whether data in another place is the same
+        rows = [] if run.results is None else [row.stage for row in run.results.stages]
+        return rows == list(range(1, run.num_stages)) and not any(
+            problems_of(run.stage(stage)) for stage in range(run.num_stages)
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long its stages took to train, interrupted attempts included."""
+        return round(sum(self.run.manifest["seconds"].values()), 1)
+
+    def conclude(self) -> None:
+        """Delete the rest of a training, or a scoring, that was killed after the last stage."""
+        with suppress(RunError), FolderLock(self.path):  # whoever writes there does so as well
+            remove_leftovers(self.path)
+            for stage in range(self.run.num_stages):
+                self.run.forget_states(stage)
+
+
+def plan_cells(
+    configs: Sequence[str | Path | OwnImages],
+    seeds: Sequence[int],
+    settings: Mapping[str, Sequence[Any]],
+    out: str | Path,
+    overrides: Layer | None = None,
+) -> list[SweepCell]:
+    """All cells, by recipe, combination and seed; every recipe is built and checked here.
+
+    Args:
+        configs: recipe files, or images of a person with a method.
+        seeds: seeds of the trainings.
+        settings: values to try, by ``section.field``; all combinations, which the folders are named by.
+        out: folder of the runs.
+        overrides: values of all cells, by section and field, which the folders are not named by.
+
+    Raises:
+        ConfigurationError: an unknown field, a value of the wrong type or range, a field in both `settings` and
+            `overrides`, or two cells of one name.
+    """
+    given = overrides or {}
+    shared = {
+        f"{section}.{name}": value for section, part in given.items() for name, value in (part or {}).items()
+    }
+    for key in [*settings, *shared]:
+        if key in _RESERVED:
+            raise ConfigurationError(f"A sweep sets {key} itself: give its values to {_RESERVED[key]}.")
+        if key in settings and key in shared:
+            raise ConfigurationError(
+                f"{key} is given twice: {list(settings[key])} to be tried and {shared[key]!r} for all cells. "
+                "Leave one out."
+            )
+    for what, values in (("config", configs), ("seed", seeds), *settings.items()):
+        if not values:
+            raise ConfigurationError(f"Expected at least one value of {what}, got none.")
+    cells: dict[str, SweepCell] = {}
+    for config, *values, seed in itertools.product(configs, *settings.values(), seeds):
+        source = config if isinstance(config, OwnImages) else Path(config)
+        cell = _cell(source, dict(zip(settings, values, strict=True)), seed, Path(out), given)
+        if cells.setdefault(cell.name, cell) is not cell:
+            raise ConfigurationError(
+                f"Two cells of the sweep would be called {cell.name}. Leave one out, or give the recipe file or the "
+                "value another name."
+            )
+    return list(cells.values())
+
+
+def _cell(
+    source: Path | OwnImages, settings: dict[str, Any], seed: int, out: Path, overrides: Layer
+) -> SweepCell:
+    varied = (f"{key.partition('.')[2]}={_readable(value)}" for key, value in settings.items())
+    name = "-".join([source.stem, *varied, f"seed{seed}"])
+    if len(name) > LONGEST_NAME:
+        raise ConfigurationError(
+            f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_NAME} are safe. Put long values "
+            "into recipe files of their own."
+        )
+    values = {section: dict(part or {}) for section, part in overrides.items()}
+    for key, value in {**settings, "training.seed": seed, "training.output_dir": str(out / name)}.items():
+        section, _, item = key.partition(".")
+        values.setdefault(section, {})[item] = value
+    recipe = source.recipe(values) if isinstance(source, OwnImages) else Recipe.from_yaml(source, values)
+    try:
+        if recipe.model.backbone is None:
+            described_backbone(recipe)
+        if not RunDirectory(recipe.training.output_dir).begun:
+            require_whole_patches(recipe, local_files_only=True)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+    return SweepCell(source.stem, settings, recipe)
+
+
+def _readable(value: Any) -> str:
+    """A value as part of a file name: ``[7, 1, 1, 1]`` is ``7,1,1,1``, unsafe characters become ``_``."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    bare = re.sub(r"[\s\"]", "", text)
+    bare = re.sub(r"\],?\[", "_", bare).strip("[]{}")
+    return re.sub(r"[^\w.,+=-]", "_", bare, flags=re.ASCII)
+
+
+def _same_place(recorded: str | None, given: str) -> bool:
+    if recorded == given:
+        return True
+    places = [Path(os.path.expanduser(place)) for place in (recorded or "", given)]
+    return all(place.exists() for place in places) and places[0].samefile(places[1])
+
+
+def grid_keys(settings: Mapping[str, Sequence[Any]]) -> tuple[str, str] | None:
+    """The two fields with several values; `None` unless there are exactly two."""
+    several = [key for key, values in settings.items() if len(values) > 1]
+    return (several[0], several[1]) if len(several) == 2 else None
+
+
+def score_baselines(recipe: Recipe) -> None:
+    """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
+    evaluation = _evaluation_of(recipe)
+    with FolderLock(evaluation.run.path):
+        scores = {
+            f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
+            PIXELS: evaluation.raw_pixels(),
+        }
+        evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+
+
+def _evaluation_of(recipe: Recipe) -> RunEvaluation:
+    training = recipe.training
+    return RunEvaluation(
+        training.output_dir, recipe.data.dataset, training.num_workers, image_cache=training.image_cache
+    )
+
+
+@dataclass(frozen=True)
+class ProtocolScoring:
+    """Scores a finished run by a protocol into ``file`` of its folder; cACC is in its results already."""
+
+    protocol: str
+
+    @property
+    def file(self) -> str:
+        """Name of the file with the score."""
+        return f"score-{self.protocol}.json"
+
+    def __call__(self, recipe: Recipe) -> None:
+        """Score and write."""
+        evaluation = _evaluation_of(recipe)
+        with FolderLock(evaluation.run.path):
+            evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
+
+    def stored(self, cell: SweepCell) -> ContinualScore | None:
+        """The score to compare with the paper, of k-means or of the method's own answer; `None` before scoring."""
+        score = self._score(cell)
+        if score is None:
+            return None
+        return (score.native if cell.answers_natively else None) or score.as_published
+
+    def other(self, cell: SweepCell) -> ContinualScore | None:
+        """The score of the other answer of a method that has two; `None` for other methods."""
+        score = self._score(cell)
+        if score is None or score.native is None:
+            return None
+        return score.as_published if cell.answers_natively else score.native
+
+    def _score(self, cell: SweepCell) -> ContinualScore | None:
+        if self.protocol == "cacc":
+            return cell.run.results
+        values = cell.run.read(self.file)
+        return None if values is None else SCORE_TYPES.get(self.protocol, ContinualScore).from_dict(values)
+
+
+def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
+    """How far each cell is, by name: ``new``, ``begun``, ``finished``, or ``running on`` a computer.
+
+    Raises:
+        RunError: one was begun with other settings.
+    """
+    for cell in cells:
+        require_recipe(cell.run, cell.resumed_recipe or cell.recipe)
+    states = {
+        cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
+    }
+    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
+    return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
+
+
+def shared_recipe(
+    cell: SweepCell, cells: Sequence[SweepCell], at_work: Sequence[SweepCell], to_come: Collection[str] = ()
+) -> Recipe | None:
+    """The recipe of a cell with the backbone that it shares; `None` while another cell pretrains it.
+
+    Args:
+        cell: the cell.
+        cells: all of them.
+        at_work: those that are trained just now.
+        to_come: names of those that will have been trained.
+    """
+    resumed = cell.resumed_recipe
+    if resumed is not None:
+        backbone = Path(resumed.model.backbone or "")
+        coming = backbone.parent.name in to_come and not backbone.exists()
+        return None if coming and at_work else resumed
+    if cell.recipe.model.backbone is not None:
+        return cell.recipe
+    mates = [each for each in cells if each.name != cell.name and each.backbone_key == cell.backbone_key]
+    for mate in mates:
+        if not problems_of(mate.run.backbone):
+            return cell.with_backbone(mate.run.backbone)
+    return None if any(mate in at_work for mate in mates) else cell.recipe
+
+
+def devices_of(cells: Sequence[SweepCell], jobs: int, devices: Sequence[str]) -> dict[str, str]:
+    """The GPU that each cell will get, by name: ``0 or 1`` for one that starts when another ends; empty without GPUs.
+
+    Finished cells are not in it. One whose backbone another pretrains starts when that has ended.
+    """
+    made = {cell.backbone_key for cell in cells if cell.run.backbone.exists()}
+    found, begun = dict[str, str](), set[str]()
+    todo = [cell for cell in cells if not cell.finished()]
+    for cell in todo:
+        waits = cell.recipe.model.backbone is None and cell.backbone_key in begun - made
+        if len(found) < jobs and not waits:
+            begun.add(cell.backbone_key)
+            found[cell.name] = least_used(devices, list(found.values()))
+    return {cell.name: found.get(cell.name, " or ".join(devices[:jobs])) for cell in todo}
+
+
+def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
+    """One shell line for each cell that is not finished and that nobody is at work on; nothing is trained.
+
+    Any scheduler runs them, in any order and on any computer that has the folder. A line can be run again at any time,
+    and resumes. Relative folders are meant from the current folder.
+
+    Args:
+        cells: from `plan_cells` for the same `out`.
+        out: folder of the runs; recipes of the cells are written into its ``.cells``.
+        plugins: files of methods from outside.
+
+    Raises:
+        RunError: a cell was begun with other settings, or a link lies in the way.
+        DiskError: nothing can be written there.
+    """
+    states = states_of(cells)
+    for name, state in states.items():
+        if state.startswith("running"):
+            logger.info("%s: %s, and has no line", name, state)
+    # Only the training can tell whether all of a cell is on the Hub.
+    todo = [
+        cell
+        for cell in cells
+        if states[cell.name] in ("new", "begun")
+        or (states[cell.name] == "finished" and cell.recipe.training.push_to_hub)
+    ]
+    program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
+    more = [word for place in plugins for word in ("--plugin", place)]
+    lines = []
+    with tables_held(Path(out)):
+        folder = make_inside(Path(out), RECIPES)
+        refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
+        remove_leftovers(folder)
+        for cell in todo:
+            recipe = shared_recipe(cell, cells, []) or cell.recipe
+            path = folder / f"{cell.name}.yaml"
+            write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+            lines.append(shlex.join([*program, "train", *more, "--config", str(path)]))
+    return lines
+
+
+@contextmanager
+def tables_held(out: Path) -> Iterator[None]:
+    """Context in which no other sweep writes notes, tables and recipes into the same folder."""
+    with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
+        remove_leftovers(out)
+        yield
 
 
 @dataclass(frozen=True)
@@ -60,6 +457,27 @@ class SweepResult:
     failures: Mapping[str, str]
     unfinished: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def read(
+        cls,
+        cells: Sequence[SweepCell],
+        finished: Sequence[SweepCell],
+        failures: Mapping[str, str],
+        unfinished: Mapping[str, str],
+        baselines: bool,
+    ) -> "SweepResult":
+        """The contents of the folders of finished cells; of baselines frozen backbones first, then pixels."""
+        results = {cell.name: cell.run.results for cell in finished}
+        found: dict[str, dict[str, list[ContinualScore]]] = {}
+        for cell, names in _baseline_names(finished) if baselines else ():
+            for name, values in ((cell.run.read(BASELINES) or {}) if names else {}).items():
+                if name in names:
+                    score = ContinualScore.from_dict(values)
+                    found.setdefault(name, {}).setdefault(names[name], []).append(score)
+        tables = {row: scores for rows in found.values() for row, scores in rows.items()}
+        scores = {name: score for name, score in results.items() if score is not None}
+        return cls(cells, scores, tables, failures, unfinished)
+
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
         """Scores by variant, one per finished seed, then those of the baselines."""
@@ -68,6 +486,28 @@ class SweepResult:
             if cell.name in self.scores:
                 groups.setdefault(cell.variant, []).append(self.scores[cell.name])
         return groups | {name: list(scores) for name, scores in self.baselines.items()}
+
+
+def _baseline_names(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
+    """Each cell with the baselines that are scored with it and the names of their rows."""
+    rows = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
+    return list(zip(cells, rows, strict=True))
+
+
+def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
+    """What there is of a sweep, whoever trained it and while others train it; nothing is trained, scored or written.
+
+    Args:
+        cells: from `plan_cells`.
+        baselines: with the scores of baselines that an earlier sweep made.
+
+    Raises:
+        RunError: a cell was begun with other settings.
+    """
+    states = states_of(cells)
+    finished = [cell for cell in cells if states[cell.name] == "finished"]
+    unfinished = {name: state for name, state in states.items() if state != "finished"}
+    return SweepResult.read(cells, finished, {}, unfinished, baselines)
 
 
 def run_sweep(
@@ -79,8 +519,9 @@ def run_sweep(
     scorings: Sequence[ProtocolScoring] = (),
     train: Work = train_run,
     engine: Engine | None = None,
+    plugins: Sequence[str] = (),
 ) -> SweepResult:
-    """Train all cells that are not finished; an earlier sweep in the folder goes on, also with more cells.
+    """Train all cells that are not finished; an earlier sweep in the folder is resumed, also with more cells.
 
     A cell that somebody else is at work on is left to them, also on another computer that has the folder.
 
@@ -94,7 +535,8 @@ def run_sweep(
         baselines: also score the frozen backbone and raw pixels, once per data and seed.
         scorings: also score every cell by these protocols.
         train: trains a cell; a function of a module.
-        engine: carries the cells; by default processes of this machine do.
+        engine: runs the cells; by default processes of this machine do.
+        plugins: files of methods from outside, which the processes of cells load.
 
     Raises:
         RunError: a cell was begun with other settings, or a link lies in the way.
@@ -110,46 +552,34 @@ def run_sweep(
         for cell in cells:
             refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
     with StopRequest() as stop:
-        return _Sweep(cells, folder.path, jobs, stop, engine or LocalEngine()).run(train, baselines, scorings)
-
-
-def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
-    """What there is of a sweep, whoever trained it and while others train it; nothing is trained, scored or written.
-
-    Args:
-        cells: from `plan_cells`.
-        baselines: with the scores of baselines that an earlier sweep made.
-
-    Raises:
-        RunError: a cell was begun with other settings.
-    """
-    states = states_of(cells)
-    finished = [cell for cell in cells if states[cell.name] == "finished"]
-    return _result(
-        cells, finished, {}, {name: state for name, state in states.items() if state != "finished"}, baselines
-    )
-
-
-@contextmanager
-def tables_held(out: Path) -> Iterator[None]:
-    """Context in which no other sweep writes notes, tables and recipes into the same folder."""
-    with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
-        remove_leftovers(out)
-        yield
+        sweep = _Sweep(cells, folder, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins)
+        return sweep.run(train, baselines, scorings)
 
 
 class _Sweep:
-    def __init__(self, cells: Sequence[SweepCell], out: Path, jobs: int, stop: StopRequest, engine: Engine):
-        self.cells, self.out, self.jobs, self.stop, self.engine = cells, out, jobs, stop, engine
+    """Cells at work, those that wait, and what became of the others."""
+
+    def __init__(
+        self,
+        cells: Sequence[SweepCell],
+        folder: RunDirectory,
+        jobs: int,
+        stop: StopRequest,
+        engine: Engine,
+        plugins: Sequence[str],
+    ):
+        self.cells, self.folder, self.jobs, self.stop, self.engine = cells, folder, jobs, stop, engine
+        self.plugins = [str(Path(place).absolute()) for place in plugins]
         self.failures: dict[str, str] = {}
         self.elsewhere: dict[str, str] = {}
-        self._seen: dict[str, float] = {}  # since when somebody else is at work on a cell
         self.started = time.monotonic()
+        self._seen: dict[str, float] = {}  # since when somebody else is at work on a cell
         self._open: set[str] = set()
 
     def run(self, train: Work, baselines: bool, scorings: Sequence[ProtocolScoring]) -> SweepResult:
+        """Train, score, and read all results."""
         for cell in self.cells:
-            cell.require_same_recipe()
+            require_recipe(cell.run, cell.resumed_recipe or cell.recipe)
         # Only the training can tell whether all of a cell is on the Hub.
         done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
         todo = [cell for cell in self.cells if cell not in done]
@@ -162,131 +592,109 @@ class _Sweep:
         self._work_through(todo, train)
         absent = self.failures.keys() | self.elsewhere.keys()
         finished = [cell for cell in self.cells if cell.name not in absent]
-        prefixes = ["", BASELINES_OF]
         if baselines:
-            rows = baseline_rows([cell.path for cell in finished], [cell.variant for cell in finished])
-            sources = [cell for cell, names in zip(finished, rows, strict=True) if names]
-            unscored = [cell for cell in sources if RunDirectory(cell.path).read(BASELINES) is None]
-            self._work_through(unscored, score_baselines, BASELINES_OF)
+            sources = [cell for cell, names in _baseline_names(finished) if names]
+            unscored = [cell for cell in sources if cell.run.read(BASELINES) is None]
+            self._work_through(unscored, score_baselines, "baselines of ")
         for scoring in scorings:
-            prefixes.append(f"{scoring.protocol} of ")
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
-            self._work_through(unscored, scoring, prefixes[-1])
-        names = [f"{prefix}{cell.name}" for prefix in prefixes for cell in self.cells]
-        failures = {name: self.failures[name] for name in names if name in self.failures}
-        return _result(self.cells, finished, failures, self.elsewhere, baselines)
+            self._work_through(unscored, scoring, f"{scoring.protocol} of ")
+        return SweepResult.read(self.cells, finished, self.failures, self.elsewhere, baselines)
 
     def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
-        waiting, seconds = list(todo), list[float]()
-        running: list[tuple[SweepCell, CarriedCell]] = []
-        asked = False
+        waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
         try:
             while running or (waiting and not self.stop.received):
-                self._begin(waiting, running, work, prefix, len(todo))
-                if not running:  # others are at work on all that is left
-                    time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting))
-                    continue
-                if ends := [process.sentinel for _, process in running if process.sentinel is not None]:
-                    connection.wait(ends, timeout=_SECONDS_BETWEEN_LOOKS)
-                else:
-                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+                while waiting and len(running) < self.jobs and not self.stop.received:
+                    if (chosen := self._next(waiting, [cell for cell, _ in running], prefix)) is None:
+                        break
+                    number = len(todo) - len(waiting) + 1
+                    waiting.remove(chosen[0])
+                    running.append(self._start(*chosen, work, running, f"[{number}/{len(todo)}] {prefix}"))
+                time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or running))
                 if self.stop.received and not asked:
                     asked = True
                     logger.info("Interrupted: waiting until what is running (%d) has saved.", len(running))
-                    for _, process in running:
-                        process.stop()
-                for cell, process in [pair for pair in running if not pair[1].running]:
-                    running.remove((cell, process))
-                    seconds.append(time.monotonic() - process.started)
-                    if process.problem() is not None and owner_of(cell.path) and not self.stop.received:
+                    for _, job in running:
+                        job.stop()
+                for cell, job in [pair for pair in running if not pair[1].running]:
+                    running.remove((cell, job))
+                    seconds.append(time.monotonic() - job.started)
+                    if job.problem and owner_of(cell.path) and not self.stop.received:
                         waiting.append(cell)  # somebody was quicker
                     else:
-                        self._ended(cell, process, prefix, seconds, len(waiting) + len(running))
+                        self._ended(cell, job, prefix, seconds, len(waiting) + len(running))
         finally:
-            for _, process in running:
-                process.kill()
+            for _, job in running:
+                job.kill()
         if self.stop.received:
             done = len(self.cells) - len(self._open)
             raise self.stop.error(f"stopped; {done} of {len(self.cells)} cells are finished")
 
-    def _begin(
+    def _start(
         self,
-        waiting: list[SweepCell],
-        running: list[tuple[SweepCell, CarriedCell]],
+        cell: SweepCell,
+        recipe: Recipe,
         work: Work,
+        running: Sequence[tuple[SweepCell, Job]],
         prefix: str,
-        total: int,
-    ) -> None:
-        """Start as many cells as there is room for."""
-        devices = self.engine.devices()
-        while waiting and len(running) < self.jobs and not self.stop.received:
-            chosen = self._next(waiting, [cell for cell, _ in running], prefix)
-            if chosen is None:
-                return
-            cell, recipe = chosen
-            waiting.remove(cell)
-            # One GPU each, as a training of one process takes: all would start on the first.
-            device = least_used(devices, [process.device for _, process in running])
-            on = f" on GPU {device}" if device else ""
-            logger.info("[%d/%d] %s%s starts%s", total - len(waiting), total, prefix, cell.name, on)
-            if not prefix:
-                self._note(cell, status="running")
-            running.append((cell, self.engine.start(recipe, work, device)))
+    ) -> tuple[SweepCell, Job]:
+        # One GPU each, as a training of one process takes: all would start on the first.
+        device = least_used(self.engine.devices, [job.device for _, job in running])
+        logger.info("%s%s starts%s", prefix, cell.name, f" on GPU {device}" if device else "")
+        if prefix.endswith("] "):
+            self._note(cell, status="running")
+        log = make_inside(cell.path.parent, cell.name) / LOG
+        os.close(open_to_change(log))  # its end is read, even if the cell never began
+        arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), self.plugins)
+        return cell, self.engine.start(work_into_log, arguments, cell.name, device)
 
-    def _ended(
-        self, cell: SweepCell, process: CarriedCell, prefix: str, seconds: Sequence[float], left: int
-    ) -> None:
-        name, problem = f"{prefix}{cell.name}", process.problem()
-        elapsed = time.monotonic() - self.started
-        if problem is None:
+    def _ended(self, cell: SweepCell, job: Job, prefix: str, seconds: Sequence[float], left: int) -> None:
+        name, problem = f"{prefix}{cell.name}", _last_words(cell.path / LOG, job.problem)
+        if not self.stop.received or not problem:
             self._open.discard(cell.name)
-            to_come = _clock(sum(seconds) / len(seconds) * left / self.jobs)
+        if not problem:
+            elapsed, to_come = time.monotonic() - self.started, sum(seconds) / len(seconds) * left / self.jobs
             logger.info(
                 "%s: done in %s%s; %s since the start, %d to go%s",
                 name, _clock(seconds[-1]), "" if prefix else _average(cell), _clock(elapsed), left,
-                f", {to_come} left" if left else "",
+                f", {_clock(to_come)} left" if left else "",
             )  # fmt: skip
         elif not self.stop.received:
-            self._open.discard(cell.name)
             self.failures[name] = problem
-            logger.error("%s: FAILED, see %s\n  %s", name, process.log, problem.splitlines()[-1])
+            logger.error("%s: FAILED, see %s\n  %s", name, cell.path / LOG, problem.splitlines()[-1])
         if not prefix:
-            status = "finished" if problem is None else "interrupted" if self.stop.received else "failed"
-            error = problem if status == "failed" else None
-            spent = cell.seconds if problem is None else round(seconds[-1], 1)
-            self._note(cell, status=status, seconds=spent, error=error)
+            status = "finished" if not problem else "interrupted" if self.stop.received else "failed"
+            spent = cell.seconds if not problem else round(seconds[-1], 1)
+            self._note(cell, status=status, seconds=spent, error=problem if status == "failed" else None)
 
     def _next(
         self, waiting: list[SweepCell], running: Sequence[SweepCell], prefix: str
     ) -> tuple[SweepCell, Recipe] | None:
         """A cell to begin with, and its recipe; those that others are at work on come last, and may be left to them."""
         owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
-        late = list[SweepCell]()
-        free = [cell for cell in waiting if cell.name not in owners]
-        seen = [cell for cell in free if self._seen.pop(cell.name, None) is not None]
-        for cell in [cell for cell in seen if not prefix and cell.finished()]:
-            logger.info("%s: done elsewhere%s", cell.name, _average(cell))
-            self._open.discard(cell.name)
-            self._note(cell, status="finished", seconds=cell.seconds)
-            waiting.remove(cell)
-            free.remove(cell)
-        busy = {cell.name for cell in running} | owners.keys()
+        for cell in [each for each in waiting if each.name not in owners]:
+            if self._seen.pop(cell.name, None) is not None and not prefix and cell.finished():
+                logger.info("%s: done elsewhere%s", cell.name, _average(cell))
+                self._open.discard(cell.name)
+                self._note(cell, status="finished", seconds=cell.seconds)
+                waiting.remove(cell)
+        busy = owners.keys() | {cell.name for cell in running}
         at_work = [cell for cell in self.cells if cell.name in busy]
-        for others in (
-            [at_work] if running else [at_work, []]
-        ):  # rather than wait, it makes a backbone of its own
-            for cell in free:
+        # Rather than wait for others alone, a cell makes a backbone of its own.
+        for others in [at_work] if running else [at_work, []]:
+            for cell in (each for each in waiting if each.name not in owners):
                 recipe = cell.recipe if prefix else shared_recipe(cell, self.cells, others, self._open)
                 if recipe is not None:
                     return cell, recipe
         for name, owner in owners.items():
             if name not in self._seen:
                 logger.info("%s: running on %s", name, owner.place)
-            since = self._seen.setdefault(name, time.monotonic())
-            # Cells of a sweep that was killed end within a second.
-            if not running and time.monotonic() - since > SECONDS_TO_WAIT_FOR_LOCK:
-                late.append(next(each for each in waiting if each.name == name))
+                self._seen[name] = time.monotonic()
+        # Cells of a sweep that was killed end within a second.
+        patience = time.monotonic() - SECONDS_TO_WAIT_FOR_LOCK
+        late = [cell for cell in waiting if not running and self._seen.get(cell.name, patience) < patience]
         alive = owners_of(cell.path for cell in late)
         for cell in late:
             if cell.path not in alive:  # nobody renews its lease: who begins waits until it is over
@@ -302,52 +710,57 @@ class _Sweep:
         They are for a person, and no reason to end what is at work; the sweep itself reads the folders of the runs.
         """
         try:
-            with tables_held(self.out):
+            with tables_held(self.folder.path):
                 try:
-                    cells = dict(json.loads(read_file(self.out / STATE))["cells"])
+                    cells = dict(json.loads(read_file(self.folder.path / STATE))["cells"])
                     before = dict(cells.get(cell.name, {}))
                 except (OSError, ValueError, TypeError, KeyError):
                     cells, before = {}, {}
                 facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
                 cells[cell.name] = {**before, **facts, "error": None, **values}
-                RunDirectory(self.out).write(STATE, {"cells": cells})
+                self.folder.write(STATE, {"cells": cells})
         except RunError as error:
             logger.warning("%s says nothing new of %s: %s", STATE, cell.name, error)
 
 
-def _result(
-    cells: Sequence[SweepCell],
-    finished: Sequence[SweepCell],
-    failures: Mapping[str, str],
-    unfinished: Mapping[str, str],
-    baselines: bool,
-) -> SweepResult:
-    """What is in the folders of finished cells."""
-    results = {cell.name: RunDirectory(cell.path).results for cell in finished}
-    scores = {name: score for name, score in results.items() if score is not None}
-    tables = {}
-    if baselines:
-        rows = baseline_rows([cell.path for cell in finished], [cell.variant for cell in finished])
-        tables = _named_baselines(finished, rows)
-    return SweepResult(cells, scores, tables, failures, unfinished)
+def work_into_log(
+    values: dict[str, Any], work: Work, log: str, folder: str, plugins: Sequence[str] = ()
+) -> int:
+    """Call `work` with a recipe in a process of its own, whose output goes to the log; the exit code."""
+    os.chdir(folder)
+    descriptor = open_to_change(Path(log), os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        for place in plugins:
+            load_plugin(place)
+        recipe = Recipe.from_dict(values)
+        FolderLock(Path(recipe.training.output_dir), SECONDS_TO_WAIT_FOR_LOCK).close()
+        work(recipe)
+    except PromptCCDError as error:
+        logger.error("%s: %s", type(error).__name__, error)
+        return error.exit_code
+    except Exception:  # into the log of the cell
+        logger.exception("This is a bug, or the machine ran out of something:")
+        return 1
+    return 0
 
 
-def _named_baselines(
-    cells: Sequence[SweepCell], rows: Sequence[Mapping[str, str]]
-) -> dict[str, list[ContinualScore]]:
-    """Scores by row, one per seed: frozen backbones first, then pixels."""
-    found: dict[str, dict[str, list[ContinualScore]]] = {}
-    for cell, names in zip(cells, rows, strict=True):
-        tables = RunDirectory(cell.path).read(BASELINES) or {} if names else {}
-        for name, table in tables.items():
-            if name in names:
-                scores = found.setdefault(name, {}).setdefault(names[name], [])
-                scores.append(ContinualScore.from_dict(table))
-    return {row: scores for rows_of in found.values() for row, scores in rows_of.items()}
+def _last_words(log: Path, problem: str) -> str:
+    """The end of the log of a cell that failed, and what else is known; empty without a problem."""
+    if not problem:
+        return ""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines = [line for line in text.splitlines() if line]
+    more = [] if lines and problem.startswith("exit code") else [problem]
+    return "\n".join([*lines, *more][-_LAST_LINES:])
 
 
 def _average(cell: SweepCell) -> str:
-    results = RunDirectory(cell.path).results
+    results = cell.run.results
     if results is None:
         return ""
     own = "" if results.native is None else f" ({OWN_ANSWER} {results.native.average['all']:.1f})"

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.loading import BUILT_IN
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
+from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import published_results

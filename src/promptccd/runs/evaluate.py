@@ -13,10 +13,9 @@ from datasets import Dataset
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.duplicates import Original
-from promptccd.data.image_cache import ImageCache
+from promptccd.data.cached import ImageCache
+from promptccd.data.readable import Original, StageImages
 from promptccd.data.splits import BlocksError
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
@@ -163,12 +162,12 @@ class RunEvaluation:
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed
-        if model.answers_prompted is None:
+        if model.native_prompted is None:
             (features,) = self.features(stage, [images])
         else:
             view = load_view(self.run.stage(stage))
             shown = placed(self.load_stage(stage), view, self.device)
-            (features,) = self._features(shown, view, [images], model.answers_prompted)
+            (features,) = self._features(shown, view, [images], model.native_prompted)
         answers = model.assign_natively(features.cpu())
         return None if answers is None else answers.numpy()
 

@@ -181,7 +181,7 @@ def predict_folder(
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    reader = _Reader(source.roots, view, Decoding(max_pixels)).by_one_rule(files, bit_depth)
+    reader = _Reader(source.roots, view, Decoding(max_pixels)).with_bit_depth(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
     reading = _read_ahead(files, reader.viewed, 2 * batch_size)
@@ -224,7 +224,7 @@ class _Reader:
     view: EvaluationView
     decoding: Decoding
 
-    def by_one_rule(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
+    def with_bit_depth(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
         """The same, for images with more than 8 bits a value by one rule."""
         depths = Depths(fixed=bit_depth)
         if bit_depth is None:

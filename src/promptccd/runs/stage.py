@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from promptccd import system
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore
@@ -54,8 +55,8 @@ from promptccd.storage import (
     write_directory,
     write_json,
 )
-from promptccd.training.exemplars import Exemplars
-from promptccd.training.options import ModelArguments
+from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
+from promptccd.training.options import ModelArguments, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +220,7 @@ def load_exemplars(path: Path) -> Exemplars:
     """The images that stages after a finished one train on again.
 
     Raises:
-        RunError: the stage names none, or the file is damaged.
+        RunError: the stage has none, or the file is damaged.
     """
     try:
         return Exemplars.from_dict(parsed_json((path / EXEMPLARS).read_text(encoding="utf-8")))
@@ -232,14 +233,62 @@ def load_exemplars(path: Path) -> Exemplars:
         raise RunError(f"{path / EXEMPLARS} is damaged: {one_line(error)} Train the stage again.") from error
 
 
+def memory_before(
+    run: RunDirectory,
+    earlier: "EarlierImages",
+    images: Sequence[StageImages],
+    config: CategoryDiscoveryConfig,
+    with_labels: bool,
+) -> Memory | None:
+    """Exemplars of earlier stages with their present labels; `None` if none is readable.
+
+    Args:
+        run: its earlier stages are finished.
+        earlier: images of these stages with their categories.
+        images: the images themselves, by stage; later stages may follow.
+        config: of the model to train.
+        with_labels: whether the exemplars keep their labels.
+
+    Raises:
+        RunError: an exemplar has a class that the model's classifier lacks.
+    """
+    before = len(earlier.ids) - 1
+    exemplars = load_exemplars(run.stage(before))
+    labels = exemplars.labels(earlier.category_of)
+    classes = getattr(config, "num_classes", None)
+    if classes is not None and labels.max(initial=NO_LABEL) >= classes:
+        raise RunError(
+            f"{run.stage(before)} shows images of class {labels.max()} again, but its classifier has {classes} "
+            "classes: copy it again, or train the stage again."
+        )
+    shown = labels if with_labels else np.full_like(labels, NO_LABEL)
+    return Memory.of(exemplars, shown, images[: before + 1])
+
+
+def exemplars_after(
+    run: RunDirectory,
+    earlier: "EarlierImages",
+    images: StageImages,
+    features: Tensor,
+    assignments: Mapping[str, np.ndarray],
+    arguments: TrainingArguments,
+) -> Exemplars:
+    """The exemplars after a stage, extended by images of classes that are new to the method."""
+    stage = len(earlier.ids)
+    before = load_exemplars(run.stage(stage - 1)) if stage else Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
+    labels, categories = before.labels(earlier.category_of), assignments["category_ids"]
+    classes = assignments.get("class_ids", categories)
+    return before.extended(features, classes, categories, images, labels, arguments)
+
+
 @dataclass(frozen=True, eq=False)
-class SettledImages:
-    """Images of earlier stages, with the category that each has by now.
+class EarlierImages:
+    """Images of earlier stages with their present categories.
 
     Attributes:
-        registry: as the last stage and the corrections since left it; `None` before the first stage.
+        registry: the categories after the last stage and its corrections; `None` before the first stage.
         ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
-        labelled: what labels that came since have changed.
+        labelled: changes that later labels made.
     """
 
     registry: CategoryRegistry | None
@@ -247,7 +296,7 @@ class SettledImages:
     labelled: Labelled = field(default_factory=Labelled)
 
     def category_of(self, sample_id: int) -> int:
-        """The category that an image has by now, or -1."""
+        """The present category of an image, or -1."""
         assert self.registry is not None
         return self.registry.members.get(key_of(sample_id), NO_CATEGORY)
 
@@ -256,8 +305,8 @@ class SettledImages:
         """Per earlier stage, the ids of the images that have a category."""
         return [ids[ids != NO_CATEGORY] for ids in self.ids]
 
-    def of_placed(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Features of the images that have a category, and all features of later stages."""
+    def features_of_assigned(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Per earlier stage the features of images that have a category, and all features of later stages."""
         masks = [torch.from_numpy(ids != NO_CATEGORY) for ids in self.ids]
         return [
             each if stage >= len(masks) or bool(masks[stage].all()) else each[masks[stage].to(each.device)]
@@ -265,45 +314,45 @@ class SettledImages:
         ]
 
 
-def key_of(sample_id: int) -> str:
-    """The key of an image of a data set in a registry."""
-    return f"row:{sample_id}"
-
-
-def settled_images(
+def earlier_images(
     run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
-) -> SettledImages:
-    """Images of earlier stages, with their categories when the next stage begins.
+) -> EarlierImages:
+    """Images of earlier stages with their categories when the next stage begins.
 
     Args:
         run: its earlier stages are finished.
         sample_ids: the readable images of every earlier stage.
-        labels: that came since, by sample id: they count, and the last stage stays as it was written.
+        labels: later labels by sample id; they count from the next stage on, and no earlier stage is changed.
 
     Raises:
         RegistryError: the last stage's registry is damaged, or a label cannot be the name of a category.
     """
     if not sample_ids:
-        return SettledImages(None, [])
+        return EarlierImages(None, [])
     registry = load_registry(run.stage(len(sample_ids) - 1))
-    said = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
-    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids], said)
+    changes = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
+    return EarlierImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
+
+
+def key_of(sample_id: int) -> str:
+    """The key of an image of a data set in a registry."""
+    return f"row:{sample_id}"
 
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
-    """Nobody learns from images that are set aside, as from those in no category."""
-    aside, members = {each.id for each in registry.aside}, registry.members
-    homes = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
-    return np.array([NO_CATEGORY if each in aside else each for each in homes], dtype=np.int64)
+    """Category ids ``(N,)``; -1 for images in no category and for those that a person set aside."""
+    ignored, members = {each.id for each in registry.aside}, registry.members
+    ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
+    return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
 
 
 def observe_stage(
-    settled: SettledImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
+    earlier: EarlierImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
 ) -> tuple[CategoryRegistry, Discovery]:
-    """Add what a stage found to the registry.
+    """Add the groups of a stage to the registry.
 
     Args:
-        settled: images of the stages before it.
+        earlier: images of the stages before it.
         found: the stage's grouping; ids of new categories are provisional.
         sample_ids: the stage's readable images ``(N,)``.
         names: of the known categories; position is category id.
@@ -311,17 +360,17 @@ def observe_stage(
     Returns:
         The registry after the stage, and the grouping with the ids that the registry gave.
     """
-    stage, keys = len(settled.ids), [key_of(each) for each in sample_ids.tolist()]
+    stage, keys = len(earlier.ids), [key_of(each) for each in sample_ids.tolist()]
     prototypes = found.prototypes.float().cpu().numpy()
-    if settled.registry is None:
+    if earlier.registry is None:
         members = dict(zip(keys, found.category_ids.tolist(), strict=True))
         shown = [names[each] if each < len(names) else f"discovered {each}" for each in found.prototype_ids]
         registry = CategoryRegistry.from_categories(
             found.prototype_ids, shown, len(names), prototypes, stage=stage, members=members
         )
         return registry, found
-    before = {int(each) for ids in settled.assigned for each in np.unique(ids)}
-    registry = settled.registry.copy()
+    before = {int(each) for ids in earlier.assigned for each in np.unique(ids)}
+    registry = earlier.registry.copy()
     registry.observe(
         stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
     )

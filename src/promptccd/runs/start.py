@@ -18,11 +18,11 @@ from transformers import Dinov2Config, PreTrainedConfig
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
-from promptccd.data.loading import BUILT_IN, open_images
 from promptccd.data.randomness import torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
-from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
+from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
 from promptccd.methods import PARTS, method_named
@@ -286,7 +286,7 @@ def stage_stream(
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in opened.source.column_names else given
+        return usual if given is None and usual in opened.table.column_names else given
 
     return StageStream.from_dataset(
         opened,
@@ -580,8 +580,8 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     sizes |= {"num_branches": stage, "num_clusters": blocks[stage] if stage else 0}
     own = variant.config_class.__dataclass_fields__
     options |= {name: size for name, size in sizes.items() if name in own}
-    if "answer_categories" in own:
-        options["answer_categories"] = [-1] * sizes["num_components"]
+    if "native_categories" in own:
+        options["native_categories"] = [-1] * sizes["num_components"]
     with torch.device("meta"):
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1

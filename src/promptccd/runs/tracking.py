@@ -12,7 +12,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import Discovery
 from promptccd.runs.folder import RunDirectory

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from promptccd.data.loaders import loader_options
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
 from promptccd.methods import Objective, Rows
 from promptccd.models import CategoryDiscoveryOutput

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import ResizedImage
 from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.options import TrainingArguments

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from promptccd.clustering.kmeans import finite_rows
 from promptccd.data.loaders import Progress, loader_options
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel

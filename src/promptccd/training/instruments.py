@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator, torch_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import exact_device, in_smaller_batches

@@ -436,8 +436,10 @@ def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 
 def names_recipe(word: str) -> bool:
     """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
-    from promptccd.data.loading import BUILT_IN  # here as below: help does not wait for readers of images
-    from promptccd.data.table_files import ONE_FILE
+    from promptccd.data.tables import (
+        BUILT_IN,  # here as below: help does not wait for readers of images
+        ONE_FILE,
+    )
 
     path = Path(os.path.expanduser(word))
     if word in BUILT_IN or path.is_dir():
@@ -495,9 +497,14 @@ def recipe_for_images(
     return Recipe.from_dict(values)
 
 
+def own_name(dataset: str, method: str | None = None) -> str:
+    """Name of a run of a method on a person's images."""
+    return f"{_method_named(method or METHOD)[0]}-{_slug(dataset)}"
+
+
 def _slug(dataset: str) -> str:
     """The name of a data set as part of a folder's name; birds.v1 is not birds.v2."""
-    from promptccd.data.table_files import ONE_FILE
+    from promptccd.data.tables import ONE_FILE
 
     place = Path(os.path.expanduser(dataset)).absolute()
     name = place.stem if place.suffix.lower() in ONE_FILE else place.name

@@ -139,11 +139,11 @@ def test_rows_that_are_trained_on_are_shown_by_one_rule(photos: Path) -> None:
     feature = datasets.Features({"image": datasets.Image(decode=False)})
     rows = ImageRows(datasets.Dataset.from_dict({"image": records}, features=feature))
     at = names.index("dim.tif")
-    for shown, top in ((rows.by_one_rule(), 4095), (rows.by_one_rule(16), 65535), (rows, 1023)):
+    for shown, top in ((rows.with_bit_depth(), 4095), (rows.with_bit_depth(16), 65535), (rows, 1023)):
         image = shown.select(np.array([at])).decode(0).image
         assert image is not None
         assert np.asarray(image).max() == round(900 / top * 255)
-    decoding = rows.by_one_rule().decoding
+    decoding = rows.with_bit_depth().decoding
     clean = clean_image((photos / "dim.tif").read_bytes(), decoding)
     assert clean is not None
     assert np.asarray(Image.open(io.BytesIO(clean[1]))).max() == round(900 / 4095 * 255)

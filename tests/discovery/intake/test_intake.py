@@ -16,7 +16,6 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
-from promptccd.data import duplicates
 from promptccd.data.folders import FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
@@ -24,6 +23,7 @@ from promptccd.discovery.intake import intake as intake_module
 from promptccd.discovery.intake import reading
 from promptccd.discovery.intake.reading import find_source, read_intake
 from promptccd.errors import DataError
+from promptccd.images import identity
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from promptccd.system import available_cores
@@ -395,13 +395,13 @@ def left_behind(intake):
 @pytest.fixture
 def decoded(monkeypatch):
     """How often every content was decoded."""
-    counts, decode = Counter(), duplicates.decode_image
+    counts, decode = Counter(), identity.decode_image
 
     def counting(content, *how, **options):
         counts[hashlib.sha256(content).hexdigest()] += 1
         return decode(content, *how, **options)
 
-    monkeypatch.setattr(duplicates, "decode_image", counting)
+    monkeypatch.setattr(identity, "decode_image", counting)
     return counts
 
 

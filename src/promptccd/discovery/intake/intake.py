@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
 from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.identity import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others are made again

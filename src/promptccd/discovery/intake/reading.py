@@ -13,14 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.data.duplicates import look_at
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.loaders import Progress
-from promptccd.data.loading import BUILT_IN
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
-from promptccd.data.table_files import is_saved
+from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import (
     ArchiveSource,
@@ -33,6 +31,7 @@ from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
+from promptccd.images.identity import look_at
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
 
@@ -53,7 +52,7 @@ def find_source(
 
     Args:
         path: a folder of images, a zip archive, an image, a folder or name of a data set as
-            `promptccd.data.loading.load_images` knows it, or a list of images and archives.
+            `promptccd.data.tables.load_images` knows it, or a list of images and archives.
         roots: further folders that links in a folder of images may lead into.
 
     Raises:

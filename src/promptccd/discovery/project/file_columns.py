@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.columns import hash_column, hashes_in, json_column, narrow, sealed, unsealed
-from promptccd.data.duplicates import SeenImage
 from promptccd.data.sources import Stamp
 from promptccd.images.decode import Status, Verdict
+from promptccd.images.identity import SeenImage
 from promptccd.storage import parsed_json, read_file
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file

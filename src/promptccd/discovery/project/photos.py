@@ -13,7 +13,6 @@ from threading import Lock
 import numpy as np
 from PIL import Image
 
-from promptccd.data.duplicates import THUMBNAIL_SIDE, look_at
 from promptccd.data.names import display_name, parts_of
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.discovery.cache import Packs
@@ -22,6 +21,7 @@ from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding, decode_image
+from promptccd.images.identity import THUMBNAIL_SIDE, look_at
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600

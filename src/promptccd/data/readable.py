@@ -6,6 +6,7 @@ never trained on under two labels.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,8 +15,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.duplicates import Original, conflicts
-from promptccd.data.image_cache import CheckedStage, ImageCache, Kept
+from promptccd.data.cached import CheckedStage, ImageCache
 from promptccd.data.loaders import Progress
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.data.views import EvaluationView, ResizedImage
@@ -26,6 +26,15 @@ from promptccd.images.limits import TOO_MANY_BAD
 logger = logging.getLogger(__name__)
 
 Conflicting = Literal["refuse", "drop"]
+
+
+@dataclass(frozen=True)
+class Original:
+    """The first image with a picture: its sample id, the index of its stage, and what it is called."""
+
+    sample: int
+    stage: int
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,29 +148,21 @@ class StageImages:
 
     def __getitem__(self, index: int) -> Image.Image:
         """The decoded RGB image at an index among the readable ones."""
-        kept = self._kept(index)
-        if kept is not None and not kept.is_resized:
-            return Image.fromarray(kept.pixels)
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
-            raise DataError(
-                f"{self.name_of(index)!r} could be read before and cannot be now: was it changed?"
-            )
+            raise DataError(f"{self.name_of(index)!r} was readable before and is not now: was it changed?")
         return image
 
     def for_view(self, index: int, shorter_side: int | None) -> Image.Image | ResizedImage:
-        """The same image, already resized if a copy with that shorter side is kept."""
-        kept = self._kept(index)
-        if kept is not None and kept.is_resized and min(kept.pixels.shape[:2]) == shorter_side:
-            return ResizedImage(kept.pixels)
+        """The copy of an image, or the decoded image if there is no copy with that shorter side."""
+        copy = None if self._checked is None else self._checked.copy_of(int(self.positions[index]))
+        if copy is not None and min(copy.width, copy.height) == shorter_side:
+            return copy
         return self[index]
 
     def seen_in(self, view: EvaluationView, index: int) -> Tensor:
-        """The fixed view of the same image."""
+        """The fixed view of an image."""
         return view(self.for_view(index, view.shorter_side))
-
-    def _kept(self, index: int) -> Kept | None:
-        return None if self._checked is None else self._checked.kept(int(self.positions[index]))
 
     def name_of(self, index: int) -> str:
         """What the image at an index among the readable ones is called."""
@@ -220,6 +221,21 @@ class _Reading:
                 f"All images of {stage.category_names[min(bare)]!r} also have another label, so none can be trained "
                 "on: mend the labels."
             )
+
+
+def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> Mapping[int, int]:
+    """Positions of pictures with several labels -> the first position of the same picture with another label.
+
+    Digests and labels (category ids) are one per image, N.
+    """
+    positions = defaultdict(list)
+    for position, digest in enumerate(digests):
+        positions[digest].append(position)
+    found = {}
+    for same in positions.values():
+        for position in same if len({labels[each] for each in same}) > 1 else ():
+            found[position] = next(each for each in same if labels[each] != labels[position])
+    return dict(sorted(found.items()))
 
 
 def _contradiction(found: Mapping[int, int], called: Mapping[int, str], names: list[str]) -> str:

@@ -1,0 +1,511 @@
+"""From a name to a table of images: a folder, a list, a workbook, a parquet file, a saved data set, or one of the Hub.
+
+A data set is read from its own files and no others. `datasets` believes what a folder says of itself: a card may name
+data files anywhere, a saved data set may call any file a part of it, and a file may be a link. So every name is checked
+before the file is opened. Folders and lists are read here and not by `datasets`, which reads words in the names of
+files as splits.
+"""
+
+import glob
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, load_dataset_builder, load_from_disk
+from huggingface_hub import constants
+from sklearn.datasets import load_digits
+
+from promptccd.data.folders import SPLITS, FolderFiles, FolderSource, LabelledFolder, by_category, images_in
+from promptccd.data.hub import (
+    CARDS,
+    KINDS,
+    all_published,
+    built,
+    data_files_of,
+    load_hub,
+    no_split,
+    published_split,
+    refuse_foreign,
+    require_plain_card,
+)
+from promptccd.data.labels import LABEL, STREAM, in_order
+from promptccd.data.names import display_name, is_of_windows
+from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
+from promptccd.errors import DataError, PromptCCDError, nothing_at
+from promptccd.images.files import first_bytes
+from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.limits import IntakeLimits, SkippedFileError
+from promptccd.storage import PROJECT, parsed_json
+
+logger = logging.getLogger(__name__)
+
+_PARQUET = ".parquet"
+ONE_FILE = (
+    *LISTS,
+    *WORKBOOKS,
+    _PARQUET,
+)  # suffixes of a data set in one file, and of workbooks that are refused
+_TABLES = (_PARQUET, ".arrow")
+_MAY_BE_READ = (*_TABLES, ".json", ".jsonl", ".tar")
+_LOCAL_KINDS = tuple(kind for kind in KINDS if kind != "imagefolder")  # folders of images are read here
+_NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json")  # files of ``save_to_disk``
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+_METADATA = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
+_TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
+_NO_LABELS = "not read: it does not name images and their categories, as columns file_name and label would"
+_PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
+_LABELS = (LABEL, "category", "class", "name")
+GROUPED = "assignments.csv"  # that a discovery writes next to its project
+_GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
+_UNNAMED = re.compile(r"discovered \d+")  # name there of a category that has none
+_GIVE = (
+    "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
+    "namespace/name; without a network, `promptccd train --config promptccd-digits` has images that come along."
+)
+
+
+def digits_dataset() -> Dataset:
+    """1,797 grey 8 x 8 images of the digits 0 to 9 with columns ``image`` and ``label``."""
+    bunch = load_digits()
+    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # the 17 grey levels 0..16 over 0..255
+    names = [str(name) for name in bunch.target_names]
+    return Dataset.from_dict(
+        {"image": list(pixels), "label": bunch.target.astype(int).tolist()},
+        features=Features({"image": Image(), "label": ClassLabel(names=names)}),
+    )
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A data set with a reserved name.
+
+    Attributes:
+        load: makes it, or raises a `DataError` that says why it is not available.
+        words: what it is, for model cards.
+        licence: under which its pictures may be passed on, as the Hub calls it; `None`: no card may show one.
+        page: where it is described.
+        credit: the attribution that its licence asks for, after the link.
+    """
+
+    load: Callable[[], Dataset]
+    words: str
+    licence: str | None = None
+    page: str = ""
+    credit: str = ""
+
+
+IN_MEMORY = "in-memory"  # name that a run records for a data set given from Python
+
+
+def _not_kept() -> Dataset:
+    raise DataError(
+        "This run was trained on a data set given from Python, of which no images are kept. Give --dataset a folder "
+        "that dataset.save_to_disk(folder) wrote it to, or go on from Python with CategoryDiscoveryTrainer."
+    )
+
+
+BUILT_IN = {
+    IN_MEMORY: BuiltIn(_not_kept, "a data set given from Python"),
+    "digits": BuiltIn(
+        digits_dataset,
+        "scikit-learn's digits",
+        licence="cc-by-4.0",
+        page="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
+        credit=" by Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class OpenedImages:
+    """One split of an image data set.
+
+    Attributes:
+        table: its rows.
+        left_out: why files of a folder are in no split, by path.
+        name: what it is called; empty for one that was given from Python.
+    """
+
+    table: Dataset
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """A data set that was read; its one table if it has no splits, files that are no rows, and what to log."""
+
+    tables: DatasetDict | Dataset
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""
+
+
+def load_images(dataset: str, split: str = "train") -> Dataset:
+    """The rows of one split of an image data set; arguments and errors are those of `open_images`."""
+    return open_images(dataset, split).table
+
+
+def open_images(
+    dataset: str, split: str = "train", roots: Sequence[str] = (), labelled: bool = True
+) -> OpenedImages:
+    """Open one split of an image data set, and log what else a folder holds.
+
+    Args:
+        dataset: a name in `BUILT_IN`, a local folder (of a sub-folder of images per category, with metadata files of an
+            ImageFolder, written by ``save_to_disk``, or holding parquet files), a table of paths and labels as text or
+            workbook, a parquet file, or the id of a data set on the Hub; of one that holds published stages, all their
+            images.
+        split: name of the split, for example ``"train"``.
+        roots: further folders that links in a folder of images may lead into.
+        labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
+            set of one split is that split.
+
+    Raises:
+        DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
+    """
+    if dataset in BUILT_IN:
+        return OpenedImages(BUILT_IN[dataset].load(), name=dataset)
+    path = Path(os.path.expanduser(dataset))
+    is_windows = is_of_windows(dataset)
+    is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
+    if (is_path or is_windows) and not path.exists():
+        why = " It is a path of Windows." if is_windows and os.sep == "/" else ""
+        raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
+    if published_split(dataset) is not None:
+        return OpenedImages(all_published(dataset), name=dataset)
+    with _in_one_line(dataset):
+        found = _local(path, roots, labelled) if path.exists() else _Splits(load_hub(dataset, split=split))
+    if found.notes:
+        logger.info("%s: %s.", dataset, found.notes)
+    tables = found.tables if isinstance(found.tables, dict) else {split: found.tables}
+    if not labelled and len(tables) == 1:
+        split = next(iter(tables))
+    if split not in tables:
+        raise no_split(dataset, split, tables)
+    return OpenedImages(tables[split], found.left_out, dataset)
+
+
+@contextmanager
+def _in_one_line(dataset: str) -> Iterator[None]:
+    """Report in one line why a data set cannot be loaded."""
+    try:
+        yield
+    except PromptCCDError:
+        raise
+    except Exception as error:  # datasets raises many kinds here
+        cause: BaseException = error
+        while cause.__cause__ is not None and str(cause.__cause__):  # it tells more than "failed"
+            cause = cause.__cause__
+        first_line = display_name(str(cause).strip().split("\n")[0].rstrip("."))
+        missing = "" if os.path.exists(os.path.expanduser(dataset)) else f" {nothing_at(dataset)}"
+        raise DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}") from error
+
+
+def image_roots(place: str) -> tuple[str, ...]:
+    """The folders that files named by the rows of a data set may be in; the place is a name for `open_images`."""
+    folder, cache = os.path.realpath(os.path.expanduser(place)), os.path.realpath(constants.HF_HUB_CACHE)
+    if not os.path.exists(folder):
+        return (os.path.join(cache, f"datasets--{place.replace('/', '--')}"),)
+    if is_below(folder, cache):  # a downloaded repository, whose files are links to its blobs
+        return (os.path.join(cache, os.path.relpath(folder, cache).split(os.sep)[0]),)
+    return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether a path is in a folder or deeper; both with their links resolved."""
+    path, root = os.path.normcase(path), os.path.normcase(root)  # Windows: C: is c:
+    return path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+    """Read a folder or a file of this computer."""
+    if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
+        place = _up_to_date(place / GROUPED)
+    suffix = place.suffix.lower()
+    if place.is_file() and suffix == _PARQUET:
+        builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
+        return _Splits(built(builder, str(place)))
+    if suffix in ONE_FILE if place.is_file() else suffix == PACKAGE:
+        return _listed(place, [*image_roots(str(place)), *roots], labelled)
+    if place.is_file():
+        raise DataError(
+            f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of "
+            "path,label (.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
+        )
+    return _folder(place.resolve(), roots, labelled)  # "." has no name, by which `datasets` calls it
+
+
+def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+    for name in (*_NOTES, *CARDS):
+        _require_own(folder / name, folder)
+    if is_saved(folder):
+        return _Splits(_saved(folder))
+    for name in CARDS:
+        require_plain_card(folder / name, str(folder))
+    if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled)) is not None:
+        return images
+    for archive in folder.rglob("*.zip"):  # the next line looks into archives
+        _require_own(archive, folder)
+    builder = load_dataset_builder(str(folder))
+    for file in data_files_of(builder):
+        _require_own(file, folder)
+    return _Splits(built(builder, str(folder), _LOCAL_KINDS))
+
+
+def _up_to_date(grouped: Path) -> Path:
+    """The table of a project, which holds a person's corrections if there were none after it was written."""
+    corrections = grouped.parent / PROJECT / "journal.jsonl"
+    if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
+        raise DataError(
+            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
+            "discover with the same --out once more, which brings it up to date, and then this."
+        )
+    return grouped
+
+
+def _require_own(path: str | Path, folder: Path) -> None:
+    """Refuse a path that leads out of a data set, by itself or through a link."""
+    target = os.path.realpath(path)
+    if "://" in str(path) or not any(is_below(target, root) for root in image_roots(str(folder))):
+        refuse_foreign(str(folder), str(path))
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether ``save_to_disk`` wrote a folder: it holds a table that its notes name, or nothing but notes.
+
+    Notes alone that stray into a folder of images make no data set of it.
+    """
+    if not any((folder / name).is_file() for name in _NOTES[:2]):
+        return False
+    parts, root = _parts_of(folder), os.path.realpath(folder)
+    if any(not is_below(os.path.realpath(part / "state.json"), root) for part in parts):
+        return True  # `_saved` refuses it without reading it
+    has_tables = any(os.path.lexists(table) for part in parts for table in _tables_of(part))
+    return has_tables or all(each.suffix == ".json" for each in folder.rglob("*") if each.is_file())
+
+
+def _saved(folder: Path) -> Any:
+    """What ``save_to_disk`` wrote."""
+    for part in _parts_of(folder):  # without any table, `datasets` says what is missing
+        for note in ("dataset_info.json", "state.json"):
+            _require_own(part / note, folder)
+        for table in _tables_of(part):
+            _require_own(table, folder)
+    return load_from_disk(str(folder))
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    """The folders of the splits of a saved data set, or the folder itself where it has none."""
+    splits = _note(folder / "dataset_dict.json").get("splits")
+    return [folder / str(split) for split in splits] if isinstance(splits, list) else [folder]
+
+
+def _tables_of(part: Path) -> list[Path]:
+    """The tables that a saved data set names."""
+    named = _note(part / "state.json").get("_data_files")
+    files = named if isinstance(named, list) else []
+    return [part / str(file["filename"]) for file in files if isinstance(file, dict) and "filename" in file]
+
+
+def _note(file: Path) -> dict[str, Any]:
+    """A note of `datasets` next to a saved data set; empty for a file of that name from another program."""
+    try:
+        values = parsed_json(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _is_of_the_hub(folder: Path) -> bool:
+    """Whether a folder is a data set of the Hub in tables: its pictures are those of its card, and no rows."""
+    card = folder / "README.md"
+    has_card = card.is_file() and card.read_bytes()[:3] == b"---"
+    places = [each for each in (folder, folder / "data") if has_card and each.is_dir()]
+    return any(each.suffix.lower() in _TABLES for place in places for each in place.iterdir())
+
+
+def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | None:
+    """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
+    files = images_in(FolderSource(folder, [*image_roots(str(folder)), *roots]), IntakeLimits())
+    files.require_readable(folder)
+    if labelled and (described := _described(folder, files)) is not None:
+        return described
+    found = by_category(folder, files) if labelled else LabelledFolder({}, files.left_out, files.images)
+    if found.splits:
+        names = in_order({name for rows in found.splits.values() for _, name in rows})  # of all splits
+        tables = {
+            split: _table([(folder / path, name) for path, name in rows], names)
+            for split, rows in found.splits.items()
+        }
+        return _Splits(DatasetDict(tables), found.left_out, str(found))
+    suffixes = {path.suffix.lower() for path in folder.rglob("*")}
+    if found.unlabelled and suffixes.isdisjoint(_TABLES):
+        table = _table([(folder / path, "") for path in found.unlabelled])
+        return _Splits(DatasetDict({"train": table}), found.left_out, str(found))
+    if not suffixes.isdisjoint(_MAY_BE_READ):
+        return None
+    remedy = (
+        "Put the images of each category into a sub-folder of it, or give another folder."
+        if labelled
+        else "Put images into it, or leave it out."
+    )
+    raise DataError(
+        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. {remedy}"
+    )
+
+
+def _described(folder: Path, files: FolderFiles) -> _Splits | None:
+    """The images that metadata files name, with all their columns; `None` if no such file names categories.
+
+    A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
+    does not name are left out.
+    """
+    splits = {SPLITS.get(each.name.casefold(), ""): each for each in folder.iterdir() if each.is_dir()}
+    places = {"train": folder} | {split: place for split, place in splits.items() if split}
+    tables, named, left_out, notes = DatasetDict(), set[str](), dict(files.left_out), list[str]()
+    for split, place in places.items():
+        for file in sorted(each for each in place.iterdir() if each.name.casefold() in _METADATA):
+            _require_own(file, folder)
+            table, note = _metadata(file)
+            if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
+                continue
+            paths = [_own_path(folder, place, str(name)) for name in table["file_name"]]
+            shown = display_name(os.path.relpath(file, folder))
+            left_out.pop(shown, None)
+            notes += [f"{shown}: {note}"] * bool(note)
+            named.update(os.path.relpath(path, folder) for path in paths)
+            tables[split] = table.add_column("image", paths).cast_column("image", Image())
+    if not tables:
+        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA]
+        files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABELS for name in unread})
+        return None
+    others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
+    counts = f"{len(named)} images that metadata files name; {len(others)} others are left out"
+    if gone := sorted(path for path in named if not os.path.lexists(folder / path)):
+        notes.append(f"{len(gone)} of them are not there, the first {display_name(gone[0])!r}")
+    # A named file that is no image is a row, which its stage reports.
+    left_out = {path: reason for path, reason in left_out.items() if path not in named}
+    return _Splits(tables, {**left_out, **others}, "; ".join([counts, *notes]))
+
+
+def _own_path(folder: Path, place: Path, name: str) -> str:
+    """The path of a file of a data set that a metadata file in `place` names."""
+    if "://" in name or "::" in name or "\0" in name:  # joined to a folder, an address would be a path
+        refuse_foreign(str(folder), name)
+    path = os.path.normpath(_as_written(place, name))
+    _require_own(path, folder)
+    return path
+
+
+def _metadata(file: Path) -> tuple[Dataset, str]:
+    """The rows of a metadata file, and how it is written; empty for a file of that name from another program."""
+    if file.suffix.lower() != ".csv":
+        try:
+            return Dataset.from_json(str(file)), ""
+        except Exception:  # it raises many kinds
+            return Dataset.from_dict({}), ""
+    try:
+        sheet = read_sheet(file, ("file_name",), _LABELS)
+    except ForeignTableError:
+        return Dataset.from_dict({}), ""
+    place, label = sheet.chosen
+    called = {place: "file_name", label: label.casefold()}
+    columns = {name: [row.cells[name] for row in sheet.rows] for name in sheet.columns if name}
+    return Dataset.from_dict(
+        {called.get(name, name): _numbers(cells) for name, cells in columns.items()}
+    ), sheet.notes
+
+
+def _numbers(cells: Sequence[str]) -> list[Any]:
+    """Whole numbers, if a column holds nothing else, or else texts; `None` for empty cells."""
+    are_whole = all(_WHOLE.fullmatch(cell) for cell in cells if cell)
+    return [None if not cell else int(cell) if are_whole else cell for cell in cells]
+
+
+def _listed(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+    """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
+
+    A file that cannot be read stays a row, so that stages are cut alike wherever the files are; it is counted and
+    named. A row without a category has none in the table; a column `STREAM` stays.
+    """
+    shown = display_name(file.name)
+    sheet = read_sheet(file, _PATHS, *([_LABELS] if labelled else []))
+    is_grouped = labelled and {*sheet.columns} >= _GROUPS
+    if is_grouped:  # its column category is a number
+        sheet = read_sheet(file, _PATHS, ["name"])
+    if not sheet.rows:
+        raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")
+    rows, missing, others = [], list[str](), list[str]()
+    for row in sheet.rows:
+        place, label, *_ = (*(row.cells[column] for column in sheet.chosen), "")
+        path, line = _as_written(file.parent, place), f"line {row.line}: {display_name(place)!r}"
+        if not os.path.lexists(path):
+            _require_possible(place, f"Line {row.line} of {shown!r}")
+            missing.append(line)
+        elif reason := _why_no_image(path, roots):
+            others.append(f"{line} ({reason})")
+        is_unnamed = is_grouped and _UNNAMED.fullmatch(label)
+        rows.append((path, "" if is_unnamed else normalize("NFC", label)))
+    ignored = [repr(each) for each in sheet.columns if each.casefold() in _LABELS and not labelled]
+    notes = [sheet.notes, f"{', '.join(ignored)} not looked at" if ignored else ""]
+    notes += (
+        [f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}"] if missing else []
+    )
+    notes += [f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}"] if others else []
+    table = _table(rows, in_order({label for _, label in rows if label}) if labelled else None)
+    if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
+        table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
+    return _Splits(DatasetDict({"train": table}), notes="; ".join(filter(None, notes)))
+
+
+def _why_no_image(path: Path, roots: Sequence[str]) -> str:
+    """Why a file that a list names is no image, by its first bytes; empty for an image.
+
+    A file elsewhere is not opened: reading its row refuses it.
+    """
+    target = os.path.realpath(path)
+    if not any(is_below(target, os.path.realpath(root)) for root in roots):
+        return ""
+    try:
+        return why_skipped(first_bytes(target, FIRST_BYTES))
+    except SkippedFileError as skipped:
+        return str(skipped)
+
+
+def _require_possible(place: str, where: str) -> None:
+    """Refuse a path that is not there and cannot be on this computer."""
+    # Without drive and share it may be a missing file of this folder, written as Windows writes it.
+    is_far = bool(PureWindowsPath(place).drive or PureWindowsPath(place).root)
+    is_address, is_windows = "://" in place, os.sep == "/" and is_of_windows(place) and is_far
+    if is_address or is_windows:
+        raise DataError(
+            f"{where} names {display_name(place)!r}, "
+            f"{'an address' if is_address else 'a path of Windows, and there is no such file here'}: copy the image to "
+            "this computer, and give its path from the folder of the list on."
+        )
+
+
+def _as_written(folder: Path, name: str) -> Path:
+    """The file that a table means, which may have the separators and the form of accents of another system."""
+    here = name.replace("\\", "/") if is_of_windows(name) else name
+    names = dict.fromkeys([name, name.replace("\\", "/")])
+    names |= dict.fromkeys(normalize(form, each) for form in ("NFC", "NFD") for each in [*names])
+    return next((folder / each for each in names if os.path.lexists(folder / each)), folder / here)
+
+
+def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str] | None = None) -> Dataset:
+    """Images with their categories, of which these are all names; by default without."""
+    columns: dict[str, list[Any]] = {"image": [str(path) for path, _ in rows]}
+    features = Features({"image": Image()})
+    if names is not None:
+        id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
+        columns[LABEL] = [id_of.get(name) for _, name in rows]
+        features[LABEL] = ClassLabel(names=list(names))
+    return Dataset.from_dict(columns, features=features)

@@ -1,0 +1,288 @@
+"""Where calls run: processes of this machine, jobs of Slurm, or tasks of a Ray cluster.
+
+An engine starts a function of a module with its arguments. The `Job` that it returns knows when and how the call ended.
+"""
+
+import gc
+import itertools
+import os
+import shutil
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from promptccd import system
+from promptccd.errors import ConfigurationError
+from promptccd.processes import ProcessApart
+from promptccd.storage import make_folder, make_inside
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ADDRESS = "RAY_ADDRESS"
+RETRIES = 3  # of a call whose process or machine was lost
+LOOK_S = 0.1  # between two looks for the end of a call
+_MINUTES = 24 * 60  # of a job of Slurm, unless `time` is given: submitit asks for five
+
+Work = Callable[..., Any]
+
+
+class Killed(str):
+    """The problem of a call whose process was killed."""
+
+
+class Job:
+    """A call that was started; a thread waits for its end.
+
+    Args:
+        result: waits for the end; returns an exit code or a problem in words, or raises.
+        stop: asks the call to save and end.
+        kill: ends it at once.
+        device: the only GPU that it sees; empty if the engine decides.
+
+    Attributes:
+        problem: why it failed; empty if it did not, or has not ended.
+        started: by the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        result: Callable[[], Any],
+        stop: Callable[[], Any],
+        kill: Callable[[], Any],
+        device: str = "",
+    ):
+        self.stop, self._kill, self.device = stop, kill, device
+        self.problem, self.started = "", time.monotonic()
+        self._thread = threading.Thread(target=self._wait, args=[result], daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._kill()
+        self._thread.join(10)
+
+    def _wait(self, result: Callable[[], Any]) -> None:
+        try:
+            outcome = result()
+        except Exception as error:  # of the call, or of the engine
+            outcome = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        self.problem = outcome if isinstance(outcome, str) else f"exit code {outcome}" * bool(outcome)
+
+
+class Engine(ABC):
+    """Starts calls.
+
+    Attributes:
+        devices: the GPUs that it gives to calls, one to each; empty if whatever runs them decides.
+        places: how many calls run at once.
+        cpus: cores of each.
+    """
+
+    devices: Sequence[str] = ()
+    places: int
+    cpus: int
+
+    @abstractmethod
+    def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
+        """Call `work`, a function of a module."""
+
+    def outcomes(
+        self, work: Work, calls: Sequence[Sequence[Any]], look: Callable[[], None]
+    ) -> Iterator[tuple[int, str]]:
+        """Positions of calls as they end, each with its problem or nothing; a call that was killed is repeated.
+
+        Args:
+            work: a function of a module.
+            calls: its arguments.
+            look: called every moment; raises to end all.
+        """
+        waiting, tries, at_work = deque(range(len(calls))), Counter[int](), dict[int, Job]()
+        try:
+            while waiting or at_work:
+                look()
+                while waiting and len(at_work) < self.places:
+                    device = least_used(self.devices, [job.device for job in at_work.values()])
+                    number = waiting.popleft()
+                    at_work[number] = self.start(work, calls[number], work.__name__, device)
+                for number in [number for number, job in at_work.items() if not job.running]:
+                    problem, tries[number] = at_work.pop(number).problem, tries[number] + 1
+                    if isinstance(problem, Killed) and tries[number] <= RETRIES:
+                        waiting.append(number)
+                    else:
+                        yield number, problem
+                time.sleep(LOOK_S * bool(at_work))
+        finally:
+            for job in at_work.values():
+                job.kill()
+
+
+class PoolOfDevices(Engine):
+    """Processes of this machine, each of which sees one GPU; they end with this process.
+
+    Args:
+        devices: as ``CUDA_VISIBLE_DEVICES`` names them; an empty one for a process on the CPU.
+        cpus: for all of them; by default the cores of this process.
+    """
+
+    def __init__(self, devices: Sequence[str], cpus: int | None = None):
+        self.devices, self.places = devices, max(1, len(devices))
+        self.cpus = max(1, (cpus or system.available_cores()) // self.places)
+
+    def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
+        """Start a process."""
+        process = ProcessApart(_call_alone, (work, arguments, device), [__name__, work.__module__])
+
+        def result() -> int | str:
+            code, killed = process.ended()
+            process.end_rest()
+            return Killed(killed) if killed else code
+
+        return Job(result, process.stop, process.end_rest, device)
+
+
+def _call_alone(work: Work, arguments: Sequence[Any], device: str) -> None:
+    """The main function of a process; what `work` returns is its exit code, and words are printed."""
+    if device:
+        os.environ[VISIBLE] = device  # before CUDA starts in here
+    gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
+    sys.exit(work(*arguments) or 0)
+
+
+def visible_devices() -> list[str]:
+    """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        devices = [each.strip() for each in named.split(",")]
+        # CUDA shows none behind the first that is none.
+        return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
+    """The device that the fewest processes use, the first of several; empty without devices."""
+    return min(devices, key=at_work.count, default="")
+
+
+class SlurmEngine(Engine):
+    """Jobs of Slurm, by submitit; its files are in ``.jobs`` of the sweep's folder.
+
+    Args:
+        out: folder of the sweep, which all nodes have.
+        options: of ``sbatch``, by their long names: ``partition``, ``time``, ``gres``.
+        cluster: ``local`` tries it with processes of this machine.
+
+    Raises:
+        ConfigurationError: there is no submitit, or no Slurm.
+    """
+
+    def __init__(self, out: str | Path, options: Mapping[str, str], cluster: str = "slurm"):
+        try:
+            import submitit
+        except ImportError as error:
+            raise ConfigurationError(
+                f"--engine slurm needs submitit ({error}): pip install 'promptccd[slurm]'."
+            ) from error
+        if cluster == "slurm" and not shutil.which("sbatch"):
+            raise ConfigurationError(
+                "No sbatch is here: run the sweep where jobs are submitted, or print lines with --commands."
+            )
+        folder = make_inside(make_folder(Path(out)), ".jobs")
+        self._executor = submitit.AutoExecutor(folder=folder.absolute(), cluster=cluster)
+        more = {"slurm_additional_parameters": dict(options)} if cluster == "slurm" else {}
+        self._executor.update_parameters(timeout_min=_MINUTES, **more)
+
+    def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
+        """Submit a job."""
+        self._executor.update_parameters(name=name)
+        job = self._executor.submit(_Requeued(work, arguments))
+
+        def cancel() -> None:
+            job.cancel(check=False)
+
+        return Job(job.result, cancel, cancel)
+
+
+class _Requeued:
+    """A call that submitit stores, and queues again before its time is over, or when it is preempted."""
+
+    def __init__(self, work: Work, arguments: Sequence[Any]):
+        self._work, self._arguments = work, arguments
+
+    def __call__(self) -> Any:
+        return self._work(*self._arguments)
+
+    def checkpoint(self) -> Any:
+        """Queue it again; the training saves as it ends."""
+        import submitit
+
+        os.write(2, b"Slurm takes the node away; the job is queued again.\n")
+        return submitit.helpers.DelayedSubmission(self)
+
+
+class RayEngine(Engine):
+    """Tasks of a Ray cluster, which is joined and never started; Ray repeats a task whose worker or node was lost.
+
+    Args:
+        gpus: for each task; half a GPU is shared by two. `None` is one, if the cluster has any.
+        cpus: for each, which has as many threads; by default those of ``OMP_NUM_THREADS``, or one.
+
+    Raises:
+        ConfigurationError: there is no Ray, or no cluster.
+    """
+
+    def __init__(self, gpus: float | None = 0.0, cpus: int | None = None):
+        if gpus is not None and not 0 <= gpus < 1_000:
+            raise ConfigurationError(f"Expected --cell-gpus from 0 on, got {gpus}.")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else its makers get statistics
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigurationError(
+                f"--engine ray needs Ray ({error}): pip install 'promptccd[ray]'."
+            ) from error
+        if (address := os.environ.get(ADDRESS, "")) in ("", "local"):
+            raise ConfigurationError(
+                f"{ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
+                "machine: ray get-auth-token --generate; RAY_AUTH_MODE=token ray start --head --disable-usage-stats "
+                "--include-dashboard=false; then, on any machine with the same ~/.ray/auth_token: RAY_AUTH_MODE=token "
+                f"{ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
+            )
+        try:
+            ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            reason = str(error).strip().splitlines()[-1].rstrip(".")
+            raise ConfigurationError(
+                f"The Ray cluster at {address} cannot be joined: {reason}. See that it runs, and that RAY_AUTH_MODE "
+                "and its token are the same here and there."
+            ) from error
+        has = ray.cluster_resources()
+        self._ray, self.cpus = ray, cpus or int(os.environ.get("OMP_NUM_THREADS", 1))
+        self._gpus = float("GPU" in has) if gpus is None else gpus
+        shares = {"CPU": self.cpus, "GPU": self._gpus}
+        self.places = max(1, int(min(has.get(kind, 0) / each for kind, each in shares.items() if each)))
+
+    def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
+        """Give a task to the cluster."""
+        # Ray sets threads of its own, and a process that is used again keeps them: other bytes would result.
+        threads = {"OMP_NUM_THREADS": str(self.cpus), "OMP_WAIT_POLICY": "PASSIVE"}
+        function = self._ray.remote(max_calls=1)(work).options(
+            num_cpus=self.cpus, num_gpus=self._gpus, max_retries=RETRIES, retry_exceptions=False,
+            name=name, runtime_env={"env_vars": threads},
+        )  # fmt: skip
+        task = function.remote(*arguments)
+
+        def cancel(force: bool) -> None:
+            self._ray.cancel(task, force=force)  # without force, as Ctrl-C in its process
+
+        return Job(lambda: self._ray.get(task), lambda: cancel(False), lambda: cancel(True))

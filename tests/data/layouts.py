@@ -1,0 +1,374 @@
+"""Folders, lists and data sets as people have them: each is written from numbered images."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets import Image as ImageColumn
+from PIL import Image
+
+from promptccd.errors import DataError
+
+KINDS = ("boat", "bus", "wrist watch")
+WORDS_OF_SPLITS = ("train", "test", "validation")
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    """The file of an image, which no other number has."""
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream, kind)
+    return stream.getvalue()
+
+
+PICTURES = [(number, picture(number)) for number in range(40)]
+NUMBERS = {hashlib.sha256(content).hexdigest(): number for number, content in PICTURES}
+
+
+def put(path: Path, content: bytes | str | int) -> Path:
+    """Write a file; a number is that image."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = picture(content) if isinstance(content, int) else content
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def categories(
+    folder: Path, names: Iterable[str] = KINDS, each: int = 2, first: int = 0, **form: str
+) -> Path:
+    """A folder per category; `form` says how files are called: ``file="{}.png"``."""
+    for place, name in enumerate(names):
+        for number in range(each):
+            image = first + place * each + number
+            put(folder / name / form.get("file", "{}.png").format(image), image)
+    return folder
+
+
+def listed(
+    folder: Path,
+    name: str = "list.csv",
+    by: str = ",",
+    encoding: str = "utf-8",
+    head: str = "path,label",
+    first: str = "",
+    path: str = "photos/{}.png",
+    labels: Iterable[str] = ("cat", "dog", "cat", "7", "12", "château"),
+    more: Iterable[str] = (),
+) -> Path:
+    """A list of images in ``photos``; `more` are further lines."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, delimiter=by, lineterminator="\r\n")
+    rows.writerow(head.split(","))
+    for number, label in enumerate(labels):
+        put(folder / "photos" / f"{number}.png", number)
+        rows.writerow([path.format(number), *label.split(",")])
+    text = first + stream.getvalue() + "".join(f"{each}\r\n" for each in more)
+    return put(folder / name, text.encode(encoding))
+
+
+def table(labels: Iterable[int], first: int = 0, paths: bool = False, **more: list[Any]) -> Dataset:
+    """Rows with their images; columns `more` besides."""
+    values = list(labels)
+    images = [
+        {"bytes": picture(first + row), "path": f"{row}.png" if paths else None} for row in range(len(values))
+    ]
+    features = Features(
+        {"image": ImageColumn(), "label": ClassLabel(names=["owl", "heron", "tit"])}
+        | {name: Value("string") for name in more}
+    )
+    return Dataset.from_dict({"image": images, "label": values, **more}, features=features)
+
+
+def described(folder: Path, split: str, kind: str, first: int = 0) -> Path:
+    """Images beside a metadata file of ``datasets``."""
+    rows = [(f"{first + row}.png", ("cat", "dog")[row % 2]) for row in range(4)]
+    for row, (name, _) in enumerate(rows):
+        put(folder / split / name, first + row)
+    lines = (
+        ["file_name,label", *(f"{name},{label}" for name, label in rows)]
+        if kind == "csv"
+        else [json.dumps({"file_name": name, "label": label}) for name, label in rows]
+    )
+    put(folder / split / f"metadata.{kind}", "\n".join(lines) + "\n")
+    return folder
+
+
+def _junk(folder: Path) -> Path:
+    categories(folder)
+    for name, content in {
+        ".DS_Store": "x", "Thumbs.db": "x", "note.txt": "hello", "bad.jpg": "<html>no", "empty.png": "", "._0.png": "x",
+        "clip.mp4": b"\x00\x00\x00\x18ftypmp42", "pack.zip": b"PK\x03\x04", "side.xmp": "<x:xmpmeta>",
+    }.items():  # fmt: skip
+        put(folder / "boat" / name, content)
+    put(folder / ".git" / "x.png", 20)
+    put(folder / "@eaDir" / "x.png", 20)
+    put(folder.with_name("elsewhere") / "y.png", 21)
+    (folder / "bus" / "out.png").symlink_to(folder.with_name("elsewhere") / "y.png")
+    (folder / "bus" / "gone.png").symlink_to("nothing.png")
+    (folder / "bus" / "again.png").symlink_to("2.png")
+    return folder
+
+
+def _photograph(folder: Path) -> Path:
+    """Several files of one photograph, and what programs and earlier runs left."""
+    categories(folder)
+    raw = b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64)
+    put(folder / "boat" / "IMG_1.CR2", raw)
+    put(folder / "boat" / "IMG_1.JPG", 20)
+    put(folder / "boat" / "IMG_1.MOV", b"\x00\x00\x00\x14ftypqt  ")
+    put(folder / "boat" / "IMG_1234.png", 21)
+    put(folder / "boat" / "IMG_E1234.png", 22)
+    put(folder / "boat" / "IMG_1.AAE", "<plist/>")
+    put(folder / "My.photoslibrary" / "originals" / "a.png", 23)
+    put(folder / "My.photoslibrary" / "resources" / "b.png", 24)
+    for name in ("manifest.json", "split.json", "images.json"):
+        put(folder / "runs" / name, "{}")
+    put(folder / "runs" / "page.png", 25)
+    return folder
+
+
+def _suffixes(folder: Path) -> Path:
+    names = ("a.PNG", "b.Jpg", "c", "d.png?size=large", "e.dat", "f.png.bak", "g.png (1)", "h.txt", "i.TIFF")
+    for number, name in enumerate(names):
+        put(folder / "boat" / name, number)
+    return categories(folder, ("bus",), first=20)
+
+
+def _umlauts(folder: Path) -> Path:
+    names = [normalize(form, name) for form in ("NFC", "NFD") for name in ("Äsche", "Möwe", "鳥")]
+    for place, name in enumerate(names):
+        put(folder / name / f"{place}.png", place)
+    return categories(folder, ("Hecht",), first=20)
+
+
+def _tables_beside(folder: Path) -> Path:
+    categories(folder)
+    for name in ("features.parquet", "x.arrow", "boat/labels.json", "notes.csv"):
+        put(folder / name, "PAR1 and so on")
+    return folder
+
+
+def _metadata_of_some(folder: Path) -> Path:
+    categories(folder)
+    put(
+        folder / "metadata.csv",
+        "file_name;label;size\r\nboat\\0.png;b;3\r\nbus/2.png;c;4\r\nbus/gone.png;c;\r\n",
+    )
+    return folder
+
+
+def _saved(folder: Path) -> Path:
+    table([0, 2, 1, 0]).save_to_disk(str(folder))
+    return folder
+
+
+def _saved_splits(folder: Path) -> Path:
+    DatasetDict({"train": table([0, 2, 1]), "test": table([1, 1], first=10)}).save_to_disk(str(folder))
+    put(folder / "cover.png", 30)
+    return folder
+
+
+def _parquet(folder: Path, name: str = "t.parquet") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    table([0, 2, 1, 2], other=["x", "y", "z", ""]).to_parquet(str(folder / name))
+    return folder / name
+
+
+def _parquet_of_the_hub(folder: Path) -> Path:
+    (folder / "data").mkdir(parents=True)
+    table([0, 2, 1]).to_parquet(str(folder / "data" / "train-00000-of-00001.parquet"))
+    table([1, 1], first=10).to_parquet(str(folder / "data" / "test-00000-of-00001.parquet"))
+    put(folder / "README.md", "---\nlicense: mit\n---\n# Birds\n")
+    put(folder / "assets" / "preview.png", 30)
+    return folder
+
+
+def _missing_labels(folder: Path) -> Path:
+    labels = ("cat,", ",week 2", "dog,", ",week 1", "unlabelled,week 2", "-1,")
+    return listed(folder, head="path,label,stream", labels=labels)
+
+
+def _splits(folder: Path, firsts: Mapping[str, int], **form: Any) -> Path:
+    for name, first in firsts.items():
+        categories(folder / name, first=first, **form)
+    return folder
+
+
+def _flat_validation(folder: Path) -> Path:
+    categories(folder / "train")
+    for number in (20, 21):
+        put(folder / "val" / f"{number}.png", number)
+    return folder
+
+
+def _loose(folder: Path) -> Path:
+    for number in range(5):
+        put(folder / f"{number}.png", number)
+    return folder
+
+
+def _splits_without_categories(folder: Path) -> Path:
+    put(folder / "train" / "0.png", 0)
+    put(folder / "test" / "1.png", 1)
+    return folder
+
+
+def _cover_and_deeper(folder: Path) -> Path:
+    categories(folder)
+    put(folder / "cover.png", 20)
+    put(folder / "boat" / "edited" / "raw" / "21.png", 21)
+    return folder
+
+
+def _empty_folders(folder: Path) -> Path:
+    for name in ("zebra", "boat/empty", "train"):
+        (folder / name).mkdir(parents=True)
+    return categories(folder)
+
+
+def _hidden(folder: Path) -> Path:
+    categories(folder)
+    put(folder / "boat" / ".hidden.png", 20)
+    put(folder / ".secret" / "a.png", 21)
+    put(folder / ".png", 22)
+    return folder
+
+
+def _workbook(folder: Path) -> Path:
+    import openpyxl
+
+    listed(folder)
+    book = openpyxl.Workbook()
+    for row in csv.reader((folder / "list.csv").read_text("utf-8").splitlines()):
+        book.active.append(row)
+    book.save(folder / "list.xlsx")
+    return folder / "list.xlsx"
+
+
+def _addresses(folder: Path, name: str) -> Path:
+    return listed(folder, more=[f"{name},cat"])
+
+
+# What a person gives, by what it is; a function writes it below an empty folder.
+LAYOUTS: dict[str, Callable[[Path], Path]] = {
+    "a folder per category": categories,
+    "one category": lambda folder: categories(folder, ("boat",), each=4),
+    "numbers as categories": lambda folder: categories(folder, [str(number) for number in (10, 9, 1, 100)]),
+    "decimal numbers as categories": lambda folder: categories(folder, ("-10", "-2", "0,5", "2,25", "10")),
+    "words of splits in names": lambda folder: categories(
+        folder, (*KINDS, "train_steam", "tests"), file="test_val_{}.png"
+    ),
+    "a category called train": lambda folder: categories(folder, (*KINDS, "train", "test")),
+    "splits": lambda folder: _splits(folder, {"train": 0, "test": 10}),
+    "splits in other words": lambda folder: _splits(folder, {"Training": 0, "VAL": 10, "test": 20}),
+    "train alone": lambda folder: _splits(folder, {"train": 0}),
+    "nested words of splits": lambda folder: _splits(folder, {"train": 0, "test": 10}, names=("train", "test", "cat")),
+    "a folder beside splits": lambda folder: _splits(folder, {"train": 0, "test": 10, "trams": 20}),
+    "two names of one split": lambda folder: _splits(folder, {"val": 0, "valid": 10}),
+    "splits without categories": _splits_without_categories,
+    "a flat validation split": _flat_validation,
+    "a cover, and images deeper": _cover_and_deeper,
+    "folders two deep": lambda folder: _splits(folder, {"pets": 0, "cars": 10}),
+    "empty folders": _empty_folders,
+    "hidden files": _hidden,
+    "junk, links and no images": _junk,
+    "several files of a photograph": _photograph,
+    "suffixes in capitals, and odd ones": _suffixes,
+    "letters with accents together and apart": _umlauts,
+    "tables beside folders": _tables_beside,
+    "loose images": _loose,
+    "nothing": lambda folder: put(folder / "notes.txt", "hello").parent,
+    "an archive": lambda folder: put(folder / "photos.zip", b"PK\x03\x04"),
+    "a list": listed,
+    "a list of another order of columns": lambda folder: listed(
+        folder, head="Label,noted,File Name", path="kind {}", labels=[f"{'ab'[n % 2]},photos/{n}.png" for n in range(4)]
+    ),
+    "a list of Excel": lambda folder: listed(
+        folder, by=";", encoding="utf-8-sig", head="File_Name,Category", path="photos\\{}.png"
+    ),
+    "a list in UTF-16 with tabs": lambda folder: listed(folder, "list.tsv", by="\t", encoding="utf-16"),
+    "a list that says how it is divided": lambda folder: listed(folder, by="~", first="sep=~\r\n"),
+    "a list with bars": lambda folder: listed(folder, "list.txt", by="|"),
+    "a list with missing labels and streams": _missing_labels,
+    "a list of missing files": lambda folder: listed(folder, more=["photos/gone.png,cat", "photos/50.png,dog"]),
+    "a list of letters with accents": lambda folder: listed(
+        folder, labels=(normalize("NFC", "Möwe"), normalize("NFD", "Möwe"), "Ente")
+    ),
+    "a list of a path elsewhere": lambda folder: _addresses(folder, "../elsewhere.png"),
+    "a list of an address": lambda folder: _addresses(folder, "https://example.org/a.png"),
+    "a list of Windows' drive": lambda folder: _addresses(folder, "C:\\photos\\a.png"),
+    "a list with a short row": lambda folder: listed(folder, more=["photos/0.png"]),
+    "a list with a long row": lambda folder: listed(folder, more=["photos/0.png,cat,dog"]),
+    "a list in an old code page": lambda folder: listed(folder, encoding="cp1252"),
+    "a list without names of columns": lambda folder: listed(folder, head="photos/9.png,owl"),
+    "a workbook": _workbook,
+    "metadata.csv": lambda folder: described(folder, ".", "csv"),
+    "metadata.jsonl": lambda folder: described(folder, ".", "jsonl"),
+    "metadata.csv in splits": lambda folder: described(described(folder, "train", "csv"), "test", "csv", 10),
+    "metadata.jsonl in splits": lambda folder: described(described(folder, "train", "jsonl"), "test", "jsonl", 10),
+    "metadata of some images": _metadata_of_some,
+    "a parquet file": _parquet,
+    "a parquet file in a folder": lambda folder: _parquet(folder).parent,
+    "parquet of the Hub": _parquet_of_the_hub,
+    "save_to_disk": _saved,
+    "save_to_disk of splits": _saved_splits,
+}  # fmt: skip
+
+
+def observed(
+    place: Path, opened: Callable[[str, str, bool], tuple[Dataset, Mapping[str, str]]]
+) -> dict[str, Any]:
+    """What is read of a place: images by number with their labels, the order of names, and files that are left out.
+
+    Args:
+        place: what `LAYOUTS` wrote.
+        opened: opens a split: place, name, and whether labels are wanted; the rows, and reasons by path.
+    """
+    found: dict[str, Any] = {}
+    for split in WORDS_OF_SPLITS:
+        try:
+            found[split] = _described(*opened(str(place), split, True))
+        except Exception as error:
+            found[split] = _refusal(error)
+    if all(value == found["train"] for value in found.values()):
+        found = {"every split": found["train"]}
+    try:
+        rows, left_out = opened(str(place), "train", False)
+        found["unlabelled"] = _described(rows, left_out)["images"]
+    except Exception as error:
+        found["unlabelled"] = _refusal(error)
+    return found
+
+
+def _refusal(error: Exception) -> dict[str, str]:
+    return {"refused": "DataError" if isinstance(error, DataError) else type(error).__name__}
+
+
+def _described(table: Dataset, left_out: Mapping[str, str]) -> dict[str, Any]:
+    feature = table.features.get("label")
+    names = getattr(feature, "names", None)
+    rows = table.cast_column("image", ImageColumn(decode=False)).with_format(None)
+    images = []
+    for row in rows:
+        value = row.get("label")
+        named = names[value] if names and value is not None else value
+        also = {name: row[name] for name in table.column_names if name not in ("image", "label")}
+        images.append([_number(row["image"]), named, *([also] if also else [])])
+    return {"images": images, "names": names, "left out": dict(sorted(left_out.items()))}
+
+
+def _number(image: Mapping[str, Any]) -> int | str:
+    content = image["bytes"]
+    if content is None:
+        path = Path(image["path"])
+        if not path.exists():
+            return "missing"
+        content = path.read_bytes()
+    return NUMBERS.get(hashlib.sha256(content).hexdigest(), "no image")
