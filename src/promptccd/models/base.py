@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from promptccd.errors import CheckpointError, one_line, shown
+from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
 from promptccd.models.assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
 from promptccd.models.backbone import (
     Rotation,
@@ -205,9 +205,29 @@ class CategoryDiscoveryModel(PreTrainedModel):
             kwargs["device_map"] = {"": torch.accelerator.current_device_index()}
         with without_key_report():
             # Sizes that do not match are refused below, with their names.
-            model, info = super().from_pretrained(
-                None, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
-            )
+            try:
+                model, info = super().from_pretrained(
+                    None,
+                    *args,
+                    config=config,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                    **kwargs,
+                )
+            except TypeError as error:  # transformers gives what it does not know to the constructor
+                unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
+                if unknown is None:
+                    raise
+                known = [
+                    *HUB_OPTIONS,
+                    *cls.config_class.__dataclass_fields__,
+                    "dtype",
+                    "device_map",
+                    "variant",
+                ]
+                raise TypeError(
+                    f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained.{did_you_mean(unknown, known)}"
+                ) from error
         require_whole(info, is_backbone, place)
         if is_backbone:
             model.adopt_backbone()

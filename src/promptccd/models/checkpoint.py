@@ -18,11 +18,18 @@ from typing import Any
 from urllib.parse import unquote
 
 import torch
-from huggingface_hub import constants, get_session, get_token, hf_hub_download, is_offline_mode
+from huggingface_hub import (
+    constants,
+    get_session,
+    get_token,
+    hf_hub_download,
+    is_offline_mode,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     EntryNotFoundError,
-    HfHubHTTPError,
     LocalEntryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from safetensors import SafetensorError
@@ -36,6 +43,8 @@ from transformers.utils.hub import extract_commit_hash
 from promptccd.data.views import sides_of
 from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_configuration, require_side
+
+logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
@@ -117,6 +126,10 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     """
     written = os.fspath(name)
     place, revision = split_revision(written)
+    if place != written and os.path.isdir(place):
+        raise OSError(
+            f"{written!r} is of the Hub, and the folder {place!r} here hides it: rename that, or give it."
+        )
     if revision is not None:
         if hub_options.get("revision") not in (None, revision):
             raise OSError(
@@ -169,6 +182,7 @@ def _repository_of(name: str, options: Mapping[str, Any]) -> str:
     cached = [each.name.removeprefix("models--").split("--") for each in cache.glob("models--*")]
     owners = sorted(owner for owner, *rest in cached if rest == [name])
     if len(owners) == 1:
+        logger.warning("%r means %s/%s, the only one in the cache: %s.", name, owners[0], name, why)
         return f"{owners[0]}/{name}"
     near = get_close_matches(name, BUNDLED, n=1)
     hint = f" Did you mean {near[0]!r}, which is bundled?" if near else ""
@@ -205,16 +219,22 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     """
     inner = hub_options.get("subfolder") or ""
     if not os.path.isdir(place):
+        cached = _cached(place, name, hub_options)
+        if cached is not None and re.fullmatch("[0-9a-f]{40}", hub_options.get("revision") or ""):
+            return cached or None
         try:
             return hf_hub_download(
                 place, name, library_name="promptccd", **{**hub_options, "subfolder": inner or None}
             )
-        except LocalEntryNotFoundError as error:
-            raise OSError(f"{place}: {one_line(error.__cause__ or error)}") from error
-        except EntryNotFoundError:
-            return None
-        except (HfHubHTTPError, ValueError) as error:
-            raise OSError(f"{place}: {one_line(error)}") from error
+        except Exception as error:  # the client lets errors of any kind through
+            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+                return None
+            if cached and not isinstance(
+                error, RevisionNotFoundError
+            ):  # to which the client itself goes back after some failures only
+                return cached
+            why = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
+            raise OSError(f"{place}: {one_line(why or error)}") from error
     path = os.path.join(place, inner, name)
     if not os.path.lexists(path):
         return None
@@ -229,6 +249,20 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     if not os.path.isfile(target):
         raise CheckpointError(f"{shown(name)} of {place} is no file.")
     return path
+
+
+def _cached(place: str, name: str, hub_options: Mapping[str, Any]) -> str | None:
+    """Path of a file in the Hub's cache; empty if its commit is known not to have it, `None` if nothing is known."""
+    if hub_options.get("force_download"):
+        return None
+    options = {key: hub_options[key] for key in ("cache_dir", "revision") if key in hub_options}
+    try:
+        found = try_to_load_from_cache(
+            place, os.path.join(hub_options.get("subfolder") or "", name), **options
+        )
+    except ValueError:  # no name that the Hub could have
+        return None
+    return None if found is None else found if isinstance(found, str) else ""
 
 
 def _read_json(path: str, place: str) -> dict[str, Any]:
