@@ -118,8 +118,8 @@ class CategoryDiscoveryPipeline(Pipeline):
             )
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ValueError(f"Expected top_k to be a whole number >= 1, got {top_k!r}.")
-        web = {} if timeout is None else {"timeout": timeout}
-        return web, {} if top_k is None else {"top_k": top_k}, {}
+        best = {} if top_k is None else {"top_k": top_k}
+        return {} if timeout is None else {"timeout": timeout}, best, best
 
     def preprocess(self, image: Any, timeout: float | None = None) -> dict[str, Any]:
         """One image as `evaluate` and `predict` see it."""
@@ -137,33 +137,27 @@ class CategoryDiscoveryPipeline(Pipeline):
 
     def _forward(self, inputs: dict[str, Any], top_k: int | None = None) -> ModelOutput:
         features = self.model.features_of(**inputs)
-        found = self.model.assign(features)
-        if top_k is None:
-            ids, confidences = found.category_ids, found.confidences
-        else:
-            ids, confidences = self.model.nearest(features, top_k)
-        return ModelOutput(category_ids=ids, confidences=confidences, strange=found.strange)
+        ids, confidences = self.model.nearest(features, top_k or 1)
+        strange = self.model.assign(features).strange
+        return ModelOutput(category_ids=ids, confidences=confidences, strange=strange)
 
     def postprocess(
-        self, outputs: Mapping[str, Any], **parameters: Any
+        self, outputs: Mapping[str, Any], top_k: int | None = None
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """One image's category, or its best ones."""
-        config, strange = self.model.config, bool(outputs["strange"][0])
-        names = config.names_by_id
-
-        def row(category: int, confidence: float) -> dict[str, Any]:
-            return {
+        config = self.model.config
+        ids, confidences = (outputs[name][0].tolist() for name in ("category_ids", "confidences"))
+        found = [
+            {
                 "category_id": category,
-                "name": names[category],
+                "name": config.names_by_id[category],
                 "known": category < config.num_known,
-                "strange": strange,
+                "strange": bool(outputs["strange"][0]),
                 "confidence": confidence,
             }
-
-        ids, confidences = (outputs[name][0].tolist() for name in ("category_ids", "confidences"))
-        if not isinstance(ids, list):
-            return row(ids, confidences)
-        return [row(*each) for each in zip(ids, confidences, strict=True)]
+            for category, confidence in zip(ids, confidences, strict=True)
+        ]
+        return found[0] if top_k is None else found
 
 
 def _fetched(address: str, timeout: float | None) -> Image.Image:

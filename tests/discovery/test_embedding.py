@@ -369,7 +369,7 @@ def test_no_images_give_no_features(model, view, tmp_path):
 
 def test_weights_that_diverged_are_named_with_the_image(model, view, intake, tmp_path):
     model.backbone.layernorm.bias.data[0] = float("nan")
-    with pytest.raises(DivergedError, match=r"What the model makes of '0.png' is not a number"):
+    with pytest.raises(DivergedError, match=r"The model computes no number for '0.png'"):
         embed_images(model, view, intake, cache=FeatureCache(tmp_path))
     assert not list(tmp_path.rglob("*.safetensors"))
 

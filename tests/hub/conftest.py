@@ -1,6 +1,7 @@
 """A Hub of one's own for each test, for this process and for the ones it starts."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 class _Waits:
+    monotonic = staticmethod(time.monotonic)
+
     def __init__(self, waits: list[float]) -> None:
         self.sleep = waits.append
 

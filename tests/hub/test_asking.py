@@ -498,5 +498,5 @@ def test_what_a_commit_is_known_not_to_have_is_not_asked_for_again(
         "HEAD /user/bare/resolve/main/config.json"
     ]
     hub.add("user/bare", {"preprocessor_config.json": (b"{")})
-    with pytest.raises(ConfigurationError, match="Mend that file"):  # of the commit after it
+    with pytest.raises(ConfigurationError, match="Correct that file"):  # of the commit after it
         published_processor("user/bare")

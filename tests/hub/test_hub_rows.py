@@ -13,8 +13,8 @@ from datasets import Image as ImageColumn
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.image_rows import DatasetSource
 from promptccd.data.tables import open_images
+from promptccd.discovery.intake.sources import DatasetSource
 from promptccd.errors import DataError
 from tests.hub.server import Hub
 

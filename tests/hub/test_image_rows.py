@@ -2,8 +2,8 @@
 
 from huggingface_hub import HfApi
 
-from promptccd.data.image_rows import DatasetSource
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.sources import DatasetSource
 from tests.conftest import coloured_images
 from tests.discovery.conftest import image_of
 from tests.hub.server import Hub

@@ -163,7 +163,7 @@ def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplo
     with caplog.at_level("INFO"):
         assert main(["split", str(recipe), "--push", "user/mine"]) == 0
         assert hub.repo("user/mine", "dataset").private
-        assert "user/mine (data set, private): 7 files" in caplog.text
+        assert "user/mine (dataset, private): 7 files" in caplog.text
         caplog.clear()
         assert main(["split", str(recipe), "--push", "user/ours", "--public"]) == 0
     assert not hub.repo("user/ours", "dataset").private
@@ -214,7 +214,7 @@ def test_models_say_what_becomes_public_before_it_is(trained_run: Path, hub: Hub
 def test_a_dry_run_of_stages_sends_nothing(recipe: Path, hub: Hub, caplog, capsys) -> None:
     with caplog.at_level("INFO"):
         assert main(["split", str(recipe), "--push", "user/mine", "--dry-run"]) == 0
-    assert "Would send user/mine (data set, private): 7 files" in caplog.text
+    assert "Would send user/mine (dataset, private): 7 files" in caplog.text
     assert not hub.requests("POST")
 
 
@@ -312,7 +312,7 @@ def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub, pauses) 
             files[SPLIT_FILE] = Blob(files[SPLIT_FILE].data[:-1], lfs=False)
 
     hub.plan(lambda request: "/tree/" in request.path, Fault(race=cut), times=math.inf)
-    with pytest.raises(HubError, match=r"does not read back as it was sent: split\.json"):
+    with pytest.raises(HubError, match=r"differs from what was sent: split\.json"):
         publish_stages(stream, "user/stages", ids_only=True)
 
 

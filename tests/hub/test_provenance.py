@@ -58,8 +58,8 @@ def test_a_fork_says_where_it_began_and_what_is_its_own(fork: RunDirectory, hub:
         assert ("\n  epochs: 1\n" in card) == (stage >= 2)
         assert ("\n  epochs: 2\n" in card) == (stage < 2)
         assert (", for the stages from 2 on:" in card) == (stage >= 2)
-        assert ("| Stage 1, trained by others | " in card) == (stage >= 2)
-        assert "| Stage 2, trained by others | " not in card
+        assert ("| Stage 1, trained elsewhere | " in card) == (stage >= 2)
+        assert "| Stage 2, trained elsewhere | " not in card
         assert (f'"stranger/fork-stage{stage}"' in card) == (stage >= 2)
         assert (f'"user/run-stage{stage}"' in card) == (stage < 2)
         assert not problems(f"stranger/fork-stage{stage}")
@@ -240,7 +240,7 @@ def test_a_run_records_the_licence_once_and_every_card_has_it(
         card = ModelCard.load(run.stage(stage) / "README.md")
         assert card.data.license == "cc-by-nc-4.0"
         assert (
-            "The weights are under `cc-by-nc-4.0`, as the card of the backbone in a local folder says"
+            "The weights are under `cc-by-nc-4.0`, as the card of the backbone in a local folder states"
             in card.text
         )
     assert "name no licence" not in caplog.text

@@ -197,7 +197,7 @@ def test_a_run_on_published_stages_is_the_run_on_their_source(
     found = json.loads(capsys.readouterr().out)
     assert found["average"] == json.loads((trained_run / "results.json").read_text())["average"]
     assert main(["evaluate", str(tmp_path / "run"), "--protocol", "inductive", "--test_split", "test"]) != 0
-    assert "holds published stages and no images beside them" in capsys.readouterr().err
+    assert "contains published stages and no unseen images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_run_on_published_stages_is_the_run_on_their_source(
     [
         (["--class_blocks", "3", "1", "1"], r"class_blocks (3, 1, 1) instead of (2, 1, 1, 1)"),
         (["--split_rule", "sessions"], "split_rule sessions instead of mixed"),
-        (["--split", "test"], "no images beside them"),
+        (["--split", "test"], "no unseen images"),
     ],
 )
 def test_other_stages_than_the_published_ones_are_refused(
@@ -219,7 +219,7 @@ def test_other_stages_than_the_published_ones_are_refused(
 def test_fields_that_change_nothing_are_told(recipe: Path, hub: Hub, caplog) -> None:
     published(recipe)
     assert main(["split", str(recipe), "--dataset", "user/stages", "--images_per_class", "3"]) == 0
-    assert "user/stages is cut already: images_per_class 3 changes nothing." in caplog.text
+    assert "user/stages is cut already: images_per_class 3 has no effect." in caplog.text
 
 
 def test_ids_alone_are_no_pictures_and_a_file_by_the_same_name_is_no_split(

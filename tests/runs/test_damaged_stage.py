@@ -88,11 +88,11 @@ def test_a_stage_without_its_sums_is_refused_and_a_persons_own_model_is_not(
 
 
 def test_a_model_that_does_not_say_how_images_enter_it_is_refused(stage: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="Cannot read how images enter '.*nowhere'"):
+    with pytest.raises(RunError, match="Cannot read the image processor of '.*nowhere'"):
         load_view(tmp_path / "nowhere")
     load_model(stage).save_pretrained(tmp_path / "own")
     with pytest.raises(RunError, match="has no preprocessor_config.json"):
         load_view(tmp_path / "own")
     (tmp_path / "own/preprocessor_config.json").write_text("[]")
-    with pytest.raises(RunError, match="Cannot read how images enter '.*own'"):
+    with pytest.raises(RunError, match="Cannot read the image processor of '.*own'"):
         load_view(tmp_path / "own")

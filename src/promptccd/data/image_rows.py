@@ -18,14 +18,7 @@ from huggingface_hub import constants
 
 from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
-from promptccd.data.sources import (
-    Entry,
-    ImageSource,
-    identity_of,
-    read_regular_file,
-    within_limit,
-)
-from promptccd.data.tables import image_roots, is_below, open_images
+from promptccd.data.sources import identity_of, is_below, read_regular_file, within_limit
 from promptccd.errors import DataError
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
@@ -34,7 +27,7 @@ from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 256  # rows that are read from the table together # mutant: memory and speed alone
+AT_ONCE = 256  # rows that are read from the table together
 
 
 class ForeignFileError(SkippedFileError):
@@ -92,10 +85,10 @@ class ImageRows:
         return part
 
     def content_keys(self) -> Iterator[bytes]:
-        """For each image what another one would differ in, found without decoding.
+        """A key per image that changes when its bytes change, found without decoding; empty for a missing file.
 
-        Of a row that holds its image it is the bytes. Of one that names a file, size, time of the last change and first
-        bytes: so a data set may move, and a program that keeps the time of a photograph that it turns is noticed.
+        For a row that holds its image, a hash of the bytes. For a row that names a file, size, time of the last change
+        and first bytes: a data set may move, and a photograph that was rotated without a new time is noticed.
         """
         for first in range(0, len(self), AT_ONCE):
             for image in self._table[first : first + AT_ONCE][self._column]:
@@ -106,10 +99,10 @@ class ImageRows:
                 try:
                     yield identity_of(self._own_file(path))
                 except SkippedFileError:
-                    yield b""  # whoever keeps copies tries it again at every start
+                    yield b""
 
     def with_bit_depth(self, bit_depth: int | None = None) -> "ImageRows":
-        """The same images, those with more than 8 bits a value shown by one rule.
+        """The same images; those with more than 8 bits a value are all converted by one bit depth.
 
         Args:
             bit_depth: of all of them; by default what each file says, or else the smallest of
@@ -230,35 +223,3 @@ def _require_plain_file(path: str) -> None:
         return
     if not stat.S_ISREG(mode):
         raise ForeignFileError("a folder, not a file" if stat.S_ISDIR(mode) else "not a regular file")
-
-
-class DatasetSource(ImageSource):
-    """The rows of a data set's image column; `name` is for messages, `roots` is that of `ImageRows`.
-
-    Raises:
-        DataError: which column holds the images is unclear.
-    """
-
-    def __init__(self, dataset: datasets.Dataset, name: str, roots: Sequence[str | os.PathLike[str]] = ()):
-        self._rows = ImageRows(dataset, roots=roots)
-        self.name = name
-
-    @classmethod
-    def load(cls, dataset: str) -> "DatasetSource":
-        """The training split of a data set, by a name that `open_images` takes.
-
-        Raises:
-            DataError: it cannot be loaded.
-        """
-        opened = open_images(dataset)
-        table = opened.table.select_columns([image_column_of(opened.table, None)])
-        return cls(table, f"Data set {dataset!r}", image_roots(dataset))
-
-    def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """The rows, in order."""
-        limits.require_files(len(self._rows), self.name)
-        return [Entry(f"row {row}", row) for row in range(len(self._rows))]
-
-    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of a row's image."""
-        return self._rows.read(entry.key, budget)

@@ -10,7 +10,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from promptccd.images.files import opened_file
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
-TOLD_APART_BY = 4096  # first bytes of a file: where EXIF says how a photograph is turned
+IDENTITY_BYTES = 4096  # first bytes of a file: they include the orientation in EXIF
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells without opening a file that it is the one that was read before.
+    """Identity of a file without opening it: size, times and links.
 
     Attributes:
         path: its path on this machine; for a member of an archive, below the path of the archive.
@@ -110,37 +110,6 @@ class ImageSource(ABC):
         """Close what is open."""
 
 
-class CombinedSource(ImageSource):
-    """Several sources, one after the other, such as uploaded images and archives; closing it closes them."""
-
-    def __init__(self, sources: Sequence[ImageSource]):
-        self._sources = sources
-        self.name = ", ".join(source.name for source in sources[:3]) + (" ..." if len(sources) > 3 else "")
-
-    def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """Entries of all sources; the limit holds for all together."""
-        found: list[Entry] = []
-        for source in self._sources:
-            found += [replace(entry, key=(source, entry)) for entry in source.entries(limits)]
-            limits.require_files(sum(not entry.reason for entry in found), self.name)
-        return found
-
-    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of an entry, from its source."""
-        source, inner = entry.key
-        return source.read(inner, budget)
-
-    def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of an entry, from its source."""
-        source, inner = entry.key
-        return source.stamp(inner)
-
-    def close(self) -> None:
-        """Close all of them."""
-        for source in self._sources:
-            source.close()
-
-
 def within_limit(content: bytes, budget: ByteBudget) -> bytes:
     """The same bytes, counted.
 
@@ -178,14 +147,14 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
 
 
 def identity_of(path: str) -> bytes:
-    """What tells a file from a changed one, without reading all of it: size, time of the change, and first bytes.
+    """Identity of a file's content without reading all of it: size, time of the last change, and first bytes.
 
     Raises:
         SkippedFileError: as `read_regular_file`.
     """
     with opened_file(path) as (stream, size):
         changed = os.fstat(stream.fileno()).st_mtime_ns
-        return b"%d %d " % (size, changed) + hashlib.blake2b(stream.read(TOLD_APART_BY)).digest()
+        return b"%d %d " % (size, changed) + hashlib.blake2b(stream.read(IDENTITY_BYTES)).digest()
 
 
 OUTSIDE = "link to a place outside"
@@ -208,3 +177,9 @@ def inside(path: str, roots: Sequence[str]) -> str:
     if not any(Path(target).is_relative_to(root) for root in roots):
         raise SkippedFileError(OUTSIDE)
     return target
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether a path is in a folder or deeper; both with their links resolved."""
+    path, root = os.path.normcase(path), os.path.normcase(root)  # Windows: C: is c:
+    return path.startswith(root.rstrip(os.sep) + os.sep)

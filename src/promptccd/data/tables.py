@@ -37,6 +37,7 @@ from promptccd.data.hub import (
 )
 from promptccd.data.labels import LABEL, STREAM, in_order
 from promptccd.data.names import display_name, is_of_windows
+from promptccd.data.sources import is_below
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.errors import DataError, PromptCCDError, nothing_at
 from promptccd.images.files import first_bytes
@@ -47,11 +48,7 @@ from promptccd.storage import PROJECT, parsed_json
 logger = logging.getLogger(__name__)
 
 _PARQUET = ".parquet"
-ONE_FILE = (
-    *LISTS,
-    *WORKBOOKS,
-    _PARQUET,
-)  # suffixes of a data set in one file, and of workbooks that are refused
+ONE_FILE = (*LISTS, *WORKBOOKS, _PARQUET)  # suffixes of a data set in one file; some workbooks are refused
 _TABLES = (_PARQUET, ".arrow")
 _MAY_BE_READ = (*_TABLES, ".json", ".jsonl", ".tar")
 _LOCAL_KINDS = tuple(kind for kind in KINDS if kind != "imagefolder")  # folders of images are read here
@@ -216,12 +213,6 @@ def image_roots(place: str) -> tuple[str, ...]:
     if is_below(folder, cache):  # a downloaded repository, whose files are links to its blobs
         return (os.path.join(cache, os.path.relpath(folder, cache).split(os.sep)[0]),)
     return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
-
-
-def is_below(path: str, root: str) -> bool:
-    """Whether a path is in a folder or deeper; both with their links resolved."""
-    path, root = os.path.normcase(path), os.path.normcase(root)  # Windows: C: is c:
-    return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:

@@ -302,21 +302,24 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def bounded_waits(seconds: float) -> Iterator[None]:
-    """Limit waits of the Hub's client, which has no limits of its own.
+    """Limit waits of the Hub's client, which repeats unanswered requests and obeys any request to wait.
 
     Args:
-        seconds: limit of a silence. A request to wait longer than `LONGEST_PAUSE` fails at once.
+        seconds: limit of a silence, repetitions included. A request to wait longer than `LONGEST_PAUSE` fails at once.
     """
-    hooks = get_session().event_hooks
+    hooks, unanswered = get_session().event_hooks, list[float]()
 
     def limit(request: Any) -> None:
-        limits = request.extensions.get("timeout", {})
-        request.extensions["timeout"] = {
-            each: seconds if limits.get(each) is None else limits[each]
-            for each in ("connect", "read", "write", "pool")
-        }
+        if request.method != "PUT":  # uploads, several at once, are answered when all bytes are stored
+            unanswered.append(time.monotonic())
+            if unanswered[-1] - unanswered[0] > seconds:
+                raise TimeoutError(f"no answer for {seconds:.0f} s")
+        given = request.extensions.get("timeout", {})
+        kinds = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {kind: given.get(kind) or seconds for kind in kinds}
 
     def refuse(response: Any) -> None:
+        unanswered.clear()
         if response.status_code in (429, 503) and (_requested_pause(response) or 0) > LONGEST_PAUSE:
             hf_raise_for_status(response)
 

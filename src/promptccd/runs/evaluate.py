@@ -95,7 +95,7 @@ class RunEvaluation:
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
     def _stages_again(self, seed: int) -> StageStream:
-        """The stages of the run, cut from where its images lie now."""
+        """The stages of the run, cut from where its images are stored now."""
         try:
             return stage_stream(self.recipe.data, seed)
         except DataError as error:
@@ -122,7 +122,7 @@ class RunEvaluation:
     def held_out_accuracy(self) -> dict[int, float]:
         """By stage, the percentage of held-out labelled images that get the category of their label.
 
-        This can be said of streams that nobody has labels of. It is empty where no labelled image was held out.
+        It needs no labels of streams. It is empty if no labelled image was held out.
 
         Raises:
             PromptCCDError: as `test_images`.
@@ -249,12 +249,12 @@ class RunEvaluation:
         if self.num_stages < 2:
             raise RunError(
                 f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
-                "training command again, it goes on from there."
+                "training command again to resume from there."
             )
         return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
-        """What a protocol with these options scores, on given features or else those of the run's own models."""
+        """The input of a protocol with these options, on given features or else those of the run's models."""
         training = self.recipe.training
         return Task(
             trained=self.training_stages,
@@ -429,12 +429,12 @@ def require_unseen(
     name, (images, index) = copies[0]
     held_out = test_split is None and facts.held_out > 0
     tested = "left out" if held_out else f"of split {test_split or facts.test_split!r}"
-    said = (
+    copied = (
         f"{len(copies)} of {count} images {tested} of {facts.dataset!r} are the "
         f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
     )
     if len(copies) > MOST_COPIES * count:
         others = "Give images that are, or train with --held_out 0.2."
         advice = "Take the copies out of the data, and train again." if held_out else others
-        raise DataError(f"{said}: figures of them are none of unseen images. {advice}")
-    logger.warning("%s: the figures count them.", said)
+        raise DataError(f"{copied}: figures of them are none of unseen images. {advice}")
+    logger.warning("%s: the figures count them.", copied)

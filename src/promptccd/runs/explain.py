@@ -57,7 +57,7 @@ class Explanation:
     component_names: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What a person reads, as JSON types; the arrays go into a file of their own."""
+        """Category, prompts and parts as JSON types; `save` writes the arrays into a file of their own."""
         values: dict[str, Any] = {"category": self.category, "name": self.name, "confidence": self.confidence}
         if self.prompts is not None and self.scores is not None:
             indices, first, counts = np.unique(self.prompts, return_index=True, return_counts=True)
@@ -107,7 +107,7 @@ class Explanation:
 
         Raises:
             DiskError: the folder or a file cannot be written.
-            RunError: a link stands under one of the names.
+            RunError: one of the names is a link.
         """
         target = make_folder(folder)
         remove_leftovers(target)
@@ -129,7 +129,7 @@ class Explanation:
 def explain_image(
     model: CategoryDiscoveryModel, view: EvaluationView, image: str | Path | Image.Image
 ) -> Explanation:
-    """What a finished stage makes of one image.
+    """Explain the prediction of a finished stage for one image.
 
     Prompts are shown as they act in a prompted forward, even if the checkpoint clusters without them.
 

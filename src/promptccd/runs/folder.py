@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.stages import StageStream
-from promptccd.errors import MOST_LISTED, RunError, SplitMismatchError, nothing_at
+from promptccd.errors import MOST_LISTED, RunError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.storage import (
     make_inside,
@@ -214,12 +214,6 @@ class RunDirectory:
     def require_split(self, stages: StageStream) -> None:
         """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
         stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
-        recorded = (self.read("split.json") or {}).get("fingerprint")
-        if recorded != stages.split.fingerprint:
-            raise SplitMismatchError(
-                f"split.json of {self.path} records split {recorded}, its manifest {stages.split.fingerprint}: one of "
-                "them was changed. Restore it, or train again in a new output_dir."
-            )
 
     # Resumable states
 
@@ -350,15 +344,15 @@ class StreamRecord:
         before: Sequence[np.ndarray],
         num_known: int,
         num_categories: int,
-        strange: np.ndarray,
+        novel: np.ndarray,
         count: CountEstimate | None,
     ) -> "StreamRecord":
-        """From the ids ``(N,)`` of a stage, those of earlier ones, and which images are strange, ``(N,)``."""
+        """From the category ids ``(N,)`` of a stage, those of earlier stages, and a mask of novel images, ``(N,)``."""
         labelled = category_ids < num_known
         earlier = ~labelled & np.isin(category_ids, np.concatenate(before))
         new = ~labelled & ~earlier
         return cls(
-            stage, len(category_ids), int(labelled.sum()), int(earlier.sum()), int(new.sum()), int(strange.sum()),
+            stage, len(category_ids), int(labelled.sum()), int(earlier.sum()), int(new.sum()), int(novel.sum()),
             num_categories, len(np.unique(category_ids[new])),
             str(count) if count is not None and count.is_estimate else "",
         )  # fmt: skip

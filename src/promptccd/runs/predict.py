@@ -110,7 +110,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
         max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
 
     Raises:
-        RunError: the folder is damaged, holds no model of this package, or one that is refused.
+        RunError: the folder is damaged, contains no model of this package, or one that is refused.
     """
     require_whole(path)
     try:
@@ -119,7 +119,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
         raise RunError(f"Cannot load a model from {str(path)!r}: {one_line(error)}") from error
     if not len(model.prototypes):
         raise RunError(
-            f"{str(path)!r} holds a {type(model).__name__} without categories. Give a stage that training finished, "
+            f"{str(path)!r} contains a {type(model).__name__} without categories. Give a stage that training finished, "
             "for example runs/promptccd-digits/stage3."
         )
     return model
@@ -156,7 +156,7 @@ def predict_folder(
 
     Args:
         model: a finished stage, on its device.
-        path: where it was loaded from; its image processor lies there.
+        path: place it was loaded from, which has its image processor.
         folder: searched with all its sub-folders, in the order of names; or an image file; or published stages on the
             Hub, see `pictures_at`.
         batch_size: images per forward.
@@ -273,7 +273,7 @@ def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
     bad = (~torch.isfinite(rows).flatten(1).all(dim=1)).nonzero()
     if len(bad):
         raise DivergedError(
-            f"What the model makes of {names[int(bad[0])]!r} is not a number: its weights have diverged. Use an "
+            f"The model computes no number for {names[int(bad[0])]!r}: its weights have diverged. Use an "
             "earlier stage; of promptccd discover, --precision fp32 may help."
         )
 

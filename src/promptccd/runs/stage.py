@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 WEIGHTS = "model*.safetensors*"  # pattern of the files that hold a model's weights, and of their index
-_MOST_BESIDE = 2_000  # folders that are looked into: a run may lie among very many others
+_MOST_RUNS = 2_000  # runs next to this one whose stages are searched for an equal shard
 
 EXEMPLARS = "exemplars.json"
 
@@ -129,7 +129,7 @@ def require_whole(path: str | Path) -> None:
 
 
 def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
-    """The deterministic view saved beside a model, on the PIL backend whatever else is installed.
+    """The deterministic view saved with a model, on the PIL backend whatever else is installed.
 
     Args:
         path: of the model.
@@ -141,11 +141,9 @@ def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
     try:
         processor = load_processor(path, **hub_options)
     except (OSError, ValueError) as error:
-        raise RunError(f"Cannot read how images enter {str(path)!r}: {one_line(error)}") from error
+        raise RunError(f"Cannot read the image processor of {str(path)!r}: {one_line(error)}") from error
     if processor is None:
-        raise RunError(
-            f"{str(path)!r} has no {PREPROCESSOR}, which says how images enter it: copy the model again."
-        )
+        raise RunError(f"{str(path)!r} has no {PREPROCESSOR}, the image processor: copy the model again.")
     return EvaluationView(processor)
 
 
@@ -386,10 +384,7 @@ def observe_stage(
 
 
 def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
-    """Names of the weights that stay as the backbone came: they do not learn, and are not of the last block.
-
-    That one learns in every method, if not in every stage.
-    """
+    """Names of the backbone's frozen weights outside the last block, which every method trains in some stage."""
     start, last = f"{model.base_model_prefix}.", {*map(id, blocks_of(model.backbone)[-1].parameters())}
     return {
         name
@@ -398,13 +393,13 @@ def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
     }
 
 
-def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Path]) -> None:
-    """What ``save_pretrained`` writes, in two shards; a model of which all learns is saved as usual.
+def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterable[Path]) -> None:
+    """Save a model in two shards, frozen and trained weights; a model without frozen weights is saved as usual.
 
     Args:
         model: to save.
         folder: that is being filled.
-        beside: stages that may hold the same frozen shard.
+        candidates: stages that may have the same frozen shard.
     """
     learnt = model.state_dict()
     frozen = {name: learnt.pop(name) for name in frozen_names(model)}
@@ -415,7 +410,7 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Pa
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
     content = save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
     digest = hashlib.sha256(content).hexdigest()
-    if not _has_linked(find_frozen(digest, beside), folder / FROZEN):
+    if not _has_linked(find_frozen(digest, candidates), folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
         system.make_read_only(folder / FROZEN)
     with safe_open(folder / LEARNT, "pt") as opened:
@@ -425,10 +420,10 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, beside: Iterable[Pa
 
 
 def stages_beside(stage: Path) -> Iterator[Path]:
-    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run beside it."""
+    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run next to it."""
     yield from sorted(each for each in stage.parent.glob("stage*") if each != stage)
-    with suppress(OSError):  # which may be nobody's to look into
-        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_BESIDE):
+    with suppress(OSError):  # the folder may not be readable
+        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_RUNS):
             yield run / "stage0"
 
 
@@ -445,12 +440,12 @@ def find_frozen(digest: str, stages: Iterable[Path]) -> Path | None:
     return None
 
 
-def share_frozen(folder: Path, beside: Iterable[Path]) -> None:
-    """Let a stage that was copied into a folder have its frozen shard from another stage that has the same."""
-    own, kept = folder / FROZEN, folder / f"{FROZEN}.kept"
+def share_frozen(folder: Path, candidates: Iterable[Path]) -> None:
+    """Replace the frozen shard of a copied stage by a hard link to an equal one."""
+    own, linked = folder / FROZEN, folder / f"{FROZEN}.linked"
     if own.is_file():
-        if _has_linked(find_frozen(sha256_of(own), beside), kept):
-            system.rename(kept, own)
+        if _has_linked(find_frozen(sha256_of(own), candidates), linked):
+            system.rename(linked, own)
         else:
             system.make_read_only(own)
 

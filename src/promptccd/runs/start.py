@@ -217,12 +217,12 @@ def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> N
 
 
 def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:
-    """The recipe that a begun run goes on with: its own, with further streams and labels.
+    """The recipe that continues a run: its own, with further streams and labels.
 
     Args:
         run: the run.
-        changes: values by section and field. Of `unlabelled`, `labels` and given numbers of categories those that
-            the run has already are not added again, so that a command may be repeated.
+        changes: values by section and field. Streams, labels and given numbers of categories that the run has
+            already are not added again, so that a command may be repeated.
 
     Raises:
         ConfigurationError: the run hides labels, and no stream can be added to it.
@@ -237,7 +237,7 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
             "promptccd train LABELLED --unlabelled FOLDER."
         )
     if streams is not None:
-        data["class_blocks"] = data.get("class_blocks")  # they are counted anew
+        data["class_blocks"] = data.get("class_blocks")  # counted again
         for name in ("unlabelled", "labels"):
             data[name] = _extended(getattr(recipe.data, name), data.get(name))
     given = training.get("category_count")
@@ -251,7 +251,7 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
 
 
 def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[int]:
-    """Numbers of categories for all streams; they are given for all, or for those that come behind, or once more."""
+    """Numbers of categories of all streams, given for all of them, for the new ones, or again for the last ones."""
     if len(given) > len(before) and given[: len(before)] == before:
         return given
     if are_more:
@@ -260,7 +260,7 @@ def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[in
 
 
 def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
-    """Places, and those behind them that are no place among them already."""
+    """Places, and the given ones that are not among them."""
     known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
     added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
     return None if before is None and not added else [*(before or ()), *added]
@@ -312,44 +312,40 @@ def stage_stream(
 def _require_published(
     data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
 ) -> None:
-    """Refuse to cut stages otherwise than they were published, and say which fields change nothing.
+    """Refuse fields that ask for other stages than the published ones, and warn of fields without effect.
 
     Raises:
-        DataError: other stages are asked for, or images that are in none.
+        DataError: other stages are asked for, or images of no stage.
     """
-    name, blocks = data.resolved.dataset, " ".join(map(str, published.class_blocks))
+    facts, blocks = data.resolved, " ".join(map(str, published.class_blocks))
     if held_out_only or data.split not in (None, "train"):
-        raise DataError(f"{name!r} holds published stages and no images beside them, so none of unseen ones.")
-    asked = {
-        "class_blocks": (data.resolved.class_blocks, published.class_blocks),
-        "split_rule": (split_rule or data.resolved.split_rule, published.rule),
+        raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
+    fields = {
+        "class_blocks": (facts.class_blocks, published.class_blocks),
+        "split_rule": (split_rule or facts.split_rule, published.rule),
         "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
     }
     other = [
-        f"{field} {asked_for} instead of {there}"
-        for field, (asked_for, there) in asked.items()
-        if asked_for is not None and asked_for != there
+        f"{name} {ours} instead of {theirs}"
+        for name, (ours, theirs) in fields.items()
+        if ours not in (None, theirs)
     ]
     if other or data.unlabelled:
         raise DataError(
-            f"{name!r} holds stages that are cut already, and others are asked for: "
-            f"{'; '.join(other) or 'streams beside them'}. Give --class_blocks {blocks} and leave the other fields "
-            "out, or give the data set that the stages were cut from."
+            f"{facts.dataset!r} contains stages that are cut already, and others are asked for: "
+            f"{'; '.join(other) or 'further streams'}. Give --class_blocks {blocks} and leave the other fields out, or "
+            "give the data set that the stages were cut from."
         )
-    idle = [
-        f"{field} {getattr(data, field)}"
-        for field in ("num_classes", "images_per_class", "held_out")
-        if getattr(data, field) is not None
-    ]
-    if idle:
-        logger.warning("%s is cut already: %s changes nothing.", name, ", ".join(idle))
+    for name in ("num_classes", "images_per_class", "held_out"):
+        if (value := getattr(data, name)) is not None:
+            logger.warning("%s is cut already: %s %s has no effect.", facts.dataset, name, value)
 
 
 def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> EvaluationView:
-    """The deterministic view of a recipe, before a checkpoint exists that holds it.
+    """The deterministic view of a recipe, for use before a checkpoint exists.
 
-    Colours are normalised as a run that was begun records it, whatever became of its backbone since; otherwise as the
-    backbone's own processor says, or else as ImageNet's.
+    Colours are normalised by the values that the run recorded, else by those of the backbone's processor, else by
+    ImageNet's.
     """
     recorded = (run.manifest if run is not None and run.begun else {}).get(NORMALISATION)
     if recorded is not None:
@@ -361,12 +357,12 @@ def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> Evaluati
 
 
 def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
-    """The image processor beside a backbone; `None` if there is none, or it cannot be reached.
+    """The image processor of a backbone; `None` if there is none, or it cannot be reached.
 
     Options are `promptccd.models.checkpoint.HUB_OPTIONS`.
 
     Raises:
-        ConfigurationError: there is one that no DINO has.
+        ConfigurationError: it is no processor of a DINO.
     """
     try:
         return load_processor(backbone, **hub_options)
@@ -374,12 +370,12 @@ def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
         return None
     except ValueError as error:
         raise ConfigurationError(
-            f"{error} Mend that file, or take it away: ImageNet's values are used then."
+            f"{error} Correct that file, or remove it to use ImageNet's values."
         ) from error
 
 
 def rim_not_seen(sides: Sequence[int], patch_size: int) -> str:
-    """What of a view lies in no whole patch, and which sides lose nothing, in a line; empty if all of it is seen.
+    """A message on the rim of a view that no whole patch covers, and sides that fit; empty if there is no rim.
 
     Args:
         sides: of the view, in pixels.
@@ -409,7 +405,7 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
     try:
         patch_size = _vision_config(recipe, **hub_options).patch_size
     except ConfigurationError:
-        return  # whoever loads the backbone says why
+        return  # `initial_model` raises with the reason
     if rim := rim_not_seen([recipe.views.image_size], patch_size):
         raise ConfigurationError(
             f"image_size {rim}. Give such an --image_size, and a --resize_size no smaller."
@@ -440,7 +436,7 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot load the backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
-            "can be reached, or photographs, a small one that comes along and needs no network."
+            "can be reached, or photographs, a small bundled one."
         ) from error
     model.config.precision = "bfloat16" if recipe.training.mixed_precision == "bf16" else "float32"
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))
@@ -454,7 +450,7 @@ def stage_zero_model(
     """The model stage 0 starts with; the part labels of a model with parts are fitted on stage 0's readable images.
 
     Raises:
-        PromptCCDError: as `initial_model`, or no parts can be told apart.
+        PromptCCDError: as `initial_model`, or no parts can be separated.
     """
     model = initial_model(recipe, backbone).to(device)
     if model.part_labeller is None:
@@ -521,7 +517,7 @@ def ensure_backbone(
     config = described_backbone(recipe)
     if len(images) < 2:
         raise DataError(
-            f"Stage 0 has {len(images)} image to pretrain a backbone on, and that takes two at least: label more "
+            f"Stage 0 has {len(images)} image to pretrain a backbone on, and two are needed: label more "
             "images, or give a pretrained one with --backbone."
         )
     logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
@@ -533,7 +529,7 @@ def ensure_backbone(
     write_directory(run.backbone, backbone.save_pretrained, needed=backbone.get_memory_footprint())
 
 
-# Configurations that need not be asked from the Hub.
+# Configurations that are not requested from the Hub.
 PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
 
 
@@ -553,7 +549,7 @@ class ParameterCount:
 
 
 def count_parameters(recipe: Recipe) -> list[ParameterCount]:
-    """What learns at the first and at the last stage; nothing is allocated or loaded.
+    """Numbers of learnt values at the first and at the last stage; nothing is allocated or loaded.
 
     A mixture grows with the categories; a router learns only at stage 0. If the number of parts is chosen on the
     images (`num_parts` auto), the variant's default is counted.
@@ -611,5 +607,5 @@ def _vision_config(recipe: Recipe, **hub_options: Any) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "
-            "Hub id that can be reached, or photographs, which comes along."
+            "Hub id that can be reached, or photographs, a small bundled one."
         ) from error

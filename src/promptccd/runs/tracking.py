@@ -1,4 +1,4 @@
-"""What an experiment tracker gets of a run: its recipe, losses, rates, speed, prompts, tables and groups."""
+"""Reports of a run to an experiment tracker: recipe, losses, rates, speed, prompts, tables and groups."""
 
 import json
 import uuid
@@ -29,8 +29,8 @@ MOST_GROUPS, MOST_IMAGES = 24, 10
 class Tracking(CategoryDiscoveryCallback):
     """Reports to the tracker of `report_to`, or to the accelerator's own; the epochs of all stages are its steps.
 
-    The tracker stays open for later reports, such as evaluations: whoever made the accelerator ends it with
-    `end_training`.
+    The tracker stays open for later reports, such as evaluations: end it with `end_training` of the
+    accelerator.
 
     Args:
         accelerator: owns the trackers.
@@ -58,7 +58,7 @@ class Tracking(CategoryDiscoveryCallback):
             )
 
     def _options(self, wanted: str) -> dict[str, Any]:
-        """What a tracker is started with; a continued run continues at the tracker too, if that can do so."""
+        """Options of a tracker; a continued run continues at the tracker too, where the tracker supports it."""
         logs = make_inside(self.run.path, "logs")
         make_inside(logs, PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted)
         if wanted == "wandb":

@@ -1,4 +1,4 @@
-"""What a run or a stage claims, compared with what it holds, and recomputed as far as it can be."""
+"""Consistency of a run or a stage: checksums, categories, card and recomputed accuracies."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -63,10 +63,10 @@ def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterat
             yield Check(f"{name}: its registry loads", str(error))
             return
         made = [entry.kind for entry in registry.log if entry.kind != GROUPING]
-        said = f", with {_counted(made)} by people" if made else ""
+        people = f", with {_counted(made)} by people" if made else ""
         active = {each.id for each in registry.active}
         problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
-        yield Check(f"{name}: its categories are those of its registry{said}", problem)
+        yield Check(f"{name}: its categories are those of its registry{people}", problem)
         ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
     if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
         return
@@ -92,7 +92,7 @@ def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
 
 
 def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
-    """All stages, and the records beside them."""
+    """Checks of all stages and of the records of the run."""
     stages = run.num_finished
     for stage in range(stages):
         yield from stage_checks(run.stage(stage), f"stage{stage}")

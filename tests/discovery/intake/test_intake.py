@@ -17,11 +17,11 @@ from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
 from promptccd.data.folders import FolderSource
-from promptccd.data.image_rows import DatasetSource
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.discovery.intake import intake as intake_module
 from promptccd.discovery.intake import reading
 from promptccd.discovery.intake.reading import find_source, read_intake
+from promptccd.discovery.intake.sources import DatasetSource
 from promptccd.errors import DataError
 from promptccd.images import identity
 from promptccd.images.decode import Status

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
-from promptccd.data.image_rows import DatasetSource
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
-from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
+from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import (
@@ -26,6 +25,7 @@ from promptccd.discovery.intake.archives import (
     is_archive,
 )
 from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
+from promptccd.discovery.intake.sources import CombinedSource, DatasetSource
 from promptccd.discovery.project.file_columns import Look
 from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
