@@ -27,8 +27,7 @@ from promptccd.cli.tables import table
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.selection import UNUSED
-from promptccd.data.splits import split_by_category
+from promptccd.data.splits import UNUSED, split_by_category
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import DataError
