@@ -23,7 +23,6 @@ from typing import Any
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from promptccd.data.hub import published_split
 from promptccd.data.labels import label_column_of, read_categories
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
@@ -75,14 +74,14 @@ class OwnImages:
         return own_name(self.dataset, self.method)
 
     def recipe(self, values: Mapping[str, Settings]) -> Recipe:
-        """The recipe with these values; without any that hides labels, half of the categories are new."""
-        data = values.get("data", {})
-        if not {"class_blocks", "category_ratio", "unlabelled"} & data.keys() and not published_split(
-            self.dataset
-        ):
-            blocks = _half_labelled(self.dataset, data.get("split") or "train", data.get("label_column"))
-            values = {**values, "data": {**data, "class_blocks": list(blocks)}}
-        return recipe_for_images(self.dataset, self.method, None, values)
+        """The recipe with these values; if nothing hides labels, half of the categories are new."""
+        recipe = recipe_for_images(self.dataset, self.method, None, values)
+        if recipe.data.unlabelled != []:
+            return recipe
+        require_whole_patches(recipe)  # before images are read
+        blocks = _half_labelled(self.dataset, recipe.data.split or "train", recipe.data.label_column)
+        data = {**values.get("data", {}), "class_blocks": list(blocks)}
+        return recipe_for_images(self.dataset, self.method, None, {**values, "data": data})
 
 
 @cache
@@ -588,6 +587,10 @@ class _Sweep:
         for cell in done:
             cell.conclude()
             self._note(cell, status="finished", seconds=cell.seconds)
+        for recipe in {
+            cell.recipe.model.backbone: cell.recipe for cell in todo if not cell.run.begun
+        }.values():
+            require_whole_patches(recipe)
         self._open = {cell.name for cell in todo}
         self._work_through(todo, train)
         absent = self.failures.keys() | self.elsewhere.keys()
