@@ -320,7 +320,7 @@ def test_published_rows_beside_a_run() -> None:
         np.mean([table.rows[stage].row.all for stage in (1, 2, 3)]), abs=0.01
     )
     other = published_table(
-        recipe(variant="promptccd-b", pool="dualprompt", backbone="somebody/else"), num_scored=2
+        recipe(variant="promptccd-b", options={"pool": "dualprompt"}, backbone="somebody/else"), num_scored=2
     )
     assert other is not None
     assert other.rows[1].row.method == "promptccd-b-dp"

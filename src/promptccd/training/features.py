@@ -1,5 +1,6 @@
 """Features of whole stages, without a gradient, in the order of their images."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,9 @@ def extract_features(
             features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
             place += len(pixels)
     model.train(was_training)
-    return _finite(gather_rows(features[None], len(images))[0], images)
+    found = gather_rows(features[None], len(images))[0]
+    require_finite(found, images.sample_ids.tolist())
+    return found
 
 
 @torch.no_grad()
@@ -108,12 +111,16 @@ def routing_agreement(
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 
 
-def _finite(features: Tensor, images: StageImages) -> Tensor:
-    bad = (~finite_rows(features)).nonzero()
+def require_finite(rows: Tensor, names: Sequence[Any]) -> None:
+    """Refuse values ``(N, ...)`` that a model computed for images unless all are finite.
+
+    Raises:
+        DivergedError: a row holds NaN or infinity; its image is named.
+    """
+    bad = (~finite_rows(rows.flatten(1))).nonzero()
     if len(bad):
         raise DivergedError(
-            f"{len(bad)} features of stage {images.stage.index} are not numbers, that of image "
-            f"{images.sample_ids[int(bad[0])]} for one: the weights have diverged. Lower --learning_rate and "
-            "train again from the last good stage."
+            f"The model's values for {len(bad)} of {len(rows)} images are not numbers, such as those for image "
+            f"{str(names[int(bad[0])])!r}: its weights have diverged. Train again from the last good stage with a "
+            "lower --learning_rate, or use an earlier stage. For promptccd discover, --precision fp32 may help."
         )
-    return features
