@@ -25,7 +25,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from transformers import Dinov2Config, Dinov2Model
 
-from benchmarks import gpu_smoke, gpu_steps
+from benchmarks import diagnose, gpu_smoke, gpu_steps
 from benchmarks.bench_discovery import NUM_CATEGORIES, write_images
 from benchmarks.bench_grouping import ours, simulated
 from benchmarks.creatures import creatures_dataset
@@ -189,17 +189,14 @@ def _diagnose(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     every = 8 if options.small else options.images_per_class
     data = options.data or _creatures(folder / "creatures")
     place = _pretrained(options, data, folder / "backbone", every)
-    words = ["diagnose", str(place), data, "--device", options.device]
-    words += ["--num_workers", str(options.jobs), "--out", str(folder / "diagnosis.json")]
+    words = [str(place), data, "--device", options.device]
+    words += ["--num_workers", str(options.jobs)]
     words += ["--seeds", "1", "--restarts", "2"] if options.small else []
     words += [] if every is None else ["--images_per_class", str(every)]
     words += ["--split", options.split]
     words += [] if options.label_column is None else ["--label_column", options.label_column]
-    found = gpu_smoke.attempt(words)
-    print(found["printed"] or found["error"]["traceback"], flush=True)
-    if found["error"]:
-        return {"failed": {"diagnose": found["error"]}}
-    return {"command_seconds": found["seconds"], **json.loads((folder / "diagnosis.json").read_text())}
+    seconds, found = timed(partial(diagnose.main, words))
+    return {"command_seconds": round(seconds, 2), **found.to_dict()}
 
 
 def _creatures(folder: Path) -> str:

@@ -11,7 +11,7 @@ from tests.conftest import coloured_images
 from tests.contributing import ROOT
 
 DOC = (ROOT / "docs" / "own_images.md").read_text(encoding="utf-8")
-FIRST, COMPARISON, STREAMS = (
+FIRST, COMPARISON, SWEEP, STREAMS = (
     [line for line in block.split("```")[0].splitlines() if line] for block in DOC.split("```bash\n")[1:]
 )
 # A small folder of plain colours learns as well in one epoch, and says as much of the commands.
@@ -40,6 +40,8 @@ def test_every_command_works_as_printed(tmp_path: Path, monkeypatch: pytest.Monk
     for line in [*FIRST, *COMPARISON]:
         words = shlex.split(line)[1:] + (shlex.split(SOONER) if " train " in line else [])
         assert main(words) == 0, line
+    (line,) = SWEEP  # which tests/runs/test_sweep.py trains
+    assert main([*shlex.split(line)[1:], "--dry-run"]) == 0
     run = tmp_path / "runs" / "promptccd-my_photos"
     card = (run / "stage2" / "README.md").read_text(encoding="utf-8")
     assert "images from a local folder" in card

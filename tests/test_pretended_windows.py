@@ -172,7 +172,7 @@ assert stat.S_IMODE(os.stat(here / "a").st_mode) == 0o600
 
 @pytest.mark.slow
 def test_a_lock_names_its_owner_and_ends_with_it(windows):
-    hold = "FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)"
+    hold = "held = FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)"
     words = [sys.executable, windows.script(hold), windows.disk]
     with subprocess.Popen(words, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

@@ -416,7 +416,7 @@ def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
     held = FolderLock(tmp_path)
     with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
         FolderLock(tmp_path)
-    os.truncate(tmp_path / LOCK, 0)  # it has the lock, and has not yet said so
+    (tmp_path / f"{LOCK}-owner").unlink()  # it has the lock, and has not stored its name yet
     with pytest.raises(RunError, match="Process unknown is writing to"):
         FolderLock(tmp_path)
     held.close()

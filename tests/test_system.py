@@ -224,13 +224,6 @@ def test_the_disk_of_a_folder_is_the_last_that_was_mounted_nearest(tmp_path, mon
     assert system.file_system_of(tmp_path) == "unknown"
 
 
-def test_what_this_computer_is_called_since_it_was_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(system, "_BOOT", tmp_path / "boot_id")
-    assert system.boot_of() == ""
-    (tmp_path / "boot_id").write_text("3f2a\n")
-    assert system.boot_of() == "3f2a"
-
-
 @pytest.mark.parametrize(
     ("most", "taken", "left"),
     [("1000\n", "300\n", 700), ("1000", "1300", 0), ("max", "300", 5000), ("1000", None, 5000)],

@@ -44,7 +44,6 @@ _CONTAINERS = (  # of Linux: most that this process and those beside it may take
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 # Disks that a program serves, and options of Lustre, NFS and SMB with which locks stay on this computer.
 _SERVED = ("fuse", "9p", "virtiofs")
 _LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "nobrl"}
@@ -277,11 +276,9 @@ def locks_reach(folder: Path) -> bool:
     return _LOCAL_LOCKS.isdisjoint(options.split(","))
 
 
-def boot_of() -> str:
-    """What this computer has been called since it was started, empty where it is not: host names may be the same."""
-    with contextlib.suppress(OSError):
-        return _BOOT.read_text().strip()
-    return ""
+def is_running(process: int) -> bool:
+    """Whether a process of this computer has not ended."""
+    return psutil.pid_exists(process)
 
 
 def _mount_of(folder: Path) -> tuple[str, str]:

@@ -263,7 +263,15 @@ def test_words_of_a_command_line_are_what_they_look_like() -> None:
     assert [parse_value(word) for word in words] == [1e-4, 3, [1, 2], True, "no", "promptccd-pp", "a: b: c"]
 
 
-@pytest.mark.parametrize("content", ["- pp/cub\n", "pp/cub: 3\n", "pp/cub:\n", "pp/cub: {training: 3}\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "- promptccd-pp/cub\n",
+        "promptccd-pp/cub: 3\n",
+        "promptccd-pp/cub:\n",
+        "promptccd-pp/cub: {training: 3}\n",
+    ],
+)
 def test_what_is_said_of_a_pair_must_be_sections(content: str, tmp_path: Path, capsys) -> None:
     shutil.copytree(recipe_folder(), tmp_path, dirs_exist_ok=True)
     (tmp_path / "pairs.yaml").write_text(content)

@@ -179,8 +179,8 @@ def test_two_settled_categories_are_not_merged_however_alike_they_are():
     marginals = log_marginal_likelihood(points, labels, 2, NormalInverseWishart())
     assert log_hastings_merge(points, labels, torch.tensor([[0, 1]]), marginals, NormalInverseWishart()) > 3
     anchors = labels.where(torch.arange(24) < 12, -1)
-    assert module.holders(labels, anchors).tolist() == [True, True]
-    assert module.holders(labels, anchors.where(labels == 1, -1)).tolist() == [False, True]
+    assert module.has_fixed(labels, anchors).tolist() == [True, True]
+    assert module.has_fixed(labels, anchors.where(labels == 1, -1)).tolist() == [False, True]
     for seed in range(5):
         after, _ = module._sweep(points, labels, anchors, NormalInverseWishart(), generator(seed))
         assert len(after[:12:2].unique()) == len(after[1:12:2].unique()) == 1

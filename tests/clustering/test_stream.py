@@ -35,7 +35,7 @@ def stream(
         points=images(centres, newest, seed * 100 + 99),
         earlier=torch.cat(earlier),
         stages=torch.cat([torch.full((len(each),), stage) for stage, each in enumerate(earlier)]),
-        held=centres[:known],
+        existing=centres[:known],
         stage=len(before),
         seed=seed,
     )

@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, Features, Image
 
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
-from promptccd.data.selection import select_rows
+from promptccd.data.splits import select_rows
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
 from promptccd.training.options import DataArguments

@@ -189,7 +189,7 @@ def test_a_lost_part_is_made_here(stage0, mixed, alone, tmp_path, caplog):
 
 def test_a_part_that_cannot_be_made_says_why(stage0, mixed, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "_forward", lambda *given, precision: given[2].flatten(1) * torch.nan)
-    with pytest.raises(DivergedError, match="is not a number"):
+    with pytest.raises(DivergedError, match="are not numbers"):
         discover(opened(stage0), mixed, tmp_path, engine=Engine([]))
 
 

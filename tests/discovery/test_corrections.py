@@ -80,7 +80,10 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     correct(stage, lambda each: each.undo())
     assert registry_in(stage).state_hash() == registry.state_hash()
     assert torch.equal(load_model(stage).prototypes, before["prototypes"])
-    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [
+        ".lock",
+        ".lock-owner",
+    ]
 
 
 def test_what_is_not_possible_changes_nothing(run):
@@ -171,7 +174,10 @@ def test_the_stage_that_a_killed_edit_moved_aside_is_edited_by_the_same_command(
     (run / "stage3").rename(run / f"{REPLACED}stage3")
     correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
     assert registry_in(run / "stage3").category(0).name == "heron"
-    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [
+        ".lock",
+        ".lock-owner",
+    ]
 
 
 def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):

@@ -4,8 +4,8 @@ import torch
 
 from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
-from promptccd.evaluation import category_counts as module
-from promptccd.evaluation.category_counts import COUNTS, estimate_by_accuracy
+from promptccd.evaluation import counting as module
+from promptccd.evaluation.counting import COUNTS, estimate_by_accuracy
 from promptccd.training.options import TrainingArguments
 
 

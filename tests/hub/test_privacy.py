@@ -321,8 +321,8 @@ def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub, pauses) 
 def test_large_stages_are_several_files_and_come_back_whole(
     stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptccd.images.clean._GROUP_ROWS", 5)
-    monkeypatch.setattr("promptccd.images.clean.SHARD_BYTES", 4000)
+    monkeypatch.setattr("promptccd.data.shards._GROUP_ROWS", 5)
+    monkeypatch.setattr("promptccd.data.shards.SHARD_BYTES", 4000)
     sent = publish_stages(stream, "user/stages").sent
     shards = [name for name in sent if name.startswith("stage_0/")]
     assert len(shards) > 1

@@ -18,8 +18,7 @@ from promptccd.images import decode
 from promptccd.images.clean import clean_image
 from promptccd.images.colour import STANDARD
 from promptccd.images.decode import Decoding, Status, Verdict, decode_image
-from promptccd.images.heif import heif_plugin
-from promptccd.images.kinds import is_picture
+from promptccd.images.kinds import heif_plugin, is_picture
 from tests.data.test_folders import read
 from tests.images.test_decode import photograph, picture
 

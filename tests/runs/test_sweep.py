@@ -19,15 +19,16 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
-from promptccd.reports import SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
+from promptccd.reports import OwnImages, SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import Work, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import temporary
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_BACKBONE, TINY_HEAD, quick_recipe
+from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images, quick_recipe
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
+from tests.test_own_method import write_own_method
 
 
 @pytest.fixture(scope="module")
@@ -474,3 +475,88 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(
     while processes_of(sweep.pid):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+PHOTOGRAPHS = ["--backbone", "photographs", "--epochs", "1", "--kmeans_restarts", "1"]
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Images of a person: five categories of eight."""
+    pictures = coloured_images(5, 8, size=64)
+    for number, row in enumerate(pictures):
+        folder = tmp_path / "album" / f"kind{row['label']}"
+        folder.mkdir(parents=True, exist_ok=True)
+        row["image"].save(folder / f"{number}.png")
+    return tmp_path / "album"
+
+
+def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Path, capsys) -> None:
+    """Labels are hidden as asked, or of half of the categories, and views have the size of the backbone."""
+    words = [
+        "sweep",
+        str(album),
+        "--method",
+        "pp",
+        "gcd",
+        "--seeds",
+        "1",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*words, *PHOTOGRAPHS, "--dry-run", "--json"]) == 0
+    names = [cell["cell"] for cell in json.loads(capsys.readouterr().out)]
+    assert names == [f"promptccd-{each}-album-seed{seed}" for each in ("pp", "gcd") for seed in (1, 2)]
+    small = {"model": {"backbone": "photographs"}}
+    for blocks, wanted in (({}, [3, 1, 1]), ({"class_blocks": [2, 3]}, [2, 3])):
+        (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, {"data": blocks, **small})
+        assert cell.recipe.data.class_blocks == wanted
+        assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (64, 72)
+    overridden = {"views": {"image_size": 56}, **small}
+    (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, overridden)
+    assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (56, 72)
+    (cell,) = plan_cells(["promptccd-cub"], [1], {}, tmp_path, small)
+    assert cell.recipe.views.image_size == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["album", "--config", "promptccd-cub"], "Expected one of a folder of your images, --config"),
+        (["--config", "promptccd-cub", "--method", "pp"], "--method pp is for images of your own"),
+        (["album", "--method", "simgdc"], "No method is called 'simgdc'. Did you mean 'simgcd'?"),
+        (["album", "--backbone", "photograph"], "Cannot read the configuration of backbone 'photograph'"),
+    ],
+)
+def test_what_is_swept_is_one_thing_and_there(words, message, album: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(album.parent)
+    assert main(["sweep", *words, "--seeds", "1"]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "images with a category" not in said.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_method_from_outside_is_trained_swept_evaluated_and_reported(
+    album: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """By its file alone: every command is a process of its own, and the sweep starts others."""
+    plugin = str(write_own_method(tmp_path))
+    own = ["--plugin", plugin, "--method", "shared-prompt", "--class_blocks", "3", "2", *PHOTOGRAPHS]
+
+    def run(*words: str) -> str:
+        program = [sys.executable, "-m", "promptccd", *words]
+        ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    run("train", str(album), *own, "--num_tokens", "2")
+    assert "shared prompt" in run("parameters", str(album), *own)
+    tables = run("sweep", str(album), *own, "--seeds", "1", "--set", "num_tokens=2,3", "--out", "swept")
+    assert "shared-prompt-album-num_tokens=3" in tables
+    done = "runs/shared-prompt-album"
+    assert "average" in run("evaluate", done, "--plugin", plugin)
+    assert "index.html" in run("report", done, "--plugin", plugin, "--out", "page")
+    assert "kind" in run("predict", done, str(album / "kind0"), "--plugin", plugin)

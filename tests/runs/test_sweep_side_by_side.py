@@ -1,6 +1,5 @@
 """Sweeps of many computers on one folder: side by side, as lines for a scheduler, and collected from anywhere."""
 
-import itertools
 import json
 import os
 import shlex
@@ -23,6 +22,7 @@ from promptccd.reports.engines import Job
 from promptccd.storage import write_directory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
+from tests.disk import lease_of_another_computer
 from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -53,7 +53,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     assert [shlex.split(line)[-1] for line in json.loads(capsys.readouterr().out)] == [
         str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
     ]
-    assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", "tiny-seed1"]
+    assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", ".lock-owner", "tiny-seed1"]
 
 
 def test_a_line_begins_with_the_backbone_that_another_cell_made(
@@ -161,21 +161,18 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
     recipes: Path, tmp_path: Path, monkeypatch, alive: bool
 ) -> None:
     """Its lease says for ever that it is at work, so that whoever begins has to look whether it is renewed."""
-    for name in ("BEAT_S", "DEAD_S"):
-        monkeypatch.setattr(locks, name, 0.2)
+    monkeypatch.setattr(locks, "BEAT_S", 0.1)
+    monkeypatch.setattr(locks, "DEAD_S", 0.4)
     monkeypatch.setattr(system, "locks_reach", lambda folder: False)
     monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
     (cell,) = plan(recipes, tmp_path, seeds=(1,))
     place = tmp_path / "tiny-seed1"
-    FolderLock(place).close()
+    lease_of_another_computer(place)
     ended = threading.Event()
 
     def renew() -> None:
-        for beat in itertools.count():
-            (place / "next").write_text(f"4711 on node7\nnode7 1 2\n{beat}\n")
-            (place / "next").replace(place / ".lock-7")  # never empty, as whoever keeps one writes it
-            if ended.wait(0.02) or not alive:
-                return
+        while alive and not ended.wait(0.02):
+            os.utime(place / ".lock-lease")
 
     other = threading.Thread(target=renew)
     other.start()
@@ -183,7 +180,7 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
     ended.set()
     other.join()
     if alive:
-        assert result.unfinished == {"tiny-seed1": "running on node7 (process 4711)"}
+        assert result.unfinished == {"tiny-seed1": "running on node7 (process 4711, job 38)"}
         assert result.failures == {}
     else:
         assert result.failures == {"tiny-seed1": "exit code 3"}

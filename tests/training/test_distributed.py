@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,19 +86,28 @@ def test_shards_cover_everything() -> None:
 
 
 def on_two_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
-    """What this process and a fork of it return, which are number 0 and 1 of a group."""
+    """What this process and a fork of it return, which are number 0 and 1 of a group.
+
+    The fork computes in one thread: the threads that this process has started are not there.
+    """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
     def member(rank: int) -> Any:
         meeting = f"file://{folder / 'meeting'}"
-        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+        dist.init_process_group(
+            "gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        )
         try:
             return work(rank)
         finally:
             dist.destroy_process_group()
 
-    other = context.Process(target=lambda: theirs.send(member(1)), daemon=True)
+    def run() -> None:
+        torch.set_num_threads(1)
+        theirs.send(member(1))
+
+    other = context.Process(target=run, daemon=True)
     other.start()
     try:
         return [member(0), ours.recv() if ours.poll(30) else None]

@@ -493,8 +493,8 @@ def test_the_image_whose_feature_is_no_number_is_named(
         return found
 
     monkeypatch.setattr(model, "features_of", poisoned)
-    said = rf"2 features of stage 1 are not numbers, that of image {images.sample_ids[5]} for one"
-    with pytest.raises(DivergedError, match=said):
+    message = rf"values for 2 of \d+ images are not numbers, such as those for image '{images.sample_ids[5]}'"
+    with pytest.raises(DivergedError, match=message):
         extract_features(model, images, VIEW, batch_size=4, num_workers=0)
 
 

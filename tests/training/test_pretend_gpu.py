@@ -9,7 +9,6 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.train import _log_device, accelerator_for
 from promptccd.training import devices, stage_trainer
-from promptccd.training.devices import _off_device, reproducible
+from promptccd.training.devices import reproducible
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -233,11 +232,8 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
             ["evaluate", str(run), "--protocol", "unknown", "--estimator", "split_merge", "--json"],
             ["predict", stage, str(photos), "--top_k", "2", "--json"],
             ["discover", stage, str(photos), "--out", str(out / "found"), "--precision", "fp32"],
-            ["diagnose", stage, str(image_folder), *few, "--json"],
             ["explain", stage, one, "--out", str(out / "why"), "--json"],
         ]
-
-    few = ["--categories", "4", "--seeds", "1", "--restarts", "2", "--mixed_precision", "no"]
 
     with pretend_gpu() as log:
         there = []
@@ -322,22 +318,20 @@ def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
         assert accelerator_for(TrainingArguments()).mixed_precision == "no"  # it would be emulated
 
 
-@dataclass(frozen=True)
-class Several:
-    name: str
-    values: torch.Tensor
-
-
-def test_what_processes_tell_each_other_leaves_the_gpu() -> None:
+def test_what_processes_send_each_other_leaves_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pickled tensor would be unpacked on the GPU of the process that it comes from."""
+    sent: list[bytes] = []
+    monkeypatch.setattr(devices, "place_among_processes", lambda: (0, 2))
+    monkeypatch.setattr(
+        devices.dist, "broadcast_object_list", lambda box, source: sent.append(pickle.dumps(box))
+    )
     with pretend_gpu() as log:
         there = torch.randn(3).cuda()
-        told = _off_device([Several("a", there), (there, 2), "words"])
-        again = pickle.loads(pickle.dumps(told))
+        found = devices.same_on_all([there, (there, 2), "words"])
         assert not log.hazards
-        assert [each.device.type for each in (told[0].values, told[1][0])] == ["cpu", "cpu"]
-    assert again[0].name == "a" and again[1][1:] == (2,) and again[2] == "words"
-    assert torch.equal(again[0].values, again[1][0])
+        assert [found[0].device.type, found[1][0].device.type, *found[2:]] == ["cpu", "cpu", "words"]
+    ((again, pair, _),) = pickle.loads(sent[0])
+    assert torch.equal(again, pair[0]) and pair[1] == 2
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from transformers import Dinov2Model
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import ViewOptions
 from promptccd.errors import DataError
-from promptccd.evaluation.category_counts import SplitMergeCount
+from promptccd.evaluation.counting import SplitMergeCount
 from promptccd.methods import LOSSES, method_named
 from promptccd.models.auto import load_model
 from promptccd.runs import train_run

@@ -1,8 +1,8 @@
 """How a command ends: one line and an exit code for every error that the person or the machine caused.
 
 `promptccd.errors` lists the errors of the library. This module knows those of the system: signals, a disk that refuses,
-a reader that went away, too little memory; `promptccd.cli.neighbours` those of packages beside it. An error in none of
-these lists is a bug of promptccd and keeps its traceback.
+a reader that went away, too little memory. An error in none of these lists, such as a package that cannot be imported,
+keeps its traceback.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TextIO
 
 from promptccd import processes
-from promptccd.cli.neighbours import import_problem
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
@@ -58,8 +57,6 @@ def end_of(error: BaseException) -> End | None:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
         return End(one_line(text, longest=None), DiskError.exit_code)
-    if not isinstance(error, MemoryError) and (broken := import_problem(error)):
-        return End(one_line(broken, longest=None), PromptCCDError.exit_code)
     from promptccd.training.devices import device_problem  # whatever used a device has imported it already
 
     if problem := device_problem(error):

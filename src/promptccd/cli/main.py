@@ -48,9 +48,6 @@ COMMANDS = {
         "report": "write a page about runs: an HTML file that stands alone, CSV and JSON",
         "audit": "hold the paper's rows against the split they are said to come from",
     },
-    "diagnosis_commands": {
-        "diagnose": "what a mixture's prompts could do over a backbone, measured on labelled images; trains nothing",
-    },
     "model_commands": {
         "explain": "show what a stage looked at in an image, and which prompts acted",
         "predict": "assign the images of a folder to a stage's categories",

@@ -103,7 +103,7 @@ def _add_field(
 
 def _metavar(hint: Any) -> tuple[str, str]:
     """How help writes the value of a field, and its choices where they are too many for that."""
-    words = []
+    words: list[str] = []
     for kind in alternatives(hint):
         while typing.get_origin(kind) is list:
             (kind,) = typing.get_args(kind)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
-from promptccd.cli.parsing import add_push_target, show
+from promptccd.cli.parsing import Parser, add_push_target, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 SHOWN = 12  # names of categories in a line
 
 
-def _declare_train(train: argparse.ArgumentParser) -> None:
+def _declare_train(train: Parser) -> None:
     add_what(train)
     train.set_defaults(run=train_command, needs=("promptccd.trainer",))
 
 
-def _declare_split(split: argparse.ArgumentParser) -> None:
+def _declare_split(split: Parser) -> None:
     split.add_argument("--push", metavar="NS/NAME", help="publish the stages as a data set on the Hub")
     split.add_argument(
         "--ids-only", action="store_true", help="publish which image belongs where, not the images"
@@ -40,7 +40,7 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stages"))
 
 
-def _declare_data(parser: argparse.ArgumentParser) -> None:
+def _declare_data(parser: Parser) -> None:
     parser.add_argument(
         "action",
         metavar="ACTION",
@@ -51,7 +51,7 @@ def _declare_data(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=data_command, needs=("promptccd.runs.train", "promptccd.data.cached"))
 
 
-def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
+def _declare_parameters(parameters: Parser) -> None:
     add_what(parameters)
     parameters.set_defaults(run=parameters_command, needs=("promptccd.runs.start",))
 
@@ -153,7 +153,7 @@ def parameters_command(options: argparse.Namespace) -> None:
     show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
 
 
-def _declare_recipes(recipes: argparse.ArgumentParser) -> None:
+def _declare_recipes(recipes: Parser) -> None:
     recipes.add_argument(
         "word",
         metavar="WORD",

@@ -17,7 +17,7 @@ from promptccd.clustering.split_merge import (
     cluster_means,
     disjoint,
     halve,
-    holders,
+    has_fixed,
     log_hastings_merge,
     log_hastings_split,
     log_marginal_likelihood,
@@ -159,7 +159,7 @@ def _affordable_moves(
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
 
     every = torch.arange(num_clusters, device=labels.device)
-    pairs = nearest_pairs(points, labels, every, holders(labels, anchors))
+    pairs = nearest_pairs(points, labels, every, has_fixed(labels, anchors))
     gains, involved = log_hastings_merge(points, labels, pairs, log_marginals, prior), sizes[pairs].sum(1)
     rows = disjoint(pairs, gains / involved)
     merges = _affordable(gains[rows], involved[rows], points.shape[1])

@@ -22,7 +22,7 @@ from torch.nn import functional
 from promptccd.errors import DataError
 
 ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long
-VALUES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: a second copy of all is never held
+VALUES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: there is never a second copy of all
 POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
 
 WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
@@ -215,10 +215,10 @@ def assign(restarts: Restarts) -> Moves:
     """Assign every unlabelled point to its nearest centre; returns the changes."""
     num_clusters = restarts.affinity.shape[1]
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
-    unsettled = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
-    restart, point = unsettled.nonzero().unbind(1)
+    unassigned = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
+    restart, point = unassigned.nonzero().unbind(1)
     # amax is far quicker than argmax, and soon few points need an index; an index of all would copy the affinities
-    if unsettled.all():
+    if unassigned.all():
         new = restarts.affinity.argmax(1).flatten()
     else:
         some = max(1, VALUES_AT_ONCE // num_clusters)
@@ -264,7 +264,7 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
     """Update affinities to the moved centres in place, each row by the cheaper way.
 
     Where few members changed and there is a Gram matrix, its rows of these few correct the products of the members'
-    sum with all points. Otherwise the products are computed anew. `restarts` has the centres and counts after the
+    sum with all points. Otherwise the products are computed again. `restarts` has the centres and counts after the
     moves; `old` ``(M, D)`` and `before` ``(M,)`` are centres and counts of ``moves.rows`` before.
     """
     affinity, centres = restarts.affinity.flatten(0, 1), restarts.centres.flatten(0, 1)
@@ -311,7 +311,7 @@ MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
 MIN_GRAM_WIDTH = 64  # narrower points are multiplied sooner than looked up: of width 48 in half the time
 POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
 MAX_BATCH_RESTARTS = 25
-MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) held at once: 16 MB in float32 stay in a CPU's cache
+MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
 
 
 class AnchoredKMeans:
@@ -382,8 +382,8 @@ class AnchoredKMeans:
 
         few = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
         use_gram = few and points.shape[1] >= MIN_GRAM_WIDTH
-        held = len(class_ids) if self.fix_labelled else 0
-        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, held)
+        num_fixed = len(class_ids) if self.fix_labelled else 0
+        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, num_fixed)
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.

@@ -15,7 +15,7 @@ from promptccd.errors import DataError
 
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
-VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all are rarely held
+VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all rarely exist
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class MixtureSteps(ABC):
             self.points.split(rows), fixed.split(rows), responsibilities.split(rows), strict=True
         ):
             log_joint = log_joint_of(points)
-            held = (own >= 0).nonzero().flatten()
-            of_own = log_joint[held, own[held]]
-            log_joint[held] = -math.inf
-            log_joint[held, own[held]] = of_own
+            which = (own >= 0).nonzero().flatten()
+            of_own = log_joint[which, own[which]]
+            log_joint[which] = -math.inf
+            log_joint[which, own[which]] = of_own
             out.copy_(log_joint.softmax(1))
             # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
             log_density.append(log_joint.amax(1) - out.amax(1).double().log())
@@ -100,7 +100,7 @@ class AxisAligned(MixtureSteps):
     def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
         """See the base class; two matrix products."""
         width, dtype = self.points.shape[1], self.points.dtype
-        per_column = width if self.spherical else 1  # dimensions that one variance stands for
+        per_column = width if self.spherical else 1  # dimensions that share one variance
         precisions = 1 / state.variances
         constant = (
             state.log_weights
@@ -256,7 +256,7 @@ def fit_gaussian_mixture(
 
     Features with a known component, labelled images and replay of the last stage, belong to it from start to end, so
     that a component stays the category it was. (The released code starts every fit from plain k-means and holds no
-    feature; then categories share components. If they are held in the start alone, EM merges categories that overlap.)
+    feature; then categories share components. If they are fixed in the start alone, EM merges categories that overlap.)
 
     The floor is a share of the features' own variance. (The released code adds 1e-3, about the whole variance of a unit
     vector of 768 dimensions in each of them.)
@@ -302,7 +302,7 @@ def initial_groups(
 ) -> tuple[Tensor, Tensor]:
     """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
 
-    It makes its own centred points, free and fixed ones, so that no third copy of the features is held meanwhile.
+    It makes its own centred points, free and fixed ones, so that there is no third copy of the features.
     """
     centres, members = features.new_zeros(num_components, features.shape[1]), fixed.clone()
     free = fixed < 0

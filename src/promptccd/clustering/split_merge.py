@@ -208,8 +208,8 @@ def split_and_merge(
     """Split and merge clusters until a sweep changes nothing (the paper's PromptCCD-U; after GPC).
 
     The halves of a cluster replace it, and the union of a pair replaces the pair, with probability min(1, H). (The
-    released code keeps the old clusters beside the new ones, so that its count can only grow.) There are at most
-    `MAX_SWEEPS` sweeps.
+    released code keeps the old clusters in addition to the new ones, so that its count can only grow.) There are at
+    most `MAX_SWEEPS` sweeps.
 
     The count depends on the prior as much as on the data. In 768 dimensions the paper's prior keeps isotropic clusters
     of about 30 to 80 points: smaller ones merge, larger ones split, and features whose variance lies in few directions
@@ -260,23 +260,23 @@ def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
     return labels.unique(return_inverse=True)[1]
 
 
-def holders(labels: Tensor, anchors: Tensor) -> Tensor:
-    """Which clusters hold a fixed category, ``(K,)`` bool."""
-    held = torch.zeros(int(labels.max()) + 1, dtype=torch.bool, device=labels.device)
-    held[labels[anchors >= 0]] = True
-    return held
+def has_fixed(labels: Tensor, anchors: Tensor) -> Tensor:
+    """Clusters that contain features of a fixed category, ``(K,)`` bool."""
+    found = torch.zeros(int(labels.max()) + 1, dtype=torch.bool, device=labels.device)
+    found[labels[anchors >= 0]] = True
+    return found
 
 
-def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor) -> Tensor:
+def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, fixed: Tensor) -> Tensor:
     """Each of the clusters ``(M,)`` with its nearest other one, no pair twice: ``(P, 2)``.
 
-    No pair has two clusters that hold a fixed category, ``held`` ``(K,)``.
+    No pair has two clusters that contain a fixed category, ``fixed`` ``(K,)``.
     """
     if not len(clusters):
         return clusters.new_empty(0, 2)
-    centres = cluster_means(points, labels, len(held))[clusters]
+    centres = cluster_means(points, labels, len(fixed))[clusters]
     distances = torch.cdist(centres, centres).fill_diagonal_(math.inf)
-    distances[held[clusters][:, None] & held[clusters]] = math.inf
+    distances[fixed[clusters][:, None] & fixed[clusters]] = math.inf
     nearest, partner = distances.min(1)
     pairs = torch.stack([clusters, clusters[partner]], dim=1)[nearest.isfinite()]
     return pairs.sort(1).values.unique(dim=0)
@@ -359,7 +359,7 @@ def _sweep(
     log_split = log_hastings_split(points, labels, halves, log_marginals, prior)
     split = _accepted(log_split, generator)
 
-    pairs = nearest_pairs(points, labels, (~split).nonzero()[:, 0], holders(labels, anchors))
+    pairs = nearest_pairs(points, labels, (~split).nonzero()[:, 0], has_fixed(labels, anchors))
     log_merge = log_hastings_merge(points, labels, pairs, log_marginals, prior)
     accepted = _accepted(log_merge, generator)
     merged = pairs[accepted][disjoint(pairs[accepted], log_merge[accepted])]

@@ -24,7 +24,7 @@ REACHED = 0.95  # share of images of known categories that lie within reach
 NEARER = 0.5
 # Assumed images of new categories per image of a known one: when in doubt, an image is known.
 STRANGERS = 0.25
-# In float64 at a time, 128 MB a copy: neither all features nor all distances are ever held.
+# In float64 at a time, 128 MB a copy: neither all features nor all distances exist at once.
 VALUES_AT_ONCE = 2**24
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 
@@ -33,7 +33,7 @@ TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 def measure_spread(
     features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: int, labelled: Tensor | None = None
 ) -> CategorySpread | None:
-    """The metric in which known categories are round, and how far their images lie from prototypes there.
+    """The metric in which known categories are round, and how far their images are from prototypes there.
 
     Distances are cross-validated over folds. The same images, without their own category, stand in for images of new
     categories. Features are unit features ``(N, D)`` on any device, `rows` ``(N,)`` the row of each one's category
@@ -67,9 +67,9 @@ def measure_spread(
     separation = _separation(nearest, without_own)
     nearer = NEARER if separation >= SEPARATED else 1.0
     border, slope = _border(nearest, 1 + nearer * (without_own - 1).clamp(min=0), images.rows[chosen])
-    told = images.rows >= 0
+    reliable = images.rows >= 0
     if labelled is not None and labelled.cpu()[chosen].any():
-        told &= labelled.cpu()
+        reliable &= labelled.cpu()
     return CategorySpread(
         whitener=_whitener(products, num, shrinkage, categories).float(),
         spreads=typical.float().repeat(categories),
@@ -77,7 +77,7 @@ def measure_spread(
         reach=float(own.quantile(REACHED)),
         border=border,
         slope=slope,
-        temperature=_temperature(folds, told, typical),
+        temperature=_temperature(folds, reliable, typical),
         separation=separation,
     )
 
@@ -174,11 +174,11 @@ def _separation(known: Tensor, unknown: Tensor) -> float:
     return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
 
 
-def _temperature(folds: list[_Fold], told: Tensor, typical: Tensor) -> float:
+def _temperature(folds: list[_Fold], reliable: Tensor, typical: Tensor) -> float:
     """The temperature under which the categories of left-out images are likeliest."""
     losses = torch.zeros_like(TEMPERATURES)
     for fold in folds:
-        for some, squared in fold.distances(fold.outside[told[fold.outside]]):
+        for some, squared in fold.distances(fold.outside[reliable[fold.outside]]):
             away, rows = squared.div_(typical).sqrt_().neg_(), fold.images.rows[some]
             for place, each in enumerate(TEMPERATURES):
                 losses[place] += torch.nn.functional.cross_entropy(away / each, rows, reduction="sum")

@@ -1,4 +1,4 @@
-"""New categories in a stream: one opens where images have come to lie and hardly any lay before.
+"""New categories in a stream: a category opens where newest images are and hardly any earlier image is.
 
 Known categories explain first, and the images of earlier stages say what they look like, with all their parts and
 everything that is odd among them. A place that holds more of the newest images than that is new. So no assumption
@@ -78,22 +78,22 @@ class Opened(NamedTuple):
     doubtful: int
     missed: int
 
-    def estimate(self, beside: int) -> CountEstimate:
+    def estimate(self, others: int) -> CountEstimate:
         """The number of categories with so many others, and its range."""
-        count = beside + len(self.centres)
+        count = others + len(self.centres)
         unsure = "what a rule a hundred times stricter or looser would find"
         return CountEstimate(count, max(1, count - self.doubtful), count + self.missed, "stream", unsure)
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """The newest images of a stream beside earlier ones, in the metric in which known categories are round.
+    """The newest images of a stream and earlier ones, in the metric in which known categories are round.
 
     Attributes:
         points: ``(N, D)`` the newest.
         earlier: ``(R, D)``.
         stages: ``(R,)`` the stage that each of the earlier ones came with.
-        held: ``(C, D)`` centres of what exists.
+        existing: ``(C, D)`` centres of the existing categories.
         stage: of the newest, >= 1.
         seed: of all draws.
     """
@@ -101,7 +101,7 @@ class Stream:
     points: Points
     earlier: Tensor
     stages: Tensor
-    held: Tensor
+    existing: Tensor
     stage: int
     seed: int
 
@@ -110,7 +110,7 @@ class Stream:
 
         The latest images are halved by chance. One half proposes places, and the other one is counted there: a place
         opens if, given how many of them each known category has, so many are there by chance less often than this stage
-        may err. Then it is known, and what else is new is looked for beside it.
+        may err. Then it is known, and the search continues.
 
         Args:
             allowed: expected number of false openings; `None` takes `false_openings`.
@@ -118,7 +118,7 @@ class Stream:
         # Long spans change slowly, and cost most.
         spans = [each for each in SPANS if not self.stage % max(1, each // 2)]
         allowed = false_openings(self.stage) if allowed is None else allowed
-        level, new, doubtful, missed = allowed / len(spans), self.held[:0], 0, 0
+        level, new, doubtful, missed = allowed / len(spans), self.existing[:0], 0, 0
         for span in spans:
             draw = numpy_generator("stream", self.seed, self.stage, span)
             late, before = self._compared(span, draw)
@@ -127,7 +127,7 @@ class Stream:
             while len(new) < MOST_OPENED:
                 ranked = [each for each in self._ranked(late, before, new, draw) if each[0] < level * DOUBT]
                 candidates = (
-                    (errors, _refitted(late, self.held, torch.cat([new, place[None]])))
+                    (errors, _refitted(late, self.existing, torch.cat([new, place[None]])))
                     for errors, place in ranked[:MOST_TRIED]
                     if errors <= level
                 )
@@ -154,8 +154,8 @@ class Stream:
     def _ranked(
         self, late: Tensor, before: Tensor, new: Tensor, draw: np.random.Generator
     ) -> list[tuple[float, Tensor]]:
-        """Places ``(D,)`` beside known and new categories, and how many stand out so by chance, fewest first."""
-        known, found = torch.cat([self.held, new]), list[tuple[float, Tensor]]()
+        """Places ``(D,)`` apart from known and new categories, and how many stand out so by chance, fewest first."""
+        known, found = torch.cat([self.existing, new]), list[tuple[float, Tensor]]()
         first = torch.from_numpy(draw.permutation(len(late)) % 2 == 0)
         halves = (late[first], late[~first]), (late[~first], late[first])
         for (proposing, counted), (grain, fewest) in itertools.product(halves, GRAINS):
@@ -163,7 +163,7 @@ class Stream:
             if not len(places) or not len(counted):
                 continue
             trials = len(halves) * len(GRAINS) * len(places)
-            errors = _chances(counted, before, self.held, known, places) * trials
+            errors = _chances(counted, before, self.existing, known, places) * trials
             labels = squared_distances(late, torch.cat([known, places])).argmin(1) - len(known)
             found += [(float(errors[row]), late[labels == row].mean(0)) for row in np.flatnonzero(errors < 1)]
         return sorted(found, key=lambda each: each[0])
@@ -174,11 +174,11 @@ class Stream:
         Earlier images cannot tell there. So the two must lie as far apart as known categories do, not counting the
         error of means of few images.
         """
-        if len(new) < 2 or len(self.held) < 2:
+        if len(new) < 2 or len(self.existing) < 2:
             return True
-        costs, labels = squared_distances(late, torch.cat([self.held, new])).min(1)
-        sizes = labels.bincount(minlength=len(self.held) + len(new))[len(self.held) :].clamp(min=1)
-        usual = squared_distances(self.held, self.held).fill_diagonal_(torch.inf).amin(1).median()
+        costs, labels = squared_distances(late, torch.cat([self.existing, new])).min(1)
+        sizes = labels.bincount(minlength=len(self.existing) + len(new))[len(self.existing) :].clamp(min=1)
+        usual = squared_distances(self.existing, self.existing).fill_diagonal_(torch.inf).amin(1).median()
         distances = squared_distances(new[-1:], new[:-1])[0] - costs.mean() * (1 / sizes[-1] + 1 / sizes[:-1])
         return bool(distances.min() >= APART * usual)
 
@@ -188,7 +188,7 @@ def _drawn(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
 
 
 def _places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator) -> Tensor:
-    """Centres ``(P, D)`` of so many groups beside known ones, by k-means++ and k-means in which those stay."""
+    """Centres ``(P, D)`` of so many groups apart from known ones, by k-means++ and k-means in which those stay."""
     costs, chosen = squared_distances(points, known).amin(1), []
     for _ in range(most):
         total = costs.double().sum()
@@ -209,13 +209,13 @@ def _places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator)
     return places
 
 
-def _chances(late: Tensor, before: Tensor, held: Tensor, known: Tensor, places: Tensor) -> np.ndarray:
+def _chances(late: Tensor, before: Tensor, existing: Tensor, known: Tensor, places: Tensor) -> np.ndarray:
     """``(P,)`` how likely so many late images, or more, lie in each place if nothing is new.
 
     Late images may be of other known categories than earlier ones, so those of each count by how much more often it
     comes now. Given the number of both in a place, that of late ones is then binomial.
     """
-    all_centres, count = torch.cat([known, places]), len(held)
+    all_centres, count = torch.cat([known, places]), len(existing)
     in_known, here = [], []
     for points in (late, before):
         squared = squared_distances(points, all_centres)
@@ -235,10 +235,10 @@ def _chances(late: Tensor, before: Tensor, held: Tensor, known: Tensor, places: 
     return chances
 
 
-def _refitted(points: Tensor, held: Tensor, new: Tensor, steps: int = 3) -> Tensor:
+def _refitted(points: Tensor, existing: Tensor, new: Tensor, steps: int = 3) -> Tensor:
     """New centres after k-means in which they alone move."""
     for _ in range(steps):
-        labels = squared_distances(points, torch.cat([held, new])).argmin(1) - len(held)
+        labels = squared_distances(points, torch.cat([existing, new])).argmin(1) - len(existing)
         new = torch.stack(
             [points[labels == row].mean(0) if (labels == row).any() else new[row] for row in range(len(new))]
         )

@@ -32,8 +32,8 @@ from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import ResizedImage
 from promptccd.errors import ConfigurationError, DiskError
 from promptccd.images.decode import Status, Verdict
-from promptccd.images.heif import heif_plugin
 from promptccd.images.identity import digest_of
+from promptccd.images.kinds import heif_plugin
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,9 @@ def _decoded(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [rows[first : first + AT_ONCE] for rows in parts for first in range(0, len(rows), AT_ONCE)]
+    batches = [
+        list(rows[first : first + AT_ONCE]) for rows in parts for first in range(0, len(rows), AT_ONCE)
+    ]
     loader = DataLoader(
         _Decoding(images, views), batch_sampler=batches, collate_fn=list, **loader_options(num_workers)
     )

@@ -25,8 +25,7 @@ from promptccd.data.sources import (
 )
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.files import first_bytes
-from promptccd.images.heif import is_heif
-from promptccd.images.kinds import FIRST_BYTES, why_skipped
+from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.storage import CHECKSUMS, EXPORTED, PROJECT
 

@@ -34,8 +34,7 @@ from huggingface_hub.errors import (
 
 from promptccd import system
 from promptccd.data.names import display_name
-from promptccd.data.selection import UNUSED
-from promptccd.data.splits import CategorySplit
+from promptccd.data.splits import UNUSED, CategorySplit
 from promptccd.errors import DataError
 from promptccd.storage import parsed_json
 

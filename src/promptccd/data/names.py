@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from promptccd.images.heif import SUFFIXES as HEIF_SUFFIXES
-from promptccd.images.heif import heif_plugin
+from promptccd.images.kinds import HEIF_SUFFIXES, heif_plugin
 from promptccd.images.raw import RAW_SUFFIXES
 from promptccd.system import left_by_system
 

@@ -24,13 +24,15 @@ from promptccd.data.labels import (
     read_categories,
     without_label,
 )
-from promptccd.data.selection import UNUSED, CategoryName, select_rows
 from promptccd.data.splits import (
+    UNUSED,
+    CategoryName,
     CategorySplit,
     StageCount,
     cut_in_sessions,
     fitting_blocks,
     keep_whole,
+    select_rows,
     split_by_category,
     split_in_streams,
 )
@@ -111,18 +113,52 @@ class Origin:
         return StageStream.from_dataset(chosen, **{**self.options, **changes})
 
 
-def _instead_of(dataset: object) -> str:
-    """The rest of the message for an object of `datasets` that is no `Dataset`."""
+def _opened(
+    dataset: str | Dataset | OpenedImages, split: str, image_roots: Sequence[str | os.PathLike[str]] | None
+) -> OpenedImages:
+    """The data set that `StageStream.from_dataset` was given."""
+    if isinstance(dataset, OpenedImages):
+        return dataset
+    if isinstance(dataset, str):
+        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
+    if isinstance(dataset, Dataset):
+        return OpenedImages(dataset)
+    instead = ""
     if isinstance(dataset, DatasetDict) and dataset:
-        return (
+        instead = (
             f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{next(iter(dataset))!r}]"
         )
-    if isinstance(dataset, IterableDataset):
-        return (
+    elif isinstance(dataset, IterableDataset):
+        instead = (
             ", a stream without a length: read it first, Dataset.from_generator(lambda: (yield from stream), "
             "features=stream.features)"
         )
-    return ""
+    raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{instead}.")
+
+
+def _label_table(
+    opened: OpenedImages, label_column: str | None, may_lack_labels: bool
+) -> tuple[Dataset, np.ndarray, str]:
+    """The columns of labels and streams, which rows ``(N,)`` have a label, and the name of the label column."""
+    column = label_column_of(opened.table, label_column)
+    others = [STREAM] * (STREAM in opened.table.column_names and column != STREAM)
+    table = opened.table.select_columns([column, *others])
+    is_labelled = ~without_label(table, column) if may_lack_labels else np.full(len(table), True)
+    if len(table) and not is_labelled.any():
+        raise DataError(
+            f"No image of {name_of(opened.name)!r} has a label (column {column!r}): label some, or group all of them "
+            "without: promptccd discover photographs FOLDER --out groups/"
+        )
+    return table, is_labelled, column
+
+
+def _category_ids(table: Dataset, is_labelled: np.ndarray, column: str) -> tuple[np.ndarray, Sequence[str]]:
+    """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
+    labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
+    known, names = read_categories(labelled, column)
+    ids = np.full(len(table), UNUSED, dtype=np.int64)
+    ids[is_labelled] = known
+    return ids, names
 
 
 class StageStream(Sequence[Stage]):
@@ -216,67 +252,40 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
-        opened = dataset
-        if isinstance(dataset, str):
-            opened = open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
-        elif isinstance(dataset, Dataset):
-            opened = OpenedImages(dataset)
-        if not isinstance(opened, OpenedImages):
-            raise DataError(
-                f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
-            )
+        opened = _opened(dataset, split, image_roots)
         origin = Origin(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        image_column = image_column_of(opened.table, image_column)
-        label_column = label_column_of(opened.table, label_column)
-        others = [STREAM] * (STREAM in opened.table.column_names and label_column != STREAM)
-        table = opened.table.select_columns([label_column, *others])
-        is_labelled = np.full(len(table), True) if unlabelled is None else ~without_label(table, label_column)
-        if len(table) and not is_labelled.any():
-            raise DataError(
-                f"No image of {name_of(opened.name)!r} has a label (column {label_column!r}): label some, or group "
-                "all of them without: promptccd discover photographs FOLDER --out groups/"
-            )
-        labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
-        known, categories = read_categories(labelled, label_column)
-        ids = np.full(len(table), UNUSED, dtype=np.int64)
-        ids[is_labelled] = known
+        table, is_labelled, label_column = _label_table(opened, label_column, unlabelled is not None)
+        ids, names = _category_ids(table, is_labelled, label_column)
         category_ids, categories = select_rows(
             ids,
-            categories,
+            names,
             class_order=class_order,
             num_classes=num_classes,
             images_per_class=images_per_class,
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-        images = ImageRows(
-            opened.table.select_columns([image_column]), image_column, image_roots, Decoding(max_pixels)
-        )
+        column = image_column_of(opened.table, image_column)
+        images = ImageRows(opened.table.select_columns([column]), column, image_roots, Decoding(max_pixels))
         images.require_own_files("the data set")
         images = images.with_bit_depth(bit_depth)
-        if unlabelled is not None and split_rule != "whole":
-            named = [each for each in unlabelled if isinstance(each, str)]
-            roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
-            rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
-            arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
-            stages, cut, category_ids = _cut_in_streams(
-                images, category_ids, categories, rest, arriving, seed, name_of(origin.dataset)
+        if unlabelled is None or split_rule == "whole":
+            stages, cut, category_ids = _cut_by_rule(
+                images, category_ids, categories, split_rule, class_blocks, cuts, seed
             )
-            theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
-            later = read_labels(labels, split, roots, images.decoding)
-            return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
-        if split_rule not in SPLIT_RULES:
-            raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
-        category_ids, cut = SPLIT_RULES[split_rule](
-            category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
+            return cls(stages, cut, category_ids, origin, opened.left_out)
+        named = [each for each in unlabelled if isinstance(each, str)]
+        roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
+        rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
+        arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
+        stages, cut, category_ids = _cut_in_streams(
+            images, category_ids, categories, rest, arriving, seed, name_of(origin.dataset)
         )
-        whole = images.select(used)
-        parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
-        stages = _stages_of(parts, category_ids, cut)
-        return cls(stages, cut, category_ids, origin, opened.left_out)
+        theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
+        later = read_labels(labels, split, roots, images.decoding)
+        return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
 
     @classmethod
     def from_hub(
@@ -395,6 +404,27 @@ SPLIT_RULES: dict[str, Rule] = {
         keep_whole(labels, categories, seed, content(labels, categories)),
     ),
 }
+
+
+def _cut_by_rule(
+    images: ImageRows,
+    category_ids: np.ndarray,
+    categories: Sequence[str],
+    rule: str,
+    class_blocks: Sequence[int],
+    cuts: Cuts,
+    seed: int,
+) -> tuple[list[Stage], CategorySplit, np.ndarray]:
+    """Stages whose labels are hidden, their split, and the category ids ``(N,)`` in its order."""
+    if rule not in SPLIT_RULES:
+        raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
+    used = np.flatnonzero(category_ids != UNUSED)  # by any seed
+    category_ids, cut = SPLIT_RULES[rule](
+        category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
+    )
+    whole = images.select(used)
+    parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
+    return _stages_of(parts, category_ids, cut), cut, category_ids
 
 
 def _cut_in_streams(

@@ -24,11 +24,12 @@ from promptccd.errors import DivergedError, RunError, one_line
 from promptccd.methods.gcd import GCDModel
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import PREPROCESSOR, find_model
-from promptccd.runs.predict import load_model, require_finite
+from promptccd.runs.predict import load_model
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
 from promptccd.training.devices import has_bf16, in_smaller_batches, sent
 from promptccd.training.fast import fast
+from promptccd.training.features import require_finite
 
 logger = logging.getLogger(__name__)
 

@@ -322,7 +322,7 @@ def _read_look(values: Mapping[str, Any], key: Any, taken: Any) -> Look:
         raise ValueError(f"an image is {width} x {height}")
     if not isinstance(taken, str) or (taken and not KEPT.fullmatch(taken)):
         raise ValueError("a date is none")
-    depth = Depth.from_dict(values["depth"]) if "depth" in values else None
+    depth = Depth(**values["depth"]) if "depth" in values else None
     return verdict, SeenImage((width, height), _key(key), ELSEWHERE, b"", taken=taken, depth=depth)
 
 

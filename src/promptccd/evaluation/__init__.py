@@ -7,7 +7,6 @@ from promptccd.on_demand import give_names_on_demand
 if TYPE_CHECKING:
     from promptccd.evaluation.accuracy import clustering_accuracy as clustering_accuracy
     from promptccd.evaluation.accuracy import separate_clustering_accuracy as separate_clustering_accuracy
-    from promptccd.evaluation.category_counts import estimate_by_accuracy as estimate_by_accuracy
     from promptccd.evaluation.continual import ContinualAccuracy as ContinualAccuracy
     from promptccd.evaluation.continual import ContinualScore as ContinualScore
     from promptccd.evaluation.continual import Discovery as Discovery
@@ -17,11 +16,7 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import discover_categories as discover_categories
     from promptccd.evaluation.continual import labelled_categories as labelled_categories
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
-    from promptccd.evaluation.diagnosis import Diagnosis as Diagnosis
-    from promptccd.evaluation.diagnosis import DiagnosisOptions as DiagnosisOptions
-    from promptccd.evaluation.diagnosis import diagnose as diagnose
-    from promptccd.evaluation.diagnosis import mean_and_error as mean_and_error
-    from promptccd.evaluation.diagnosis import with_error as with_error
+    from promptccd.evaluation.counting import estimate_by_accuracy as estimate_by_accuracy
     from promptccd.evaluation.paper import BACKBONES as BACKBONES
     from promptccd.evaluation.paper import AuditedRow as AuditedRow
     from promptccd.evaluation.paper import Interval as Interval

@@ -349,9 +349,9 @@ def audit_average(
     for part in PARTS:
         mean = sum(getattr(row, part) for row, _ in stages) / len(stages)
         if abs(getattr(average, part) - mean) > 10.0**-decimals + _SLACK:
-            said = f"{part.capitalize()} {getattr(average, part):.{decimals}f}"
+            text = f"{part.capitalize()} {getattr(average, part):.{decimals}f}"
             return Verdict(
-                "impossible", None, None, f"{said} is not the mean {mean:.{decimals}f} of its stages."
+                "impossible", None, None, f"{text} is not the mean {mean:.{decimals}f} of its stages."
             )
     outcomes = [verdict.outcome for _, verdict in stages]
     for outcome in ("impossible", "undecided"):

@@ -10,6 +10,7 @@ from datasets import ClassLabel, Features, Image, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
 
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
+from promptccd.data.shards import write_shards
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError, one_line
@@ -23,7 +24,7 @@ from promptccd.hub.commits import (
     require_name,
     retried,
 )
-from promptccd.images.clean import clean_image, write_shards
+from promptccd.images.clean import clean_image
 from promptccd.images.limits import SkippedFileError
 from promptccd.runs.card import BEGIN, END, hub_id_of
 from promptccd.runs.provenance import Licence, licence_on

@@ -1,11 +1,12 @@
 """Colours as they are meant: what a file's colour profile says, in sRGB, which screens and models expect.
 
-A profile may name a person, a serial number or a printer. What is passed on has none, or one that was written here.
+A profile may name a person, a serial number or a printer. A cleaned picture has no profile, or one of `profiles/`,
+whose files hold numbers and the name of their colour space.
 """
 
 import io
-import struct
 from functools import lru_cache
+from importlib.resources import files
 
 import numpy as np
 from PIL import ExifTags, Image, ImageCms
@@ -17,6 +18,10 @@ _STEPS = 9  # per channel, at which profiles are compared
 _REMEMBERED = 8  # profiles; a source has a few
 _P3 = 12  # the number of its primaries in HEIF
 _HDR = {16: "PQ", 18: "HLG"}  # numbers of curves for screens brighter than others
+STANDARD = {
+    name: files("promptccd.images").joinpath("profiles", f"{name}.icc").read_bytes()
+    for name in ("Display P3", "Adobe RGB", "ProPhoto RGB")
+}
 _MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # of pictures, by the colours of profiles
 
 
@@ -31,10 +36,8 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str]:
     """
     plain = image.convert("RGBA") if image.has_transparency_data else image
     curve = _HDR.get(image.info.get("nclx_profile", {}).get("transfer_characteristics"), "")
-    profile, note = (
-        _profile_of(image),
-        f"colours of a screen of high range ({curve}) as they are" if curve else "",
-    )
+    profile = _profile_of(image)
+    note = f"colours of a screen of high range ({curve}) as they are" if curve else ""
     if profile:
         try:
             plain = _converted(image, plain, profile)
@@ -56,9 +59,7 @@ def _profile_of(image: Image.Image) -> bytes:
     profile = image.info.get("icc_profile")
     if isinstance(profile, bytes) and profile:
         return profile
-    if (
-        image.info.get("nclx_profile", {}).get("color_primaries") == _P3
-    ):  # numbers that HEIF has instead of a profile
+    if image.info.get("nclx_profile", {}).get("color_primaries") == _P3:  # HEIF has numbers for a profile
         return STANDARD["Display P3"]
     if "exif" not in image.info:
         return b""
@@ -138,52 +139,3 @@ def _probe(mode: str) -> Image.Image:
         return Image.fromarray(np.arange(256, dtype=np.uint8)[None])
     colours = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1)
     return Image.fromarray(colours.reshape(_STEPS, -1, 3))
-
-
-# Colour spaces as profiles: red, green and blue as XYZ under D50, and the curve that all three share. The curve is an
-# exponent, or the five numbers of two parts: the exponent, scale and shift of the upper one, the slope of the lower
-# one, and where they meet.
-_D50 = (0.9642, 1.0, 0.8249)
-_SPACES = {
-    "Display P3": (
-        ((0.51512, 0.2412, -0.00105), (0.29198, 0.69225, 0.04189), (0.1571, 0.06657, 0.78407)),
-        (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045),
-    ),
-    "Adobe RGB": (
-        ((0.60974, 0.31111, 0.01947), (0.20528, 0.62567, 0.06087), (0.14919, 0.06322, 0.74457)),
-        (563 / 256,),
-    ),
-    "ProPhoto RGB": (
-        ((0.79767, 0.28804, 0.0), (0.13519, 0.71188, 0.0), (0.03134, 0.00009, 0.82491)),
-        (1.8,),
-    ),
-}
-
-
-def _profile(name: str, primaries: tuple[tuple[float, ...], ...], curve: tuple[float, ...]) -> bytes:
-    """A profile of version 4 that holds numbers, the name of its colour space, and nothing else."""
-    text = name.encode("utf-16-be")
-    words = b"mluc" + struct.pack(">5I", 0, 1, 12, 0x656E5553, len(text)) + struct.pack(">I", 28) + text
-    shape = b"para" + struct.pack(">IHH", 0, 3 if len(curve) > 1 else 0, 0) + _fixed(*curve)
-    tags = {b"desc": words, b"cprt": words, b"wtpt": _xyz(_D50)}
-    tags |= {name + b"XYZ": _xyz(colour) for name, colour in zip((b"r", b"g", b"b"), primaries, strict=True)}
-    tags |= {name + b"TRC": shape for name in (b"r", b"g", b"b")}
-    table, body = struct.pack(">I", len(tags)), b""
-    start = 128 + len(table) + 12 * len(tags)
-    for tag, content in tags.items():
-        table += tag + struct.pack(">II", start + len(body), len(content))
-        body += content + bytes(-len(content) % 4)
-    head = struct.pack(">I4sI", start + len(body), bytes(4), 0x04200000) + b"mntrRGB XYZ "
-    head += struct.pack(">6H", 2020, 1, 1, 0, 0, 0) + b"acsp" + bytes(28) + _fixed(*_D50)
-    return head.ljust(128, b"\0") + table + body
-
-
-def _xyz(values: tuple[float, ...]) -> bytes:
-    return b"XYZ " + bytes(4) + _fixed(*values)
-
-
-def _fixed(*values: float) -> bytes:
-    return b"".join(struct.pack(">i", round(value * 65536)) for value in values)
-
-
-STANDARD = {name: _profile(name, *numbers) for name, numbers in _SPACES.items()}

@@ -7,7 +7,7 @@ and never gets past the pixel limit, because that is checked on the header.
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -30,9 +30,8 @@ from promptccd.images.depth import (
     may_be_deep,
 )
 from promptccd.images.files import opened_file
-from promptccd.images.heif import heif_plugin, is_heif
 from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
-from promptccd.images.kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
+from promptccd.images.kinds import DEVELOP, FIRST_BYTES, heif_plugin, is_heif, picture_kind, why_no_picture
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
 from promptccd.images.raw import CameraRaw, camera_raw
 
@@ -276,7 +275,11 @@ def _plugins(head: bytes) -> Iterator[tuple[str, Any]]:
     Image.init()
     for name in FORMATS:
         plugin, accepts = Image.OPEN[name]
-        if accepts is None or _accepted(accepts, head[:16]):
+        try:
+            answer = accepts is None or accepts(head[:16])
+        except Exception:  # too few bytes
+            continue
+        if answer is True:  # a text says why the plug-in does not open the file
             yield name, plugin
     if is_heif(head) and (plugin := heif_plugin()):
         yield "HEIF", plugin
@@ -292,15 +295,6 @@ def _at_full_size(image: Image.Image) -> Image.Image:
             image.seek(0)
             break
     return image
-
-
-def _accepted(accepts: Callable[[bytes], bool | str], head: bytes) -> bool:
-    """Whether a plug-in takes a file; a text says why it does not."""
-    try:
-        answer = accepts(head)
-    except Exception:  # of Pillow 11, where there are too few bytes
-        return False
-    return answer if isinstance(answer, bool) else not answer
 
 
 def _decode_opened(
@@ -380,19 +374,16 @@ def _is_in_one_scan(stream: BinaryIO) -> bool:
     Any other, and any progressive one, has to be in memory as a whole before it is reduced.
     """
     stream.seek(0)
-    is_one, colours = stream.read(2) == JPEG, b""
-    while is_one:
-        head = stream.read(4)
-        kind, body = head[1] if len(head) == 4 else -1, stream.read(max(int.from_bytes(head[2:]) - 2, 0))
-        if kind == SCAN:  # the first one begins
-            break
-        is_one = head[:1] == b"\xff" and kind in (*_BASELINE, *_TABLES)
-        if kind in _BASELINE:
-            colours = body[5:6]
-    else:
-        body = b""
+    content, colours = stream.read(), b""
     stream.seek(0)
-    return colours != b"" and body[:1] == colours
+    for marker, segment in jpeg_segments(content) if content.startswith(JPEG) else ():
+        if marker == SCAN:  # the first one begins
+            return colours != b"" and segment[4:5] == colours
+        if marker in _BASELINE:
+            colours = segment[9:10]
+        elif marker not in _TABLES:
+            break
+    return False
 
 
 def _with_end(content: bytes, decoding: Decoding) -> bytes | None:

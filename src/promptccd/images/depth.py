@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -39,21 +39,6 @@ class Depth:
     is_said: bool
     used: int
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Depth":
-        """From values that a stranger may have written.
-
-        Raises:
-            ValueError: they are not valid.
-        """
-        depth = cls(**values)
-        bits = depth.needed, depth.used
-        if depth.kind not in get_args(Kind) or not all(
-            type(each) is int and 1 <= each <= 16 for each in bits
-        ):
-            raise ValueError("a depth is none")
-        return depth
-
 
 @dataclass(frozen=True)
 class Depths:
@@ -74,13 +59,6 @@ class Depths:
     def holding(cls, found: Iterable[Depth | None], fixed: int | None = None) -> "Depths":
         """The rule for a source, of its files' depths; `None` is a file of 8 bits."""
         return reduce(cls._with, found, cls(fixed=fixed))
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Depths":
-        """From values that a stranger may have written; a `ValueError` or `TypeError` for others."""
-        if not all(each is None or (type(each) is int and 1 <= each <= 16) for each in values.values()):
-            raise ValueError("a depth is none")
-        return cls(**values)
 
     def _with(self, depth: Depth | None) -> "Depths":
         if depth is None or depth.is_said:

@@ -1,11 +1,19 @@
 """What a file is that shows no picture, by its first bytes, and what to do with it."""
 
 import codecs
-
-from promptccd.images.heif import INSTALL, heif_plugin, is_heif
+from functools import cache
+from typing import Any
 
 FIRST_BYTES = 512  # of a file, which tell what it is
 UNKNOWN = "no known format"
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")
+INSTALL_HEIF = "pip install 'promptccd[heic]'"
+_HEIF = (
+    b"hei",
+    b"hev",
+    b"mif1",
+    b"msf1",
+)  # brands of pictures and sequences, coded as HEVC or without a codec
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
@@ -13,7 +21,7 @@ _FRAMES = "save some of its frames as JPEG to have them grouped"
 _PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
 _HEIC = (
-    f"{INSTALL} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
+    f"{INSTALL_HEIF} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
     "Settings, Camera, Formats, Most Compatible lets new ones be JPEG"
 )
 
@@ -107,6 +115,25 @@ _READ = (
     (b"BM", "BMP"),
     *((b"P%d" % number, "PPM") for number in range(1, 8)),
 )
+
+
+def is_heif(head: bytes) -> bool:
+    """Whether a file begins like HEIF, other than AVIF, by its first bytes."""
+    return head[4:8] == b"ftyp" and head[8:12].startswith(_HEIF)
+
+
+@cache
+def heif_plugin() -> Any:
+    """The class that opens a HEIF file as an image of Pillow; `None` where pillow-heif is not installed.
+
+    Only `promptccd.images.decode` asks it. Registered with Pillow, it would open files for every other library of the
+    process, and it is one more parser of strangers' files.
+    """
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        return None
+    return HeifImageFile
 
 
 def camera_raw_kind(head: bytes) -> str:

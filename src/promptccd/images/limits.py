@@ -41,11 +41,6 @@ class IntakeLimits:
     max_pixels: int = MAX_PIXELS
     max_ratio: int = 200
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"Expected {name} >= 1, got {value}.")
-
     @classmethod
     def of_person(cls, *, max_files: int | None = None, max_pixels: int | None = None) -> "IntakeLimits":
         """Limits on a person's own files; `None` is the usual one. Files are as large as such images may be."""

@@ -39,7 +39,7 @@ class StageContext:
         labels: their category ids ``(N,)``; `None` at unlabelled stages.
         replay: features drawn from the last stage's mixture; `None` at stage 0.
         num_categories: K_t; `None` to let every fit of a mixture estimate it by splitting and merging.
-        memory: exemplars of earlier stages, shown beside the images of an unlabelled stage.
+        memory: exemplars of earlier stages, shown with the images of an unlabelled stage.
     """
 
     images: StageImages
@@ -135,9 +135,9 @@ class Objective:
         accelerator: the processes that train together.
         plain_features: computes features ``(N, D)`` of the stage's images without prompts; its argument is the label
             of a progress bar.
-        forward_rows: runs the model on training views of given batches, for phases beside the epochs. A batch is the
-            epoch that keys its views, and indices of images. Every process takes its share; the objective averages
-            gradients itself.
+        forward_rows: runs the model on training views of given batches, for phases in addition to the epochs. A batch
+            is the epoch that keys its views, and indices of images. Every process takes its share; the objective
+            averages gradients itself.
 
     Attributes:
         least_batch: share of the batch size below which the last batch of an epoch is left out: means over few images
@@ -208,9 +208,9 @@ class Method:
         model: what is saved and loaded.
         objective: what it minimises.
         title: as a person writes it.
-        summary: what its prompts are, as a phrase for cards and ``--help``.
-        parts: titles of the model's children beside backbone and head that learn or are fitted.
-        losses: titles of its terms beside those of `ContrastiveObjective`.
+        summary: what its prompts are, as a phrase for cards.
+        parts: titles of the model's children, except backbone and head, that learn or are fitted.
+        losses: titles of its terms, except those of `ContrastiveObjective`.
         published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
             other case the tables have the method's name.
         answers_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
@@ -255,7 +255,7 @@ class Method:
 
 METHODS: dict[str, Method] = {}
 
-# Titles of parts and losses that every method has; a method declares its own beside them.
+# Titles of parts and losses that every method has; a method declares its own in addition.
 PARTS = {"backbone": "last block of the backbone", "head": "projection head"}
 LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
 

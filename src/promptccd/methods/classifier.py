@@ -67,9 +67,9 @@ class LinearClassifier(CosineClassifier):
 
     def grow(self, rows: Tensor) -> None:
         """Append rows ``(n, D)`` with a bias of one less than the lowest so far, or 0 for the first rows."""
-        held = self.bias.detach()
-        start = float(held.min()) - 1 if len(held) else 0.0
-        grown = torch.cat([held, held.new_full((len(rows),), start)])
+        bias = self.bias.detach()
+        start = float(bias.min()) - 1 if len(bias) else 0.0
+        grown = torch.cat([bias, bias.new_full((len(rows),), start)])
         self.bias = nn.Parameter(grown, requires_grad=self.bias.requires_grad)
         super().grow(rows)
 

@@ -1,4 +1,4 @@
-"""GCD: the same model, head and losses without prompts; the baseline every prompt is held against."""
+"""GCD: the same model, head and losses without prompts; the baseline of every prompt."""
 
 from huggingface_hub.dataclasses import strict
 

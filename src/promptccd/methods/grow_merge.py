@@ -52,7 +52,7 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     def validate_branches(self) -> None:
         """A model with branches has means of labelled classes."""
         if self.num_branches and not self.num_means:
-            raise ValueError(f"Expected num_means >= 1 beside {self.num_branches} branches, got 0.")
+            raise ValueError(f"Expected num_means >= 1 with {self.num_branches} branches, got 0.")
 
 
 class GrowMergeModel(RememberingModel):

@@ -218,7 +218,8 @@ def pseudo_sessions(
 
     A quarter of the images of every class is held out. A session has its share of another quarter of every old class
     (the half between them is for a pretraining that the released code leaves out), and of each novel class so far a
-    half of what is not held out, drawn anew. There are fewer sessions where so many would leave no old class.
+    half of the images that are not held out, sampled again. There are fewer sessions where so many would leave no old
+    class.
     """
     classes = generator.permutation(np.unique(labels))
     each = max(1, round(len(classes) / (4 * num_sessions)))

@@ -46,7 +46,7 @@ class ORCAModel(HeadlessClassifierModel):
 class ORCAObjective(ClassifierObjective):
     """Cross-entropy with a margin that grows with uncertainty, agreement of pairs of images, and evenness.
 
-    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images beside them and takes its
+    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images in addition and takes its
     margin from those. Later stages have no labels, and evenness alone keeps pairs from one answer for all images. The
     paper has neither stages nor a classifier that grows.
 

@@ -208,7 +208,7 @@ def split(
 
     The first split is by similarity, or, where that finds hardly any old or new images, by two Gaussians of it (ours:
     their code has one stage, and after one everything lies nearer to some proxy). Then, round by round, a small net
-    learns the split of the clear images, and judges all images anew. The released code trains a copy of the whole
+    learns the split of the clear images, and judges all images again. The released code trains a copy of the whole
     model with the net; ours reads features alone, which saves a second training and needs a higher rate.
 
     Unit features ``(N, D)`` and their similarity ``(N,)`` with the nearest old proxy are on the CPU.
@@ -288,7 +288,7 @@ METHOD = Method(
     model=PACGCDModel,
     objective=PACGCDObjective,
     title="PA-CGCD",
-    summary="a proxy per class; old is told from new by a net on features alone, which is ours",
+    summary="a proxy per class; a net tells old from new by features alone, which is ours",
     parts={"classifier": "proxies"},
     losses={"anchor": "proxy-anchor", "drift": "distance of new images to the features before"},
 )

@@ -182,7 +182,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         entering = self._prompted(place, means, components)
         scores = log_joint.gather(1, components)
         features = class_row(self.backbone, entering, rotation=rotation)
-        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies stand behind them
+        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies follow them
         return self._output(features, project, components=components, scores=scores, prompts=prompts)
 
     def _prompted(self, place: BeforeFirstBlock, means: Tensor, components: Tensor) -> Tensor:

@@ -189,7 +189,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         return list(self.pool.parameters())
 
     def reset_prompts(self, generator: torch.Generator) -> None:
-        """Draw the pool anew."""
+        """Draw the pool again."""
         self.pool.reset_parameters(generator)
 
     def compute_output(

@@ -51,7 +51,8 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         route_reaches_backbone: whether the part labels also train the backbone's last block, through the attention
             that the router reads; otherwise only the router.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
-        anchor_on: what is held near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit feature.
+        anchor_on: what distillation keeps near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit
+            feature.
     """
 
     model_type = "promptccd-pp"
@@ -81,7 +82,7 @@ class PartLabeller(nn.Module):
     """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
 
     `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabelParameters` are buffers. The
-    number of parts sizes the buffers and must stand in the model's configuration. Before `load` every patch is part 0.
+    number of parts sizes the buffers and must be in the model's configuration. Before `load` every patch is part 0.
 
     Args:
         num_parts: P, background included.
@@ -323,7 +324,7 @@ def unit_features(features: Tensor, bottleneck: Tensor, head: ProjectionHead) ->
     return F.normalize(features.float(), dim=-1)
 
 
-HELD = {"projection": projections, "cls": unit_features}
+ANCHORS = {"projection": projections, "cls": unit_features}
 
 
 @dataclass(frozen=True)
@@ -371,7 +372,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         return [parameter for module in learning for parameter in module.parameters()]
 
     def reset_prompts(self, generator: torch.Generator) -> None:
-        """Draw pools and router anew."""
+        """Draw pools and router again."""
         self.pools.reset_parameters(generator)
         self.router.reset_parameters(generator, self.config.initializer_range)
 
@@ -434,10 +435,10 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             assert output.bottleneck is not None
             assert output.teacher_features is not None
             assert output.teacher_log_shares is not None
-            held = HELD[self.config.anchor_on]
-            ours = held(output.features, output.bottleneck, self.head)
+            anchor = ANCHORS[self.config.anchor_on]
+            ours = anchor(output.features, output.bottleneck, self.head)
             with torch.no_grad():
-                theirs = held(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
+                theirs = anchor(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
             shares = log_shares(output.part_logits)
             divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
             losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)

@@ -81,7 +81,7 @@ class Pool(nn.Module):
             init.uniform_(parameter, -reach, reach)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw keys and prompts anew.
+        """Draw keys and prompts again.
 
         L2P and DualPrompt draw both in -1..1. PromptCCD++ gives no first values and gets the same ones: prompts that
         start much smaller never grow, and move no feature.

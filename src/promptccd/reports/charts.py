@@ -126,9 +126,9 @@ def line_chart(
     y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
 
     def place(name: str, side: float, x: float, y: float, deviation: float | None) -> Point:
-        said = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
+        text = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
         low, high = map(y_scale, limits(y, deviation)) if deviation else (None, None)
-        return Point(x_scale(x) + side, y_scale(y), said, low, high)
+        return Point(x_scale(x) + side, y_scale(y), text, low, high)
 
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
     # Without a shift, marks and error bars at the same place would hide each other.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 
 from promptccd.data.randomness import numpy_generator, seed_of
-from promptccd.errors import ConfigurationError, DataError
+from promptccd.errors import ConfigurationError
 from promptccd.reports.charts import style_of
 
 PERPLEXITY = 30.0
@@ -68,19 +67,15 @@ def stage_maps(
 
     Raises:
         ConfigurationError: an unknown method.
-        DataError: no features, values that are no numbers, or a stage with fewer rows than the one before.
     """
     if method not in _METHODS:
         raise ConfigurationError(f"Expected a map by {' or '.join(_METHODS)}, got {method!r}.")
-    stages = [_checked(features, stage) for stage, features in enumerate(features_by_stage)]
-    sizes = [len(stage) for stage in stages]
-    if not stages or any(later < earlier for earlier, later in pairwise(sizes)):
-        raise DataError(f"Expected features of stages that only add rows, got {sizes or 'none'} rows.")
+    sizes = [len(features) for features in features_by_stage]
     rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
-    first = FIRST_ITERATIONS if len(stages) > 1 else ONLY_ITERATIONS
+    first = FIRST_ITERATIONS if len(sizes) > 1 else ONLY_ITERATIONS
     layouts: list[np.ndarray] = []
     moved: list[float | None] = []
-    for features in stages:
+    for features in features_by_stage:
         shown = features[rows[rows < len(features)]]
         before = layouts[-1] if layouts else None
         layout = _METHODS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
@@ -145,15 +140,6 @@ def _distance(before: np.ndarray, layout: np.ndarray) -> float:
     if width == 0:
         return 0.0
     return float(np.median(np.linalg.norm(layout[: len(before)] - before, axis=1))) / width
-
-
-def _checked(features: np.ndarray, stage: int) -> np.ndarray:
-    array = np.asarray(features)
-    if array.ndim != 2 or not np.isfinite(array).all():
-        raise DataError(
-            f"Expected finite features of shape (N, D) at stage {stage}, got {array.dtype} of shape {array.shape}."
-        )
-    return array
 
 
 @dataclass(frozen=True)
@@ -261,9 +247,9 @@ def map_figure(
     points = []
     columns = (ids.tolist() for ids in (stages, sample_ids, found_ids, true_ids))
     for row, (stage, sample_id, group, category) in enumerate(zip(*columns, strict=True)):
-        where, said = "labelled", true_names[category]
+        where, text = "labelled", true_names[category]
         if stage:
-            where, said = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
+            where, text = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
         points.append(
             MapPoint(
                 sample_id,
@@ -271,7 +257,7 @@ def map_figure(
                 places=[layout[row] for layout in layouts[stage:]],
                 found=found[group],
                 true=true[category],
-                text=f"image {sample_id}, {where}: {said}",
+                text=f"image {sample_id}, {where}: {text}",
                 is_discovered=group not in known,
             )
         )

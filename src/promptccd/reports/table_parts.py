@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from promptccd.evaluation.paper import PublishedRow, published_rows
+if TYPE_CHECKING:
+    from promptccd.evaluation.paper import PublishedRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +30,17 @@ class TablePart:
 
     def places(self, backbone: str) -> list[tuple[str, str]]:
         """All pairs of a method and a data set, in the paper's order."""
+        from promptccd.evaluation.paper import published_rows
+
         rows = published_rows(None, None, self.published, backbone, self.setting)
         own = [row for row in rows if row.table == self.label]
         methods = dict.fromkeys([*self.methods, *(row.method for row in own)])
         return list(product(methods, dict.fromkeys([*self.benchmarks, *(row.benchmark for row in own)])))
 
-    def printed(self, backbone: str, method: str, benchmark: str) -> Sequence[PublishedRow]:
+    def printed(self, backbone: str, method: str, benchmark: str) -> "Sequence[PublishedRow]":
         """The paper's rows; none where it prints none."""
+        from promptccd.evaluation.paper import published_rows
+
         return published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
 
 

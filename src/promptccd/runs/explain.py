@@ -16,8 +16,8 @@ from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.images.decode import decode_image
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.predict import require_finite
 from promptccd.storage import make_folder, remove_leftovers, write_file
+from promptccd.training.features import require_finite
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay
 PALETTE = (  # part 0 is the background, which is not coloured

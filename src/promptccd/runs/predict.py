@@ -16,7 +16,7 @@ from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError, DivergedError, RunError, nothing_at, one_line
+from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.images.decode import Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.images.files import first_bytes
@@ -29,6 +29,7 @@ from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches
 from promptccd.training.fast import fast
+from promptccd.training.features import require_finite
 from promptccd.training.progress import progress_bar
 
 _Viewed = tuple[torch.Tensor | None, Verdict]
@@ -258,24 +259,6 @@ class _Reader:
             raw = reason_of_raw(name)
             return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
         return self.view(decoded.image), decoded.verdict
-
-
-def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
-    """Refuse values that a model computed for images unless all are finite.
-
-    Args:
-        rows: one per image, ``(N, ...)``.
-        names: of the images, for the message.
-
-    Raises:
-        DivergedError: a row holds NaN or infinity; its image is named.
-    """
-    bad = (~torch.isfinite(rows).flatten(1).all(dim=1)).nonzero()
-    if len(bad):
-        raise DivergedError(
-            f"The model computes no number for {names[int(bad[0])]!r}: its weights have diverged. Use an "
-            "earlier stage; of promptccd discover, --precision fp32 may help."
-        )
 
 
 def _assigned(

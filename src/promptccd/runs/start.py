@@ -393,19 +393,22 @@ def rim_not_seen(sides: Sequence[int], patch_size: int) -> str:
 
 
 def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
-    """Refuse an image size that the backbone's patches do not divide, if there is such a backbone.
+    """Refuse a backbone that cannot be read, and an image size that its patches do not divide.
 
     Args:
         recipe: the backbone and the views.
-        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`.
+        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`; with ``local_files_only``, a backbone that is not on this
+            machine is not refused.
 
     Raises:
-        ConfigurationError: naming both, and what would do.
+        ConfigurationError: naming the backbone, or both sizes and those that fit.
     """
     try:
         patch_size = _vision_config(recipe, **hub_options).patch_size
     except ConfigurationError:
-        return  # `initial_model` raises with the reason
+        if hub_options.get("local_files_only"):
+            return
+        raise
     if rim := rim_not_seen([recipe.views.image_size], patch_size):
         raise ConfigurationError(
             f"image_size {rim}. Give such an --image_size, and a --resize_size no smaller."

@@ -29,7 +29,7 @@ from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError, DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, labelled_categories
-from promptccd.evaluation.category_counts import COUNTS
+from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel

@@ -1,7 +1,6 @@
 """Devices and processes: which device computes what, shares of a batch, gathering, and memory that runs out."""
 
 import copy
-import dataclasses
 import itertools
 import logging
 import os
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from accelerate.utils import send_to_device
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -135,22 +135,13 @@ def reproducible(wanted: bool) -> Iterator[None]:
 
 
 def same_on_all(value: Any) -> Any:
-    """The first process's value, on every process; for small picklable values."""
+    """The first process's value, on every process, with its tensors on the CPU; for small picklable values."""
     if place_among_processes()[1] == 1:
         return value
-    box = [_off_device(value)]
+    # Tensors of a GPU would be unpacked on the GPU of the first process.
+    box = [send_to_device(value, "cpu")]
     dist.broadcast_object_list(box, 0)
     return box[0]
-
-
-def _off_device(value: Any) -> Any:
-    """The value with its tensors on the CPU: those of a GPU would be unpacked on the GPU of the first process."""
-    if isinstance(value, Tensor):
-        return value.cpu()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        moved = {field.name: _off_device(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **moved)
-    return type(value)(map(_off_device, value)) if type(value) in (tuple, list) else value
 
 
 def is_out_of_memory(error: BaseException) -> bool:

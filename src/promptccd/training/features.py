@@ -1,5 +1,6 @@
 """Features of whole stages, without a gradient, in the order of their images."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,13 @@ class _EvaluationImages(Dataset):
         return self.images.seen_in(self.view, index)
 
 
+def _loader(
+    images: Dataset, view: EvaluationView, batch_size: int, num_workers: int | None, device: torch.device
+) -> DataLoader[Any]:
+    options = loader_options(num_workers, batch_size * view.num_bytes)
+    return DataLoader(images, batch_size=batch_size, pin_memory=device.type == "cuda", **options)
+
+
 @torch.no_grad()
 def extract_features(
     model: CategoryDiscoveryModel,
@@ -54,13 +62,7 @@ def extract_features(
     model.eval()
     rank, processes = place_among_processes()
     share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
-    loader: DataLoader[Any] = DataLoader(
-        share,
-        batch_size=batch_size,
-        pin_memory=device.type == "cuda",
-        # mutant: how images are loaded changes no feature
-        **loader_options(num_workers, batch_size * view.num_bytes),
-    )
+    loader = _loader(share, view, batch_size, num_workers, device)
     features = torch.empty(len(share), model.config.vision_config.hidden_size, device=device)
     place = 0
 
@@ -73,7 +75,9 @@ def extract_features(
             features[place : place + len(pixels)] = in_smaller_batches(embed, pixels)
             place += len(pixels)
     model.train(was_training)
-    return _finite(gather_rows(features[None], len(images))[0], images)
+    found = gather_rows(features[None], len(images))[0]
+    require_finite(found, images.sample_ids.tolist())
+    return found
 
 
 @torch.no_grad()
@@ -97,23 +101,21 @@ def routing_agreement(
         labels = labeller(model.pretrained_patch_features(pixel_values))
         return (routed == labels).float().mean(dim=1).cpu()
 
-    # mutant without batch_size=: how many images share a forward changes speed and memory, never a share
-    loader = DataLoader(
-        _EvaluationImages(images, view),
-        batch_size=batch_size,
-        # mutant: how images are loaded changes no share
-        **loader_options(num_workers, batch_size * view.num_bytes),
-    )
+    loader = _loader(_EvaluationImages(images, view), view, batch_size, num_workers, model.device)
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 
 
-def _finite(features: Tensor, images: StageImages) -> Tensor:
-    bad = (~finite_rows(features)).nonzero()
+def require_finite(rows: Tensor, names: Sequence[Any]) -> None:
+    """Refuse values ``(N, ...)`` that a model computed for images unless all are finite.
+
+    Raises:
+        DivergedError: a row holds NaN or infinity; its image is named.
+    """
+    bad = (~finite_rows(rows.flatten(1))).nonzero()
     if len(bad):
         raise DivergedError(
-            f"{len(bad)} features of stage {images.stage.index} are not numbers, that of image "
-            f"{images.sample_ids[int(bad[0])]} for one: the weights have diverged. Lower --learning_rate and "
-            "train again from the last good stage."
+            f"The model's values for {len(bad)} of {len(rows)} images are not numbers, such as those for image "
+            f"{str(names[int(bad[0])])!r}: its weights have diverged. Train again from the last good stage with a "
+            "lower --learning_rate, or use an earlier stage. For promptccd discover, --precision fp32 may help."
         )
-    return features

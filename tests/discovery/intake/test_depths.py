@@ -44,16 +44,6 @@ def brightest(intake: Intake) -> dict[str, int]:
     return {name: int(np.asarray(shown).max()) for name, shown in pictures.items()}
 
 
-def test_a_rule_that_somebody_wrote_is_taken_if_it_is_one() -> None:
-    for values in ({}, {"integer": None, "real": 12}, {"integer": 1, "fixed": 16}):
-        assert Depths.from_dict(values) == Depths(**values)
-    for wrong in (0, 17, True, 12.0, "12"):
-        with pytest.raises(ValueError, match="a depth is none"):
-            Depths.from_dict({"integer": None, "real": wrong})
-    with pytest.raises(TypeError):
-        Depths.from_dict({"other": 12})
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, workers: int) -> None:
     with read_intake(photos, workers=workers) as intake:

@@ -115,7 +115,7 @@ def _shards(
     # Takes a second, for which the page of a project need not wait.
     from datasets import Features, Image, Value
 
-    from promptccd.images.clean import write_shards
+    from promptccd.data.shards import write_shards
 
     def records() -> Iterator[dict[str, Any]]:
         for row, facts in rows:

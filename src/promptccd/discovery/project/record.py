@@ -49,7 +49,7 @@ def read_record(out: Path) -> dict[str, Any]:
         pixels = depths.pop("max_pixels")
         if type(pixels) is not int or pixels < 1:
             raise ValueError("a limit is none")
-        decoding = Decoding(pixels, Depths.from_dict(depths))
+        decoding = Decoding(pixels, Depths(**depths))
         return {**record, "estimate": CountEstimate.from_dict(record["estimate"]), "decoding": decoding}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         raise RunError(

@@ -72,12 +72,10 @@ def estimate_by_accuracy(
         if count not in scores:
             clusters = AnchoredKMeans(count, restarts, random_state=seed).fit_predict(points)
             found = torch.as_tensor(clusters)[: len(labels)]
-            # mutant arguments swapped: a best matching is one from either side
             scores[count] = clustering_accuracy(labels.cpu(), found.cpu(), ()).all
         return -scores[count]
 
     # The search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached.
-    # mutant without method=: SciPy takes it by itself where bounds are given; older releases did not
     minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
     return _estimate(scores)
 

@@ -1,6 +1,7 @@
 """What is measured of a backbone before anything is trained, and what is said of it."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,26 +11,30 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from promptccd import GCDModel, PromptCCDModel
-from promptccd.data import StageStream
-from promptccd.data.readable import StageImages
-from promptccd.data.view_options import ViewOptions
-from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.errors import DataError
-from promptccd.evaluation import DiagnosisOptions, continual_accuracy, diagnosis
-from promptccd.evaluation.diagnosis import (
+from benchmarks import diagnose as diagnosis
+from benchmarks.diagnose import (
     Answers,
     Cut,
     Diagnosis,
+    DiagnosisOptions,
     PromptReading,
     _likeliest,
     _on_their_way,
     answers_to,
     counts_of,
     diagnose,
+    diagnosis_text,
+    main,
     mean_and_error,
     with_mixture,
 )
+from promptccd import GCDModel, PromptCCDModel
+from promptccd.data import StageStream
+from promptccd.data.readable import StageImages
+from promptccd.data.view_options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
+from promptccd.errors import DataError
+from promptccd.evaluation import continual_accuracy
 from promptccd.models.backbone import class_position
 from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
@@ -247,7 +252,7 @@ def test_a_backbone_is_diagnosed_and_left_as_it_was(
     model.config.prompts_per_image = 3
     view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
     options = DiagnosisOptions(seeds=(4, 9), floors=(0.05, 0.5), restarts=2, batch_size=50, categories=(6,))
-    caplog.set_level("INFO", "promptccd")
+    caplog.set_level("INFO", "benchmarks.diagnose")
     found = diagnose(model, images, labels, view, options)
     assert found.images == 160
     assert [each.categories for each in found.answers] == [6, 8]
@@ -300,3 +305,60 @@ def test_an_image_that_gets_one_prompt_has_no_cosines(
     assert model.mixture.variances.shape == (5, 1)
     assert found.prompts.shared < 1
     assert found.verdict[0].startswith("Each image gets one prompt")
+
+
+def test_the_tables_show_what_was_measured() -> None:
+    prompts = PromptReading(
+        20,
+        5,
+        {"patches entering block 0": 9.374},
+        {"raw": [0.25, 0.9751], "scaled": [0.2, 0.5]},
+        0.012,
+        4e-4,
+        (0.02, 0.003),
+        4.2,
+    )
+    rows = {
+        "k-means": {"all": [50.0, 52.0], "old": [60.0, 62.0], "new": [40.0, 43.0]},
+        "diag 0.3": {"all": [53.0, 56.0], "old": [60.0, 60.0], "new": [47.0, 53.0]},
+    }
+    lines = diagnosis_text(Diagnosis(100, prompts, [Answers(30, rows)])).split("\n")
+    cells = [line.split() for line in lines]
+    assert ["patches", "entering", "block", "0", "9.37"] in cells
+    assert ["means", "raw", "0.250", "0.975"] in cells
+    assert "20 components, 5 prompts an image; two arbitrary images share 4.2" in lines
+    assert (
+        "prompts turn [CLS] by 1.2e-02, their choice by 4.0e-04, told apart by 3.0e-03 (1 - cosine)" in lines
+    )
+    assert ["30", "categories", "All", "Old", "New", "All,", "ahead"] in cells
+    assert ["k-means", "51.0", "61.0", "41.5"] in cells
+    assert ["mixture,", "diag", "0.3", "54.5", "60.0", "50.0", "+3.5", "±", "0.5"] in cells
+    assert lines[-1].startswith(
+        "The mixture knows more than k-means here (+3.5 ± 0.5 points of All, -1.0 of Old"
+    )
+
+
+@pytest.mark.slow
+def test_the_command_measures_labelled_images(
+    backbone_folder: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    words = [str(backbone_folder), str(image_folder), *["--seeds", "1", "2", "--floors", "0.01", "1"]]
+    words += ["--restarts", "2", "--device", "cpu", "--out", str(tmp_path / "found.json")]
+    main(words)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["images"] == 150
+    assert [each["categories"] for each in found["answers"]] == [5]
+    (only,) = found["answers"]
+    assert list(only["rows"]) == ["k-means", "diag 0.01", "diag 1"]
+    assert len(only["rows"]["k-means"]["all"]) == 2
+    prompts = found["prompts"]
+    assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
+    assert prompts["choice_effect"] < 1e-12
+    assert prompts["prompt_effect"] > 0
+    assert prompts["told_apart"][1] > 0
+    assert len(prompts["cosines"]["raw"]) == 2
+    assert set(prompts["lengths"]) == {
+        "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",
+        "means of the mixture",
+    }  # fmt: skip
+    assert len(found["verdict"]) == 3

@@ -1,29 +1,35 @@
-"""What prompts of a mixture could do over a backbone, without training: one look before a GPU is kept busy for days.
+"""Measures what prompts of a mixture could do over a backbone, without training: minutes before days of a GPU.
+
+    python -m benchmarks.diagnose facebook/dinov2-base cifar100/train.parquet --label_column fine_label --out found.json
 
 Images are embedded once. Known categories become the components of a mixture, as at the end of stage 0, whose prompts
 then go through the backbone. And stage by stage, over cuts by the paper's rule, the mixture's answer (the category of
 the likeliest component) is held against the semi-supervised k-means that scores every method.
 """
 
+import argparse
 import copy
+import json
 import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from promptccd.cli.tables import table
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.selection import UNUSED
-from promptccd.data.splits import split_by_category
+from promptccd.data.splits import UNUSED, split_by_category
 from promptccd.data.views import EvaluationView, normalise
+from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
@@ -33,7 +39,8 @@ from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
-from promptccd.training.devices import exact_device
+from promptccd.runs import stage_of, stage_stream
+from promptccd.training.devices import device_named, exact_device, placed
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
     LEAST_CHOICE,
@@ -43,7 +50,7 @@ from promptccd.training.instruments import (
     measure,
     told_apart,
 )
-from promptccd.training.options import TrainingArguments
+from promptccd.training.options import DataArguments, TrainingArguments
 from promptccd.training.progress import progress_bar, readable_time
 
 logger = logging.getLogger(__name__)
@@ -51,7 +58,7 @@ logger = logging.getLogger(__name__)
 LEAST_CATEGORIES = 4  # one labelled, and a new one for each of three later stages
 USUAL = (10, 20, 40)  # numbers of categories
 ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
-AT_ONCE = 64  # images whose tokens of every block are held together # mutant: memory alone
+AT_ONCE = 64  # images whose tokens of every block are held together
 KMEANS = "k-means"
 Covariance = Literal["diag", "spherical", "full"]
 
@@ -181,7 +188,7 @@ class Diagnosis:
         elif gain > error:
             knows = (
                 f"The mixture knows more than k-means here ({figures}): set --covariance_type {covariance} and "
-                f"--answer_floor {floor}, and read its own answer."
+                f"--answer_floor {floor}, and read its native prediction."
             )
         else:
             knows = f"The mixture does not know more than k-means here ({figures}): expect no gain of its prompts."
@@ -344,7 +351,6 @@ def _likeliest(
         )  # fmt: skip
         for name, floor in zip(found, options.floors if stage else (), strict=False):
             _load(answering, fit(floor_share=floor))
-            # mutant without .numpy(): NumPy reads a tensor as it reads an array
             answers = answering.log_joint(features).argmax(1).cpu().numpy()
             accuracy = clustering_accuracy(truth[stage], answers, range(cut.blocks[0]))
             found[name].append(StageScore(stage, *accuracy, len(np.unique(answers)), len(answers)))
@@ -449,3 +455,85 @@ def _entering_blocks(model: PromptCCDModel, tokens: Tensor, rotation: Rotation |
     for block in blocks_of(model.backbone)[:-1]:
         states.append(run_block(block, states[-1], rotation))
     return states
+
+
+def diagnosis_text(found: Diagnosis) -> str:
+    """The tables of everything that was measured, and the verdict."""
+    prompts = found.prompts
+    blocks = range(max(map(len, prompts.cosines.values()), default=0))
+    parts = [table(["mean length", ""], [*map(list, prompts.lengths.items())], places=2)]
+    if blocks:
+        rows = [[f"means {name}", *cosines] for name, cosines in prompts.cosines.items()]
+        header = ["cosine among an image's prompts, entering block", *map(str, blocks)]
+        parts.append(table(header, rows, places=3))
+    parts.append(
+        f"{prompts.components} components, {prompts.prompts} prompts an image; two arbitrary images share "
+        f"{prompts.shared:.1f}\nprompts turn [CLS] by {prompts.prompt_effect:.1e}, their choice by "
+        f"{prompts.choice_effect:.1e}, told apart by {prompts.told_apart[1]:.1e} (1 - cosine)"
+    )
+    for answers in found.answers:
+        rows = []
+        for name, found_by in answers.rows.items():
+            figures = [mean_and_error(values)[0] for values in found_by.values()]
+            ahead = with_error(*mean_and_error(answers.ahead(name)))
+            rows.append([f"mixture, {name}", *figures, ahead] if rows else [name, *figures, ""])
+        parts.append(table([f"{answers.categories} categories", "All", "Old", "New", "All, ahead"], rows))
+    return "\n\n".join([*parts, "\n".join(found.verdict)])
+
+
+def options_from(words: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line."""
+    usual = DiagnosisOptions()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", metavar="BACKBONE", help="DINO backbone or finished stage: folder or Hub id")
+    parser.add_argument("images", metavar="IMAGES", help="labelled images, as `promptccd train` reads them")
+    parser.add_argument("--split", help="split of the data")
+    parser.add_argument("--label_column", help="column of the labels")
+    parser.add_argument(
+        "--images_per_class", type=int, help="number of images of every category (default: all)"
+    )
+    parser.add_argument(
+        "--categories", nargs="+", type=int, help="numbers of categories besides all (default: 10 20 40)"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=usual.seeds, help="seeds of the cuts")
+    parser.add_argument(
+        "--floors", nargs="+", type=float, default=usual.floors, help="shares of variance that a fit adds"
+    )
+    parser.add_argument("--covariances", nargs="+", choices=get_args(Covariance), default=usual.covariances)
+    parser.add_argument("--restarts", type=int, default=usual.restarts, help="restarts of k-means")
+    parser.add_argument("--device", help="device (default: a GPU if there is one)")
+    parser.add_argument("--bf16", action="store_true", help="features in bfloat16")
+    parser.add_argument("--num_workers", type=int, help="loader processes (default: as the machine allows)")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="file for everything that was measured, as JSON"
+    )
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> Diagnosis:
+    """Measure, print the tables and write the JSON file."""
+    options = options_from(words)
+    model, view = load_embedder(stage_of(options.model))
+    if options.bf16:
+        model.config.precision = "bfloat16"
+    data = DataArguments(
+        dataset=options.images, split=options.split, label_column=options.label_column,
+        images_per_class=options.images_per_class,
+    )  # fmt: skip
+    stage = stage_stream(data, seed=1, split_rule="whole").labelled
+    images = StageImages.read(stage, options.num_workers, progress_bar)
+    names = ("categories", "seeds", "floors", "covariances", "restarts", "num_workers")
+    wanted = DiagnosisOptions(**{name: getattr(options, name) for name in names})
+    placed_model = placed(model, view, device_named(options.device))
+    found = diagnose(placed_model, images, stage.labels[images.positions], view, wanted)
+    print(diagnosis_text(found))
+    if options.out is not None:
+        options.out.write_text(json.dumps(found.to_dict(), indent=1) + "\n")
+    return found
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    main()

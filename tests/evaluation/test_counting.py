@@ -14,8 +14,8 @@ from benchmarks.bench_count import Setting, simulated
 from promptccd.clustering import CountEstimate, estimate_as_taught
 from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of
-from promptccd.evaluation import category_counts
-from promptccd.evaluation.category_counts import COUNTS, estimate_by_accuracy
+from promptccd.evaluation import counting as module
+from promptccd.evaluation.counting import COUNTS, estimate_by_accuracy
 from promptccd.training.options import TrainingArguments
 
 SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, power=0.4, within=0.6)
@@ -91,7 +91,7 @@ def test_what_splitting_and_merging_is_given(
     """All new images, and as many of every settled category; its prior is learnt from the labelled stage alone."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(
-        category_counts,
+        module,
         "estimate_as_taught",
         lambda points, count, **rest: given.update(rest, points=points, count=count),
     )
@@ -133,8 +133,8 @@ def test_how_far_k_means_is_off_is_learnt_from_the_labelled_stage_by_the_same_k_
         learnt["count"] = count(SimpleNamespace(labelled="held", labels="out", unlabelled="rest"), 1.0)
         return SimpleNamespace(widened=lambda estimate, known: (estimate.count, known))
 
-    monkeypatch.setattr(category_counts, "estimate_by_accuracy", estimate)
-    monkeypatch.setattr(category_counts, "calibrate", calibrate)
+    monkeypatch.setattr(module, "estimate_by_accuracy", estimate)
+    monkeypatch.setattr(module, "calibrate", calibrate)
     labels = [np.arange(60) % 3, np.arange(60) % 4]
     features = [torch.full((60, 2), float(stage)) for stage in range(3)]
     counting = COUNTS["kmeans"](replace(ARGUMENTS, category_count="kmeans", count_prior="calibrated"))
