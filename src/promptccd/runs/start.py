@@ -397,8 +397,8 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
 
     Args:
         recipe: the backbone and the views.
-        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`; with ``local_files_only``, a backbone that is not on this
-            machine is not refused.
+        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`; with ``local_files_only``, a backbone that is not on
+            this machine is not refused.
 
     Raises:
         ConfigurationError: naming the backbone, or both sizes and those that fit.
