@@ -130,7 +130,11 @@ def test_a_link_is_refused_before_a_sweep_begins(
         cells = plan_cells([recipe], [1], {}, tmp_path / "sweep")
         run_sweep(cells, tmp_path / "sweep", scorings=[ProtocolScoring("gcd")])
     assert not (tmp_path / "absent").exists()
-    assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {".lock", ".lock-owner", *Path(name).parts}
+    assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {
+        ".lock",
+        ".lock-owner",
+        *Path(name).parts,
+    }
 
 
 @pytest.mark.slow
