@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -55,20 +56,12 @@ class GridFigure:
     @property
     def table(self) -> pd.DataFrame:
         """A row per cell."""
-        return pd.DataFrame(
-            [
-                {
-                    "variant": name,
-                    "row_setting": f"{self.row_label} = {row}",
-                    "column_setting": f"{self.column_label} = {column}",
-                    "value": value,
-                    "unit": self.unit,
-                }
-                for name, panel in self.panels.items()
-                for row, line in zip(self.rows, panel, strict=True)
-                for column, value in zip(self.columns, line, strict=True)
-            ]
-        )
+        rows = [f"{self.row_label} = {row}" for row in self.rows]
+        columns = [f"{self.column_label} = {column}" for column in self.columns]
+        cells = product(self.panels, rows, columns)
+        table = pd.DataFrame(cells, columns=["variant", "row_setting", "column_setting"])
+        values = np.asarray(list(self.panels.values()), dtype=float)  # `None` becomes NaN
+        return table.assign(value=values.ravel(), unit=self.unit)
 
     @property
     def heat_maps(self) -> list[tuple[str, HeatMap]]:
