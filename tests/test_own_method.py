@@ -35,7 +35,7 @@ from tests.runs.test_variants import RATE, Signals, listen, merged, stage_bytes,
 OWN = "shared-prompt"
 OPTIONS = {
     OWN: {"options": {"num_tokens": 2}},
-    "promptccd": {"prompts_at_test": True},  # its own answer is that to plain features
+    "promptccd": {"prompts_at_test": True},  # its native prediction is that to plain features
     "promptccd-pp": {"num_parts": 2},
     "metagcd": {"options": {"meta_episodes": 2, "meta_epochs": 2}},
 }
@@ -143,12 +143,12 @@ def test_a_methods_own_answer_stands_in_every_table_or_is_refused(run: Trained, 
         assert code == 2
         assert f"{run.method.name} has none" in said.err
         assert recorded.native is None
-        assert "own answer" not in card
+        assert "native prediction" not in card
         return
     assert code == 0
     found = [row["all"] for row in json.loads(said.out)["stages"]]
     assert found == pytest.approx([row.all for row in recorded.native.stages], abs=1e-3)
-    assert f"| Stage 3, own answer | {found[-1]:.2f} |" in card
+    assert f"| Stage 3, native prediction | {found[-1]:.2f} |" in card
 
 
 def test_the_card_says_what_the_method_is_and_its_snippets_run(

@@ -482,7 +482,7 @@ def test_a_classifier_of_sessions_stands_beside_figures_of_the_same_matching() -
     rows = [StageScore(1, 50.0, 60.0, 40.0, 4, 10, native=(45.0, 46.0, 47.0))]
     sessions = {"ours": [SessionScore("metagcd", rows, [ClusteringAccuracy(55.0, 65.0, 45.0)])]}
     shown = variant_averages(sessions).set_index("variant")["all"].to_dict()
-    assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, own answer, v1": 45.0}
-    assert "ours, own answer, v1" in comparison_table(sessions)
+    assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, native prediction, v1": 45.0}
+    assert "ours, native prediction, v1" in comparison_table(sessions)
     plain = variant_averages({"ours": [ContinualScore("cacc", rows)]})
-    assert plain["variant"].tolist() == ["ours", "ours, own answer"]
+    assert plain["variant"].tolist() == ["ours", "ours, native prediction"]

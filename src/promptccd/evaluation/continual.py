@@ -143,7 +143,7 @@ class ContinualScore:
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """Further figures per stage in percent, by name: of the method's own answer, or of the protocol."""
+        """Further figures per stage in percent, by name: of the method's native prediction, or of the protocol."""
         if self.native is None:
             return {}
         return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in PARTS}

@@ -8,7 +8,7 @@ import pandas as pd
 
 from promptccd.evaluation.accuracy import FIGURES
 from promptccd.evaluation.continual import ContinualScore
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 
 ABSENT = "\N{EN DASH}"  # tables show it in place of a missing number
 AVERAGE = "average"  # in the column `stage`
@@ -102,14 +102,14 @@ def count_texts(table: pd.DataFrame) -> list[str]:
 
 
 def title_of(name: str) -> str:
-    """The heading of a column: ``native_all`` is ``own answer: All``."""
+    """The heading of a column: ``native_all`` is ``native prediction: All``."""
     if name in FIGURES:
         return FIGURES[name][0]
     bare, _, version = name.partition("_v")
     before, _, part = bare.rpartition("_")
     if part not in PARTS:
         return name.replace("_", " ")
-    whose = [OWN_ANSWER] * (before == "native") + [f"v{version}"] * bool(version)
+    whose = [NATIVE_PREDICTION] * (before == "native") + [f"v{version}"] * bool(version)
     return f"{', '.join(whose)}: {part.capitalize()}" if whose else part.capitalize()
 
 
@@ -151,7 +151,10 @@ def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFram
         if any(score.as_published is not score for score in scores):
             matching = ", v1"
             add(f"{name}{matching}", [score.as_published for score in scores])
-        add(f"{name}, {OWN_ANSWER}{matching}", [score.native for score in scores if score.native is not None])
+        add(
+            f"{name}, {NATIVE_PREDICTION}{matching}",
+            [score.native for score in scores if score.native is not None],
+        )
     return pd.concat(tables, ignore_index=True)
 
 

@@ -516,7 +516,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return None
 
     def assign_natively(self, features: Tensor) -> Tensor | None:
-        """The method's own answer ``(N,)`` to features ``(N, D)``, of a classifier or mixture; `None` without one."""
+        """The native prediction ``(N,)`` for features ``(N, D)``, of a classifier or mixture; `None` without one."""
         return None
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:

@@ -22,7 +22,7 @@ from promptccd.evaluation.paper import (
     differences,
     mark_of,
 )
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, text_of
 from promptccd.reports.charts import Chart, line_chart
 from promptccd.reports.compare import Scores, signed, stage_charts, stage_table
@@ -225,7 +225,7 @@ def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[
     for (entry, own, others), varied in product(scores, variations):
         records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
-            who = "k-means" if entry.cells[0].answers_natively else OWN_ANSWER
+            who = "k-means" if entry.cells[0].answers_natively else NATIVE_PREDICTION
             records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 

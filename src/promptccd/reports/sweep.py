@@ -27,7 +27,7 @@ from promptccd.data.labels import label_column_of, read_categories
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
 from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
@@ -313,7 +313,7 @@ class ProtocolScoring:
             evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
-        """The score to compare with the paper, of k-means or of the method's own answer; `None` before scoring."""
+        """The score to compare with the paper, of k-means or the native prediction; `None` before scoring."""
         score = self._score(cell)
         if score is None:
             return None
@@ -764,7 +764,7 @@ def _average(cell: SweepCell) -> str:
     results = cell.run.results
     if results is None:
         return ""
-    own = "" if results.native is None else f" ({OWN_ANSWER} {results.native.average['all']:.1f})"
+    own = "" if results.native is None else f" ({NATIVE_PREDICTION} {results.native.average['all']:.1f})"
     return f", All {results.average['all']:.1f}{own}"
 
 

@@ -24,7 +24,7 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import published_results
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import markdown, score_grid, score_table, title_of
 from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
@@ -200,7 +200,7 @@ def stage_card(
         found_names=_shortened(found),
         results=_results(scored, published, source),
         has_native=scored.native is not None,
-        native_label=OWN_ANSWER,
+        native_label=NATIVE_PREDICTION,
         paper=("the native prediction" if method.answers_natively else "k-means") if scored.native else "",
         published=published,
         streams=[each for each in streams if each.stage <= stage],
