@@ -1,6 +1,5 @@
 """Training in the manner of transformers: a model, arguments, data and callbacks; ``promptccd train`` calls it too."""
 
-import dataclasses
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -296,14 +295,11 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
 
 def _non_default_fields(model: CategoryDiscoveryModel) -> dict[str, Any]:
     """Fields of the model's configuration that differ from their defaults."""
-    known = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}
-    fields = [each for each in dataclasses.fields(type(model.config)) if each.name not in known]
-    defaults = {
-        each.name: each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        for each in fields
+    known, usual = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}, type(model.config)()
+    own = {
+        name: getattr(model.config, name) for name in model.config.__dataclass_fields__ if name not in known
     }
-    values = {name: getattr(model.config, name) for name in defaults}
-    return {name: value for name, value in values.items() if value != defaults[name]}
+    return {name: value for name, value in own.items() if value != getattr(usual, name)}
 
 
 def _loaded_from(model: CategoryDiscoveryModel) -> str | None:

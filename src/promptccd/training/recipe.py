@@ -271,7 +271,7 @@ class Recipe:
 
 
 def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a method as its configuration stores them; `None` means the default.
+    """Options of a method that differ from its configuration's defaults, which `None` stands for.
 
     Raises:
         ConfigurationError: the method has no such option, or a value is out of its range.
@@ -287,7 +287,9 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
         method.model.config_class(**checked)
     except StrictDataclassError as error:
         raise ConfigurationError(f"{method.name}: {error.__cause__ or error}") from error
-    return checked | auto
+    # The number of parts has the benchmark's as its default.
+    usual = {name: item.default for name, item in method.options.items() if name != "num_parts"}
+    return auto | {name: value for name, value in checked.items() if value != usual.get(name)}
 
 
 def section_types() -> dict[str, Any]:
