@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -111,13 +112,12 @@ class StageScore:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StageScore":
         """What `to_dict` wrote."""
-        given: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+        given: dict[str, Any] = dict(zip(values, not_null(values.values()), strict=True))
         limits, native = values.get("count_range"), values.get("native")
-        given["count_range"] = None if limits is None else tuple(limits)
-        given["native"] = None if native is None else tuple(not_null(native))
-        own = {item.name for item in fields(cls)} - {"figures"}
-        figures = {name: value for name, value in given.items() if name not in own}
-        return cls(**{name: value for name, value in given.items() if name in own}, figures=figures)
+        given["count_range"] = limits and tuple(limits)
+        given["native"] = native and tuple(not_null(native))
+        own = {item.name: given.pop(item.name) for item in fields(cls) if item.name in given}
+        return cls(**own, figures=given)
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,8 @@ class ContinualScore:
     @property
     def average(self) -> dict[str, float]:
         """Mean of All, Old and New over the stages that have such images."""
-        averages = {}
-        for part in PARTS:
-            values = [getattr(score, part) for score in self.stages if not math.isnan(getattr(score, part))]
-            averages[part] = sum(values) / len(values) if values else math.nan
-        return averages
+        rows = [[getattr(row, part) for part in PARTS] for row in self.stages]
+        return pd.DataFrame(rows, columns=PARTS, dtype=float).mean().to_dict()
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
@@ -385,16 +382,13 @@ class ForgettingScore(ContinualScore):
         M_f is in points, below 0 where accuracy never fell. Steps without such images do not count.
         """
         last = self.stages[-1]
-        lost, new = (
-            [value for value in values if not math.isnan(value)]
-            for values in (self.forgotten, [row.new for row in self.stages])
-        )
+        lost = float(pd.Series(self.forgotten, dtype=float).max())
         return {
             "M_all": last.all,
             "M_o": last.old,
-            "M_f": max(lost, default=math.nan),
+            "M_f": lost,
             "M_d": last.new,
-            "M_d_mean": sum(new) / len(new) if new else math.nan,
+            "M_d_mean": self.average["new"],
         }
 
     @classmethod

@@ -288,8 +288,10 @@ def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
     if own := dict.fromkeys(
         entry.method for entry in entries for cell in entry.cells if cell.answers_natively
     ):
-        who = f"the method's own classifier does for {', '.join(own)}, and k-means for all others"
-        notes.insert(0, f"Where a row does not say who answers, {who}.")
+        notes.insert(
+            0,
+            f"Rows that name no prediction show the native one for {', '.join(own)}, k-means for all others.",
+        )
     used = {record["mark"] for record in records}
     return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
 
