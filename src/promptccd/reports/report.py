@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from promptccd.data.ranges import number, require_in_range
+from promptccd.data.options import number, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.paper import published_table
 from promptccd.evaluation.tables import Grid
