@@ -37,10 +37,10 @@ from benchmarks.bench_count import count, drawn_setting, simulated
 from benchmarks.bench_mixture_stages import stages
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import fit_part_labels
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
-from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import build_image_processor, normalise
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel

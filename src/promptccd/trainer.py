@@ -10,9 +10,9 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import PreTrainedConfig
 
+from promptccd.data.options import ViewOptions
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import IN_MEMORY
-from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions

@@ -12,7 +12,8 @@ import torch
 from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
 
-from promptccd.data.views import ViewOptions, build_image_processor
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import build_image_processor
 from promptccd.models import VARIANTS, CategorySpread
 from promptccd.storage import CHECKSUMS
 from tests.conftest import TINY_BACKBONE, TINY_HEAD

@@ -116,9 +116,7 @@ def test_rankstats_and_frost_stand_below_the_main_table_on_its_data(tmp_path: Pa
     assert (title, below) == (printed.title, further.title)
     assert rows == []
     said = remarks(entries[-2:], [])
-    assert said[0].startswith(
-        "Where a row does not say who answers, the method's own classifier does for rankstats, frost"
-    )
+    assert said[0].startswith("Rows that name no prediction show the native one for rankstats, frost")
     assert "MetaGCD's setting alone (--table metagcd)" in said[1]
 
 
@@ -441,7 +439,7 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
     assert sum("imagenet100 is left out: Could not load dataset" in line for line in printed["remarks"]) == 1
     assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
-    assert "own classifier does for happy, and k-means for all others" in printed["remarks"][0]
+    assert "native one for happy, k-means for all others" in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
     assert "grow-merge is not built" in page
     assert (

@@ -13,7 +13,7 @@ from PIL import Image
 from promptccd import CategoryDiscoveryTrainer, PromptCCDModel, TrainingArguments
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.views import ViewOptions
+from promptccd.data.options import ViewOptions
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
 from promptccd.hub.verify import verify
 from promptccd.registry import load_registry

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from promptccd import GCDModel
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.views import TrainingViews, ViewOptions
+from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.gcd import GCDConfig

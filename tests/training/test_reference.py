@@ -18,8 +18,8 @@ from datasets import ClassLabel, Dataset, Features, Image
 from torch import Tensor
 from transformers import Dinov2Model
 
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
-from promptccd.data.views import ViewOptions
 from promptccd.errors import DataError
 from promptccd.evaluation.counting import SplitMergeCount
 from promptccd.methods import LOSSES, method_named

@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 from promptccd import storage
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress, loader_options
+from promptccd.data.options import ViewOptions
 from promptccd.data.stages import Stage
-from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import ResizedImage
 from promptccd.errors import ConfigurationError, DiskError
 from promptccd.images.decode import Status, Verdict

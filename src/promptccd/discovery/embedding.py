@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.data.loaders import Progress
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision

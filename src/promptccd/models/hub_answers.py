@@ -121,4 +121,5 @@ def _text_of(response: Any) -> str:
 def _plain(text: str) -> str:
     """The words of a page, or a text as it is, on one line."""
     begin = text[:10_000].strip()
-    return one_line(_NO_WORDS.sub(" ", begin) if begin.startswith("<") else begin) if begin else ""
+    words = _NO_WORDS.sub(" ", begin) if begin.startswith("<") else begin
+    return one_line(" ".join(words.split())) if words.strip() else ""

@@ -410,7 +410,7 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
     return published_results(recipe.data.benchmark, recipe.published_name) if same else None
 
 
-def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, list[Any]]:
+def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, Any]:
     values = instruments.to_dict() if instruments else {}
     warnings = instruments.warnings(recipe.training.mixed_precision).values() if instruments else ()
     return {

@@ -15,8 +15,7 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 from huggingface_hub.errors import StrictDataclassError
 
-from promptccd.data.ranges import alternatives, with_floats
-from promptccd.data.view_options import ViewOptions
+from promptccd.data.options import ViewOptions, alternatives, with_floats
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
