@@ -29,7 +29,7 @@ from promptccd.evaluation.tables import markdown, score_grid, score_table, title
 from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
-from promptccd.models.loading import BACKBONES
+from promptccd.models.checkpoint import BUNDLED
 from promptccd.runs.folder import StreamRecord, change_places
 from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
 from promptccd.runs.start import FREE_FIELDS
@@ -377,7 +377,7 @@ def _method(recipe: Recipe) -> str:
 def _backbone(place: str | None) -> str:
     if place is None:
         return "a small DINOv2 that was pretrained without labels on the images of stage 0"
-    if place in BACKBONES:
+    if place in BUNDLED:
         return f"`{place}`, the small backbone bundled with promptccd"
     return f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
 
@@ -410,7 +410,7 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
     return published_results(recipe.data.benchmark, recipe.published_name) if same else None
 
 
-def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, list[Any]]:
+def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, Any]:
     values = instruments.to_dict() if instruments else {}
     warnings = instruments.warnings(recipe.training.mixed_precision).values() if instruments else ()
     return {
@@ -474,7 +474,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _shown_place(place: str) -> str:
-    is_named = place in BUILT_IN or place in BACKBONES or hub_id_of(place)
+    is_named = place in BUILT_IN or place in BUNDLED or hub_id_of(place)
     return place if is_named else "<local folder>"
 
 
