@@ -102,7 +102,7 @@ def example_pictures(
     for category in [*known[: max(1, _MOST_EXAMPLES - len(found))], *found][:_MOST_EXAMPLES]:
         rows = np.flatnonzero(ids == category)
         best = int(rows[np.argmax(confidences[rows])])
-        clean = clean_image(images.stage.read(int(images.positions[best])))
+        clean = clean_image(images.stage.images.read(int(images.positions[best])))
         if clean is not None:
             name = model.config.names_by_id[category]
             path = f"{EXAMPLES}/{len(examples) + 1}{clean[0]}"
