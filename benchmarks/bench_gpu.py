@@ -30,9 +30,9 @@ from benchmarks.bench_discovery import NUM_CATEGORIES, write_images
 from benchmarks.bench_grouping import ours, simulated
 from benchmarks.creatures import creatures_dataset
 from benchmarks.measuring import timed
+from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
-from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.discovery.intake.reading import read_intake

@@ -26,9 +26,10 @@ from benchmarks.measuring import options_of
 from promptccd.data import Stage
 from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, TrainingViews, ViewOptions
+from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, TrainingViews
 from promptccd.images.decode import decode_image
 
 SIZES = ((32, 32, "PNG"), (300, 200, "JPEG"), (500, 375, "JPEG"), (1024, 768, "JPEG"))

@@ -188,7 +188,7 @@ class Diagnosis:
         elif gain > error:
             knows = (
                 f"The mixture knows more than k-means here ({figures}): set --covariance_type {covariance} and "
-                f"--answer_floor {floor}, and read its own answer."
+                f"--answer_floor {floor}, and read its native prediction."
             )
         else:
             knows = f"The mixture does not know more than k-means here ({figures}): expect no gain of its prompts."

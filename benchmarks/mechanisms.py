@@ -37,10 +37,10 @@ from benchmarks.bench_count import count, drawn_setting, simulated
 from benchmarks.bench_mixture_stages import stages
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import fit_part_labels
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
-from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import build_image_processor, normalise
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
@@ -293,7 +293,7 @@ def streamed(
         kind: the model.
         world: what it sees.
         seed: of world and run.
-        by_mixture: score the mixture's own answer instead of semi-supervised k-means.
+        by_mixture: score the mixture's native prediction instead of semi-supervised k-means.
         options: of the model.
     """
     pictures, labels = world.draw(seed)
@@ -406,7 +406,7 @@ IDEAS: dict[str, Idea] = {
                 "the likeliest in five copies": partial(MIXED, world, **LIKELIEST, prompt_copies=5),
                 "the likeliest": partial(MIXED, world, **LIKELIEST),
                 "five, as in the paper": partial(MIXED, world, prompts_at_test=True),
-                "the mixture's own answer": partial(MIXED, world, by_mixture=True),
+                "the mixture's native prediction": partial(MIXED, world, by_mixture=True),
                 "without prompts (GCD)": partial(streamed, GCDModel, world),
             },
         )

@@ -31,9 +31,10 @@ from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.data.labels import image_column_of, label_column_of
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.tables import load_images
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
 from promptccd.models.backbone import blocks_of, embed
 from promptccd.training.pretraining import PretrainingOptions, pretrain_backbone

@@ -20,7 +20,7 @@ from promptccd import (
 )
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.views import ViewOptions
+from promptccd.data.options import ViewOptions
 from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.methods import METHODS
 from promptccd.models import CategoryDiscoveryModel

@@ -30,8 +30,8 @@ from benchmarks.diagnose import (
 )
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
-from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
 from promptccd.evaluation import continual_accuracy

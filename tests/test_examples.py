@@ -56,7 +56,7 @@ def test_my_own_prompt(image_folder: Path, backbone_folder: Path, tmp_path: Path
     stage = tmp_path / "run" / "stage3"
     config = json.loads((stage / "config.json").read_text())
     assert config["strength"] == 0.5
-    assert not list(stage.glob("*.py"))
+    assert [path.name for path in stage.glob("*.py")] == ["handler.py"]
     assert "import my_own_prompt" in (stage / "README.md").read_text()
 
 

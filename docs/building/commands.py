@@ -36,6 +36,7 @@ def fields_page() -> str:
                     meaning,
                 )
             )
+    assert train.more is not None
     train.more([])
     (methods,) = (each for each in train._action_groups if each.title == "methods")
     parts.append(f"## methods\n\n{methods.description} A recipe writes them in the section `model`.")

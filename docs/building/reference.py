@@ -8,6 +8,7 @@ from types import ModuleType
 PACKAGES = (
     "promptccd",
     "promptccd.models",
+    "promptccd.images",
     "promptccd.data",
     "promptccd.clustering",
     "promptccd.training",

@@ -17,7 +17,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
 from promptccd import system
 from promptccd.errors import RunError
-from promptccd.storage import make_folder, open_to_change, refuse_links
+from promptccd.storage import make_folder, open_to_change, refuse_links, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
                 folder, system.file_system_of(folder), error, LEASE, BEAT_S, DEAD_S,
             )  # fmt: skip
             self._lock = _acquired(_lease(folder), folder, wait_s)
-        (folder / OWNER).write_text(f"{Owner.this()}\n", encoding="utf-8")
+        write_file(folder / OWNER, f"{Owner.this()}\n")
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,6 +1,5 @@
 """Training in the manner of transformers: a model, arguments, data and callbacks; ``promptccd train`` calls it too."""
 
-import dataclasses
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +10,9 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import PreTrainedConfig
 
+from promptccd.data.options import ViewOptions
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import IN_MEMORY
-from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
@@ -21,9 +20,7 @@ from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.locks import FolderLock
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.loading import BACKBONES, find_model
-from promptccd.models.stored_files import BACKBONE_TYPES
-from promptccd.models.weights import MAX_MODEL_BYTES
+from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
@@ -296,25 +293,22 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
 
 def _non_default_fields(model: CategoryDiscoveryModel) -> dict[str, Any]:
     """Fields of the model's configuration that differ from their defaults."""
-    known = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}
-    fields = [each for each in dataclasses.fields(type(model.config)) if each.name not in known]
-    defaults = {
-        each.name: each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        for each in fields
+    known, usual = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}, type(model.config)()
+    own = {
+        name: getattr(model.config, name) for name in model.config.__dataclass_fields__ if name not in known
     }
-    values = {name: getattr(model.config, name) for name in defaults}
-    return {name: value for name, value in values.items() if value != defaults[name]}
+    return {name: value for name, value in own.items() if value != getattr(usual, name)}
 
 
 def _loaded_from(model: CategoryDiscoveryModel) -> str | None:
     """Where the model's backbone was loaded from, if that is a bare backbone and has not changed since."""
     place: str = model.config.name_or_path
     try:
-        is_bare = bool(place) and find_model(place).values.get("model_type") in BACKBONE_TYPES
+        is_bare = bool(place) and find_model(place).is_backbone
         found = is_bare and _is_stored_in(model, place)
     except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked
         found = False
-    names = {path: name for name, path in BACKBONES.items()}
+    names = {path: name for name, path in BUNDLED.items()}
     return names.get(place, place) if found else None
 
 

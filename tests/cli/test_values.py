@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from promptccd.cli.main import main
-from promptccd.data.ranges import alternatives
+from promptccd.data.options import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,

@@ -10,8 +10,8 @@ from datasets import Dataset
 from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.cached import ImageCache
+from promptccd.data.options import ViewOptions
 from promptccd.data.readable import Original, StageImages, conflicts
-from promptccd.data.view_options import ViewOptions
 from promptccd.errors import DataError
 from promptccd.images.identity import digest_of
 from promptccd.runs import RunEvaluation

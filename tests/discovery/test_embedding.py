@@ -11,7 +11,8 @@ from PIL import Image
 
 from benchmarks.creatures import draw_creature
 from promptccd.data.folders import FolderSource
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.discovery import embedding
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import (

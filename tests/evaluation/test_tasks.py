@@ -182,7 +182,7 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
         assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
     np.testing.assert_equal(score.stages, rows)
     with pytest.raises(
-        ConfigurationError, match="own answer, and rankstats has none at stage 1: choose cacc"
+        ConfigurationError, match="native prediction, and rankstats has none at stage 1: choose cacc"
     ):
         SCORERS["native"](replace(TASK, native=lambda stage, asked: None))
 

@@ -121,7 +121,7 @@ def test_a_stage_of_another_seed_is_refused_even_of_the_same_split(
     shutil.copytree(trained_run / "stage0", tmp_path / "sent-stage0")
     more = {"resume_from": str(tmp_path / "sent-stage0"), "seed": 9}
     assert main(["train", "--config", str(in_folder(recipe_values, tmp_path / "run", **more))]) == 2
-    assert "was trained with seed 1, and this training has seed 9: give --seed 1" in capsys.readouterr().err
+    assert "was trained with seed 1, this training has seed 9: give --seed 1" in capsys.readouterr().err
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 

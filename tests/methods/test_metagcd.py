@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
+from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
 from promptccd.methods import LOSSES, Rows, StageContext
 from promptccd.methods.contrastive import info_nce_loss
 from promptccd.methods.metagcd import (

@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from promptccd import PromptCCDPlusPlusConfig
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
-from promptccd.data.views import ViewOptions, build_image_processor
+from promptccd.data.views import build_image_processor
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill

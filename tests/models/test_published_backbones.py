@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from promptccd import PromptCCDModel
-from promptccd.data.views import ViewOptions, build_image_processor
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import build_image_processor
 from promptccd.discovery import DiscoverySession
 from promptccd.errors import ConfigurationError
 from promptccd.runs import RunDirectory

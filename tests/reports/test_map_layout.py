@@ -111,7 +111,7 @@ def test_a_map_of_any_shape_lies_on_its_drawing_and_fills_it(
     ids = np.zeros(2, dtype=int)
     figure = map_figure(maps, ids, np.array([3, 4]), ids, ids, {0: "heron"}, ["heron"])
     assert figure.height == height + 2 * MARGIN
-    ((first,), (second,)) = [point.places for point in figure.points]
+    ((first,), (second,)) = figure.points["places"]
     assert list(first) == [MARGIN, MARGIN]
     x, y = np.subtract(second, first)
     assert 0 <= x <= WIDTH - 2 * MARGIN and 0 <= y <= height

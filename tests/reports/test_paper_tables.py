@@ -116,9 +116,7 @@ def test_rankstats_and_frost_stand_below_the_main_table_on_its_data(tmp_path: Pa
     assert (title, below) == (printed.title, further.title)
     assert rows == []
     said = remarks(entries[-2:], [])
-    assert said[0].startswith(
-        "Where a row does not say who answers, the method's own classifier does for rankstats, frost"
-    )
+    assert said[0].startswith("Rows that name no prediction show the native one for rankstats, frost")
     assert "MetaGCD's setting alone (--table metagcd)" in said[1]
 
 
@@ -441,7 +439,7 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
     assert sum("imagenet100 is left out: Could not load dataset" in line for line in printed["remarks"]) == 1
     assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
-    assert "own classifier does for happy, and k-means for all others" in printed["remarks"][0]
+    assert "native one for happy, k-means for all others" in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
     assert "grow-merge is not built" in page
     assert (
@@ -482,7 +480,7 @@ def test_a_classifier_of_sessions_stands_beside_figures_of_the_same_matching() -
     rows = [StageScore(1, 50.0, 60.0, 40.0, 4, 10, native=(45.0, 46.0, 47.0))]
     sessions = {"ours": [SessionScore("metagcd", rows, [ClusteringAccuracy(55.0, 65.0, 45.0)])]}
     shown = variant_averages(sessions).set_index("variant")["all"].to_dict()
-    assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, own answer, v1": 45.0}
-    assert "ours, own answer, v1" in comparison_table(sessions)
+    assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, native prediction, v1": 45.0}
+    assert "ours, native prediction, v1" in comparison_table(sessions)
     plain = variant_averages({"ours": [ContinualScore("cacc", rows)]})
-    assert plain["variant"].tolist() == ["ours", "ours, own answer"]
+    assert plain["variant"].tolist() == ["ours", "ours, native prediction"]

@@ -183,7 +183,7 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     assert capsys.readouterr().out.strip() == str(out / "index.html")
     averages = json.loads((out / "report.json").read_text())["sections"]["averages"]
     assert [(row["variant"], row["runs"]) for row in averages] == [
-        ("tiny", 2), ("tiny, own answer", 2), ("other", 1), ("other, own answer", 1),
+        ("tiny", 2), ("tiny, native prediction", 2), ("other", 1), ("other, native prediction", 1),
     ]  # fmt: skip
     averages = averages[::2]
     tables = [json.loads((run / "results.json").read_text())["average"]["all"] for run in runs]
@@ -228,7 +228,7 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
     folder = runs[0].parent.name
     both = [(f"{folder}/tiny", 2), ("c/tiny", 1)]
-    expected = [(name + own, count) for name, count in both for own in ("", ", own answer")]
+    expected = [(name + own, count) for name, count in both for own in ("", ", native prediction")]
     assert [(row["variant"], row["runs"]) for row in averages] == expected
 
 
@@ -347,11 +347,11 @@ def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Pat
     own = method_named(variant).answers_natively
     for shown, record in zip(rows, records(tables["summary"]), strict=True):
         row = dict(zip(header, shown, strict=True))
-        assert row["own answer: All"] == f"{record['native_all']:.1f}"
+        assert row["native prediction: All"] == f"{record['native_all']:.1f}"
         value = record["native_all"] if own else record["all"]
         assert record["all_difference"] == pytest.approx(value - record["all_published"])
         assert row["paper: All"] == f"{record['all_published']:.1f} ({signed(record['all_difference'])})"
-        assert record["published_of"] == ("own answer" if own else "k-means")
+        assert record["published_of"] == ("native prediction" if own else "k-means")
         assert record["published_differs"] == "; ".join(published.differences)
     assert tables["scores"]["native_all"].tolist() == [10.0, 20.0, 30.0, 20.0]
 

@@ -428,7 +428,7 @@ def test_several_protocols_at_once(run: Path, capsys: pytest.CaptureFixture[str]
     assert main(command) == 0
     text = capsys.readouterr().out
     assert all(f"({name})" in text for name in names)
-    assert all(word in text for word in ("all v1", "known before", "M_f", "part routing"))
+    assert all(word in text for word in ("v1: All", "known before", "M_f", "part routing"))
     assert main([*command, "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert [values[name]["protocol"] for name in names] == names

@@ -8,6 +8,7 @@ import pytest
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError
+from promptccd.methods import METHODS as METHOD_TABLE
 from promptccd.reports.paper_tables import TablePlan
 from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
@@ -117,8 +118,9 @@ def test_a_recipe_is_what_its_name_says() -> None:
         assert recipe.data.resolved == BENCHMARKS[data], path.stem
         if data not in BUILT_IN:
             for name, value in METHODS[method].items():
-                given = vars(recipe.training) | recipe.model.options | {"variant": recipe.model.variant}
-                assert given.get(name) == value, (path.stem, name)
+                config = METHOD_TABLE[recipe.model.variant].model.config_class(**recipe.model.options)
+                given = vars(config) | vars(recipe.training) | {"variant": recipe.model.variant}
+                assert value is None or given[name] == value, (path.stem, name)
             rate = {"promptccd-cub": 0.05, f"pa-cgcd-{data}": 1e-4}.get(path.stem, 0.1)
             assert recipe.training.learning_rate == rate, path.stem
 

@@ -63,7 +63,7 @@ def begun_again(run: RunDirectory, folder: Path, stage: int) -> Recipe:
 
 @pytest.mark.moderate
 def test_a_stage_adds_the_most_typical_images_of_what_is_new_to_the_method(run: RunDirectory) -> None:
-    """By its own answer: that of the classifier where it has one, else the category of k-means."""
+    """By its native prediction: that of the classifier where it has one, else the category of k-means."""
     evaluation, before = RunEvaluation(str(run.path)), {name: [] for name in exemplars_of(run, 0)}
     for stage in range(4):
         found = exemplars_of(run, stage)

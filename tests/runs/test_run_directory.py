@@ -105,7 +105,7 @@ def test_a_link_is_refused_before_a_run_begins(
     (run / name).symlink_to(tmp_path / "absent")
     with pytest.raises(RunError, match=f"remove {name}"):
         train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, run)))
-    assert sorted(path.name for path in run.iterdir()) == sorted([".lock", name])
+    assert sorted(path.name for path in run.iterdir()) == sorted([".lock", ".lock-owner", name])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,11 @@ def test_a_link_is_refused_before_a_sweep_begins(
         cells = plan_cells([recipe], [1], {}, tmp_path / "sweep")
         run_sweep(cells, tmp_path / "sweep", scorings=[ProtocolScoring("gcd")])
     assert not (tmp_path / "absent").exists()
-    assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {".lock", *Path(name).parts}
+    assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {
+        ".lock",
+        ".lock-owner",
+        *Path(name).parts,
+    }
 
 
 @pytest.mark.slow

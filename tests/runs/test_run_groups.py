@@ -29,7 +29,7 @@ def made(path: Path, seed: int = 1, stages: int = 4, pixels: str = "p", **sectio
     run.write("split.json", {"stages": [[0], [1], [2], [3]]})
     recipe = Recipe.from_dict({"model": model, "training": training, **sections})
     fingerprints = {"split_fingerprint": "s", "data_fingerprint": pixels}
-    run.write("manifest.json", {"recipe": recipe.to_dict(), **fingerprints, "versions": {}})
+    run.write("manifest.json", {"format": 1, "recipe": recipe.to_dict(), **fingerprints, "versions": {}})
     for stage in range(stages):
         run.stage(stage).mkdir()
     return path

@@ -80,7 +80,7 @@ def test_runs_of_a_backbone_share_too(image_folder: Path, backbone_folder: Path,
     assert not any(problems_of(stage) for stage in stages_of(tmp_path / "two")), "a name less changes nothing"
 
 
-@pytest.mark.parametrize("method", ["gcd", "grow-merge", "pp"])
+@pytest.mark.parametrize("method", ["promptccd-gcd", "grow-merge", "promptccd-pp"])
 def test_all_methods_share_the_same_at_every_stage(method: str) -> None:
     """The last block learns in most; in Grow & Merge it learns at stage 0, and copies of it later."""
     recipe = Recipe.from_yaml(recipe_path(recipe_folder() / "methods" / f"{method}.yaml", "cub"))

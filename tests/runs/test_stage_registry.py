@@ -221,7 +221,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     go_on(run)
     assert problems_of(run / "stage3") == []
     assert new.id not in load_model(run / "stage3").config.category_ids
-    assert "people\n  made 1 correction before this stage" in (run / "stage3" / "README.md").read_text()
+    assert "People made 1 correction before this stage" in (run / "stage3" / "README.md").read_text()
     assert not [check for check in verify(str(run)) if check.problem]
 
 

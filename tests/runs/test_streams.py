@@ -13,7 +13,7 @@ from PIL import Image
 from promptccd import CategoryDiscoveryTrainer, PromptCCDModel, TrainingArguments
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.views import ViewOptions
+from promptccd.data.options import ViewOptions
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
 from promptccd.hub.verify import verify
 from promptccd.registry import load_registry
@@ -221,7 +221,7 @@ def test_labels_that_come_later_count_in_the_next_stage(
             kind = kinds[f"{WEEKS[stage.index - 1]}/{stage.name_of(place)}"]
             assert registry.members[f"row:{sample}"] == ids[names[kind]]
     came_before = sum(not path.startswith("week03") for path in kinds)
-    assert f"before stage 3: {came_before} of {len(kinds)} are of images that came before it" in caplog.text
+    assert f"before stage 3: {came_before} of {len(kinds)} are of images of earlier stages" in caplog.text
     train_run(Recipe.from_dict(values))
     assert f"{len(kinds)} later labels count from the next stream on" in caplog.text
 

@@ -18,7 +18,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from promptccd import CategoryDiscoveryTrainer, PromptCCDPlusPlusModel, TrainingArguments
 from promptccd.data import StageStream
-from promptccd.data.views import ViewOptions
+from promptccd.data.options import ViewOptions
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.runs import RunDirectory
 from promptccd.training.history import read_history

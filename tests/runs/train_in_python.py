@@ -6,7 +6,7 @@ from pathlib import Path
 
 from promptccd import CategoryDiscoveryCallback, CategoryDiscoveryTrainer, PromptCCDModel, TrainingArguments
 from promptccd.data import StageStream
-from promptccd.data.views import ViewOptions
+from promptccd.data.options import ViewOptions
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 
 BACKBONE, RUN, TRACKER, STOPS = sys.argv[1:]

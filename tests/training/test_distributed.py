@@ -19,8 +19,9 @@ import torch.distributed as dist
 
 from promptccd import PromptCCDModel
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.processes import is_first_process

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from promptccd import GCDModel
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.views import TrainingViews, ViewOptions
+from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.gcd import GCDConfig
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
-from promptccd.models.untrusted import MOST_CATEGORIES
+from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.batches import Batch, BatchPlan, training_loader, training_loss
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.options import TrainingArguments
@@ -112,16 +113,22 @@ def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_
     views = TrainingViews(ViewOptions(image_size=16, resize_size=18))
     num = len(read[1])
 
+    def arguments(workers: int) -> TrainingArguments:
+        return TrainingArguments(seed=3, batch_size=4, num_workers=workers)
+
     def drawn(indices: list[int], workers: int = 0) -> Tensor:
         batches = [[(0, index) for index in indices]]
-        return next(iter(training_loader(read[1], views, batches, 3, workers, memory)))
+        context = StageContext(read[1], memory=memory)
+        return next(iter(training_loader(context, views, batches, arguments(workers))))
 
     rounds = drawn([num, num + 2, num + 4, num + 1])
     assert not torch.equal(rounds[0], rounds[1])
     assert not torch.equal(rounds[1], rounds[2])
     assert torch.equal(drawn([num + 1, num], workers=1), rounds[[3, 0]])
     (alone,) = drawn([0])
-    assert torch.equal(alone, next(iter(training_loader(read[1], views, [[(0, 0)]], 3, 0)))[0])
+    assert torch.equal(
+        alone, next(iter(training_loader(StageContext(read[1]), views, [[(0, 0)]], arguments(0))))[0]
+    )
 
 
 def test_labels_have_holes_where_the_stream_is(read: list[StageImages]) -> None:
@@ -353,7 +360,7 @@ def test_simgcd_learns_the_labels_of_the_memory() -> None:
 def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
     values = {"model": {"variant": "orca"}, "training": {"exemplars_per_class": 3}}
     with pytest.raises(
-        ConfigurationError, match="orca takes no images of earlier stages, got exemplars_per_class 3"
+        ConfigurationError, match="orca uses no images of earlier stages, got exemplars_per_class 3"
     ) as error:
         Recipe.from_dict(values)
     said = str(error.value).partition("choose one of ")[2].removesuffix(" as --variant.")
@@ -378,7 +385,7 @@ def test_what_the_paper_calls_a_recipe(recipe: str, name: str) -> None:
 def test_replay_changes_nothing_else_of_a_recipe(data: str, weight: float) -> None:
     folder = Path(__file__).parents[2] / "hub_configs"
     replay, plain = (Recipe.from_yaml(folder / f"{name}-{data}.yaml") for name in ("simgcd-replay", "simgcd"))
-    assert plain.model.options == {"entropy_weight": weight}
+    assert plain.model.options["entropy_weight"] == weight
     expected = plain.to_dict()
     expected["training"] |= {"exemplars_per_class": 20, "output_dir": f"runs/simgcd-replay-{data}"}
     assert replay.to_dict() == expected

@@ -15,10 +15,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering import kmeans
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import seed_of, torch_generator
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.runs import train_run
 from promptccd.training import pretraining

@@ -21,8 +21,9 @@ from datasets import Dataset
 
 from promptccd import PromptCCDBModel, PromptCCDModel
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
-from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
+from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.runs import train_run

@@ -15,6 +15,7 @@ from promptccd.cli.parsing import (
     add_decoding,
     add_device,
     add_model_limit,
+    add_plugin,
     limits_of,
     show,
     whole_number,
@@ -106,6 +107,7 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
     )
     add_decoding(found)
+    add_plugin(found)
     add_model_limit(found)
     found.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from promptccd import runs
 from promptccd.cli.parsing import Parser, add_plugin
-from promptccd.data.ranges import alternatives
+from promptccd.data.options import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,

@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 from promptccd import storage
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress, loader_options
+from promptccd.data.options import ViewOptions
 from promptccd.data.stages import Stage
-from promptccd.data.view_options import ViewOptions
 from promptccd.data.views import ResizedImage
 from promptccd.errors import ConfigurationError, DiskError
 from promptccd.images.decode import Status, Verdict
@@ -77,9 +77,7 @@ def _decoded(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [
-        list(rows[first : first + AT_ONCE]) for rows in parts for first in range(0, len(rows), AT_ONCE)
-    ]
+    batches = [list(rows[at : at + AT_ONCE]) for rows in parts for at in range(0, len(rows), AT_ONCE)]
     loader = DataLoader(
         _Decoding(images, views), batch_sampler=batches, collate_fn=list, **loader_options(num_workers)
     )

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
-from promptccd.data.view_options import ViewOptions as ViewOptions
+from promptccd.data.options import ViewOptions
 from promptccd.errors import shown
 from promptccd.images.decode import MAX_ASPECT, DecodedImage
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import Stage
-from promptccd.data.views import TrainingViews, ViewOptions
+from promptccd.data.views import TrainingViews
 from promptccd.discovery.checkpoint import (
     EarlierDiscovery,
     images_hash,

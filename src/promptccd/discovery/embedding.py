@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.data.loaders import Progress
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
 from promptccd.methods.gcd import GCDModel
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.loading import find_model
-from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
+from promptccd.models.checkpoint import PREPROCESSOR, find_model
 from promptccd.runs.predict import load_model
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
@@ -98,7 +98,7 @@ def load_embedder(
     what = "model"
     try:
         found = find_model(path)
-        if found.values.get("model_type") in BACKBONE_TYPES:
+        if found.is_backbone:
             what = "backbone"
             model = GCDModel.from_pretrained(
                 found.place, **found.options, dtype=torch.float32, max_model_bytes=max_model_bytes,

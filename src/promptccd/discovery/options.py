@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from promptccd.data.ranges import number, require_in_range
+from promptccd.data.options import number, require_in_range
 
 Precision = Literal["auto", "fp32", "bf16"]
 EXPORT_NAMES = ("folders", "sidecars", "publish", "publish-parquet")

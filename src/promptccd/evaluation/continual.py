@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -110,14 +111,13 @@ class StageScore:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StageScore":
-        """What `to_dict` wrote."""
-        given: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+        """The inverse of `to_dict`."""
+        given: dict[str, Any] = dict(zip(values, not_null(values.values()), strict=True))
         limits, native = values.get("count_range"), values.get("native")
-        given["count_range"] = None if limits is None else tuple(limits)
-        given["native"] = None if native is None else tuple(not_null(native))
-        own = {item.name for item in fields(cls)} - {"figures"}
-        figures = {name: value for name, value in given.items() if name not in own}
-        return cls(**{name: value for name, value in given.items() if name in own}, figures=figures)
+        given["count_range"] = limits and tuple(limits)
+        given["native"] = native and tuple(not_null(native))
+        own = {item.name: given.pop(item.name) for item in fields(cls) if item.name in given}
+        return cls(**own, figures=given)
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,12 @@ class ContinualScore:
     @property
     def average(self) -> dict[str, float]:
         """Mean of All, Old and New over the stages that have such images."""
-        averages = {}
-        for part in PARTS:
-            values = [getattr(score, part) for score in self.stages if not math.isnan(getattr(score, part))]
-            averages[part] = sum(values) / len(values) if values else math.nan
-        return averages
+        rows = [[getattr(row, part) for part in PARTS] for row in self.stages]
+        return pd.DataFrame(rows, columns=PARTS, dtype=float).mean().to_dict()
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """Further figures per stage in percent, by name: of the method's own answer, or of the protocol."""
+        """Further figures per stage in percent, by name: of the method's native prediction, or of the protocol."""
         if self.native is None:
             return {}
         return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in PARTS}
@@ -199,7 +196,7 @@ class ContinualScore:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ContinualScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])))
 
 
@@ -224,7 +221,7 @@ def discover_categories(
 
     Args:
         features: L2-normalised features of the stage, ``(N, D)``.
-        reference: features of images whose category is settled, ``(M, D)``.
+        reference: features of images whose category is fixed, ``(M, D)``.
         reference_ids: those categories, ``(M,)``.
         num_categories: K, known and new together.
         restarts: restarts of semi-supervised k-means.
@@ -235,13 +232,13 @@ def discover_categories(
     kmeans = AnchoredKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
     kmeans.fit(features, reference, ids)
     found = torch.as_tensor(kmeans.labels_).cpu().numpy()
-    settled = np.unique(reference_ids)
-    new, sizes = np.unique(found[~np.isin(found, settled)], return_counts=True)
+    fixed = np.unique(reference_ids)
+    new, sizes = np.unique(found[~np.isin(found, fixed)], return_counts=True)
     largest_first = new[np.argsort(-sizes, kind="stable")]
-    first_free = int(settled.max()) + 1 if first_free is None else first_free
+    first_free = int(fixed.max()) + 1 if first_free is None else first_free
     renamed = {int(old): first_free + rank for rank, old in enumerate(largest_first)}
     rows = {int(cluster): row for row, cluster in enumerate(kmeans.cluster_ids_.tolist())}
-    sources = [*settled.tolist(), *largest_first.tolist()]
+    sources = [*fixed.tolist(), *largest_first.tolist()]
     return Discovery(
         category_ids=np.asarray(
             [renamed.get(int(cluster), int(cluster)) for cluster in found], dtype=np.int64
@@ -262,7 +259,7 @@ class ContinualAccuracy:
     """Scores stages one after another and accumulates predicted labels.
 
     Stage t is grouped with the labelled images *and all earlier stages under their predicted labels* as the
-    settled reference (Algorithm 1); the model of stage t gives all features. With ``accumulate=False`` the
+    fixed reference (Algorithm 1); the model of stage t gives all features. With ``accumulate=False`` the
     labelled images alone are the reference (the adapted GCD accuracy); a category that appears again at a later
     stage then has another id there. No id is ever given to two categories.
 
@@ -357,7 +354,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ForgettingScore(ContinualScore):
-    """PA-CGCD's figures beside All, Old and New, which are M_all, M_o and M_d of every step.
+    """PA-CGCD's figures in addition to All, Old and New, which are M_all, M_o and M_d of every step.
 
     Clusters are matched to categories once over all images of a step. ACC_0 is measured on the known ones among the
     same images, so that M_f never compares two sets. With one step, the figures are those of its only row.
@@ -385,21 +382,18 @@ class ForgettingScore(ContinualScore):
         M_f is in points, below 0 where accuracy never fell. Steps without such images do not count.
         """
         last = self.stages[-1]
-        lost, new = (
-            [value for value in values if not math.isnan(value)]
-            for values in (self.forgotten, [row.new for row in self.stages])
-        )
+        lost = float(pd.Series(self.forgotten, dtype=float).max())
         return {
             "M_all": last.all,
             "M_o": last.old,
-            "M_f": max(lost, default=math.nan),
+            "M_f": lost,
             "M_d": last.new,
-            "M_d_mean": sum(new) / len(new) if new else math.nan,
+            "M_d_mean": self.average["new"],
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ForgettingScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         stages = list(map(StageScore.from_dict, values["stages"]))
         return cls(values["protocol"], stages, not_null(values["columns"]["known_before"]))
 

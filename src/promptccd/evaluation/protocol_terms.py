@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from promptccd.errors import ConfigurationError
 
 EstimatorName = Literal["split_merge", "kmeans"]
-OWN_ANSWER = "own answer"  # in tables: of a method's classifier or mixture, beside that of k-means
+NATIVE_PREDICTION = "native prediction"  # in tables: of a method's classifier or mixture, not of k-means
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 
 
@@ -105,7 +105,7 @@ PROTOCOLS = {
         options=("test_split",),
     ),
     "native": ProtocolTerms(
-        "the method's own answer: the class with the largest logit, or the category of the likeliest component",
+        "the method's native prediction: the class with the largest logit, or the category of the likeliest component",
         reference="none",
         counted="classes",
         has_baselines=False,

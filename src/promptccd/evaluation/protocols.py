@@ -50,13 +50,13 @@ class SessionScore(ContinualScore):
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """The accuracies under separate assignments; a method's own answer has only these."""
+        """The accuracies under separate assignments; a native prediction has only these."""
         found = {f"{part}_v1": [getattr(each, part) for each in self.separate] for part in PARTS}
         return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SessionScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         columns = [not_null(values["columns"][f"{part}_v1"]) for part in PARTS]
         separate = [ClusteringAccuracy(*row) for row in zip(*columns, strict=True)]
         return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])), separate)
@@ -116,7 +116,7 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]  # that the stage was grouped with
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]  # `None` for a model without parts
-    # The own answer of a stage's model to every image; `None` for a model without one.
+    # The native prediction of a stage's model for every image; `None` for a model without one.
     native: Callable[[int, StageImages], np.ndarray | None]
     method: str  # for messages
     num_known: int  # initially labelled categories, which are Old at every stage; their ids come first
@@ -226,7 +226,7 @@ def _steps_on_test(task: Task) -> ForgettingScore:
 
 
 def _sessions(task: Task) -> SessionScore:
-    """MetaGCD's setting; a method's own answer is scored under separate assignments alone."""
+    """MetaGCD's setting; a method's native prediction is scored under separate assignments alone."""
     found = session_accuracy(
         task.seen_test_features,
         task.seen_test_ids(),
@@ -247,21 +247,20 @@ def _sessions(task: Task) -> SessionScore:
 
 
 def _native(task: Task) -> ContinualScore:
-    """A method's own answers."""
+    """A method's native predictions."""
     rows = []
     for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
         answers = task.native(stage, task.trained.images[stage])
         if answers is None:
             raise ConfigurationError(
-                f"Protocol native scores a method's own answer, and {task.method} has none at stage {stage}: choose "
-                "cacc. (A mixture has one if its checkpoint was written since mixtures answer: train again for it.)"
+                f"Protocol native needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
             )
         rows.append(StageScore.of(stage, true_ids, answers, task.num_known))
     return ContinualScore("native", rows)
 
 
 def _part_routing(task: Task) -> ContinualScore:
-    """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
+    """Share of patches for which the router of PromptCCD++ agrees with the part labels."""
     score = task.part_routing()
     if score is None:
         raise ConfigurationError(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from promptccd.evaluation.accuracy import FIGURES
 from promptccd.evaluation.continual import ContinualScore
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 
 ABSENT = "\N{EN DASH}"  # tables show it in place of a missing number
 AVERAGE = "average"  # in the column `stage`
@@ -102,21 +102,21 @@ def count_texts(table: pd.DataFrame) -> list[str]:
 
 
 def title_of(name: str) -> str:
-    """The heading of a column: ``native_all`` is ``own answer: All``."""
+    """The heading of a column: ``native_all`` is ``native prediction: All``."""
     if name in FIGURES:
         return FIGURES[name][0]
     bare, _, version = name.partition("_v")
     before, _, part = bare.rpartition("_")
     if part not in PARTS:
         return name.replace("_", " ")
-    whose = [OWN_ANSWER] * (before == "native") + [f"v{version}"] * bool(version)
+    whose = [NATIVE_PREDICTION] * (before == "native") + [f"v{version}"] * bool(version)
     return f"{', '.join(whose)}: {part.capitalize()}" if whose else part.capitalize()
 
 
 def score_grid(table: pd.DataFrame, counted: str = "categories") -> Grid:
     """A `score_table`, or its `over_runs`, as text: a row per stage and their average."""
-    columns = {"": [each if each == AVERAGE else f"stage {each}" for each in table["stage"]]}
-    columns |= {"images": list(map(whole, table["num_images"])), counted: count_texts(table)}
+    columns = {"": stage_names(table), "images": list(map(whole, table["num_images"]))}
+    columns[counted] = count_texts(table)
     start = table.columns.get_loc("count_high") + 1
     for name in table.columns[start:]:
         if not name.endswith("_std"):
@@ -124,7 +124,17 @@ def score_grid(table: pd.DataFrame, counted: str = "categories") -> Grid:
                 "" if stage == AVERAGE and name in FIGURES else text
                 for stage, text in zip(table["stage"], texts(table, name), strict=True)
             ]
-    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    return grid_of(columns)
+
+
+def grid_of(columns: Mapping[str, Iterable[str]]) -> Grid:
+    """Columns of text by their heading as header and rows."""
+    return list(columns), list(map(list, zip(*columns.values(), strict=True)))
+
+
+def stage_names(table: pd.DataFrame) -> list[str]:
+    """The column ``stage`` of a table of scores as text."""
+    return [each if each == AVERAGE else f"stage {each}" for each in table["stage"]]
 
 
 def markdown(grid: Grid) -> str:
@@ -151,7 +161,10 @@ def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFram
         if any(score.as_published is not score for score in scores):
             matching = ", v1"
             add(f"{name}{matching}", [score.as_published for score in scores])
-        add(f"{name}, {OWN_ANSWER}{matching}", [score.native for score in scores if score.native is not None])
+        add(
+            f"{name}, {NATIVE_PREDICTION}{matching}",
+            [score.native for score in scores if score.native is not None],
+        )
     return pd.concat(tables, ignore_index=True)
 
 
@@ -170,5 +183,4 @@ def average_grid(groups: Mapping[str, Iterable[ContinualScore]]) -> Grid:
     means = variant_averages(groups)
     runs, upto = means["runs"].max(), "up to " if means["runs"].nunique() > 1 else ""
     heading = "average over stages" + (f", mean ± std of {upto}{runs} runs" if runs > 1 else "")
-    columns = {heading: means["variant"], **{title_of(part): texts(means, part) for part in PARTS}}
-    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    return grid_of({heading: means["variant"], **{title_of(part): texts(means, part) for part in PARTS}})

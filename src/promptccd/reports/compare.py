@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from promptccd.evaluation.tables import (
     AVERAGE,
     Grid,
     count_texts,
+    grid_of,
     over_runs,
     spread_text,
     texts,
@@ -54,20 +56,12 @@ class GridFigure:
     @property
     def table(self) -> pd.DataFrame:
         """A row per cell."""
-        return pd.DataFrame(
-            [
-                {
-                    "variant": name,
-                    "row_setting": f"{self.row_label} = {row}",
-                    "column_setting": f"{self.column_label} = {column}",
-                    "value": value,
-                    "unit": self.unit,
-                }
-                for name, panel in self.panels.items()
-                for row, line in zip(self.rows, panel, strict=True)
-                for column, value in zip(self.columns, line, strict=True)
-            ]
-        )
+        rows = [f"{self.row_label} = {row}" for row in self.rows]
+        columns = [f"{self.column_label} = {column}" for column in self.columns]
+        cells = product(self.panels, rows, columns)
+        table = pd.DataFrame(cells, columns=["variant", "row_setting", "column_setting"])
+        values = np.asarray(list(self.panels.values()), dtype=float)  # `None` becomes NaN
+        return table.assign(value=values.ravel(), unit=self.unit)
 
     @property
     def heat_maps(self) -> list[tuple[str, HeatMap]]:
@@ -181,28 +175,21 @@ def _average_grid(averages: pd.DataFrame) -> Grid:
     }
     for column in differences.values():
         column[0] = ABSENT
-    return _grid(
-        {"": averages["variant"], "runs": averages["runs"].map(str)}
-        | {title_of(part): texts(averages, part) for part in PARTS}
-        | differences
-    )
+    own = {title_of(part): texts(averages, part) for part in PARTS}
+    return grid_of({"": averages["variant"], "runs": averages["runs"].map(str), **own, **differences})
 
 
 def _stage_grid(stages: pd.DataFrame) -> Grid:
     names = [name for name in stages if f"{name}_std" in stages and name != "num_categories"]
     columns = {title_of(name): texts(stages, name) for name in names}
-    return _grid({"": stages["variant"], "stage": stages["stage"].map(str), **columns})
+    return grid_of({"": stages["variant"], "stage": stages["stage"].map(str), **columns})
 
 
 def _count_grid(stages: pd.DataFrame) -> Grid:
     """Numbers of categories: a row per variant, a column per stage."""
-    cells = dict(zip(zip(stages["variant"], stages["stage"], strict=True), count_texts(stages), strict=True))
-    numbers = sorted(set(stages["stage"]))
-    rows = [
-        [name, *(cells.get((name, number), ABSENT) for number in numbers)]
-        for name in dict.fromkeys(stages["variant"])
-    ]
-    return ["", *(f"stage {number}" for number in numbers)], rows
+    cells = stages.assign(text=count_texts(stages)).pivot(index="variant", columns="stage", values="text")
+    cells = cells.loc[stages["variant"].unique()].fillna(ABSENT)
+    return ["", *(f"stage {number}" for number in cells)], cells.reset_index().to_numpy().tolist()
 
 
 def _cost_grid(costs: Costs) -> Grid:
@@ -219,7 +206,3 @@ def _cost_grid(costs: Costs) -> Grid:
         memory = [ABSENT if pd.isna(peak) else f"{peak / 1e6:.0f}" for peak in peaks.mean()]
         rows.append([name, first, later, total, *memory])
     return ["", "stage 0, s", "later stages, s each", "whole run, s", "process, MB", "GPU, MB"], rows
-
-
-def _grid(columns: Mapping[str, Iterable[str]]) -> Grid:
-    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]

@@ -1,5 +1,6 @@
 """Charts and text of a run report, from the tables of `promptccd.reports.tables`."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,10 +13,13 @@ from promptccd.evaluation.tables import (
     AVERAGE,
     Grid,
     count_texts,
+    grid_of,
     over_runs,
     score_grid,
     spread_text,
+    stage_names,
     texts,
+    title_of,
 )
 from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
@@ -25,6 +29,7 @@ from promptccd.reports.tables import (
     ReportedRun,
     Tables,
     category_sizes,
+    history,
     known_and_novel,
     matched_order,
 )
@@ -128,14 +133,14 @@ def block_map(tables: Tables) -> HeatMap:
 def blocks(tables: Tables) -> Grid:
     """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
     table = over_runs(tables["forgetting"], ["block"])
-    columns = [
-        map(_block_name, table["block"]),
-        texts(table, "first"),
-        texts(table, "last"),
-        map(signed, -table["forgotten"]),
-    ]
-    header = ["categories of", "at first, percent", "at last, percent", "last against best before"]
-    return header, [list(row) for row in zip(*columns, strict=True)]
+    return grid_of(
+        {
+            "categories of": map(_block_name, table["block"]),
+            "at first, percent": texts(table, "first"),
+            "at last, percent": texts(table, "last"),
+            "last against best before": map(signed, -table["forgotten"]),
+        }
+    )
 
 
 def count_chart(summary: pd.DataFrame) -> Chart:
@@ -158,8 +163,7 @@ def counts(summary: pd.DataFrame) -> Grid:
     """True and found numbers of categories as text, with the range of an estimate."""
     stages = summary[summary["stage"] != AVERAGE]
     true = stages["true_categories"].map("{:.0f}".format)
-    rows = zip("stage " + stages["stage"].map(str), true, count_texts(stages), strict=True)
-    return ["", "true", "found"], list(map(list, rows))
+    return grid_of({"": stage_names(stages), "true": true, "found": count_texts(stages)})
 
 
 def history_charts(run: ReportedRun) -> list[Chart]:
@@ -167,22 +171,22 @@ def history_charts(run: ReportedRun) -> list[Chart]:
 
     Of more stages than `NUM_STYLES`, so many are shown, the first and the last among them.
     """
-    if not run.history:
+    table = history(run)
+    if table.empty:
         return []
-    stages = sorted({record.stage for record in run.history})
-    places = np.linspace(0, len(stages) - 1, min(len(stages), NUM_STYLES)).round().astype(int)
-    shown = {stages[place] for place in places}
+    stages = np.sort(table["stage"].unique())
+    shown = stages[np.linspace(0, len(stages) - 1, min(len(stages), NUM_STYLES)).round().astype(int)]
     of_all = f", {len(shown)} of {len(stages)} stages" if len(shown) < len(stages) else ""
-    names = dict.fromkeys(name for record in run.history for name in record.losses)
+    table = table[table["stage"].isin(shown)]
     titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
     charts = []
-    for name in [*names, "learning rate"]:
-        series: dict[str, list[tuple[float, float]]] = {}
-        for record in run.history:
-            values = {**record.losses, "learning rate": record.learning_rate}
-            if name in values and record.stage in shown:
-                series.setdefault(f"stage {record.stage}", []).append((record.epoch + 1, values[name]))
-        label = titles.get(name, name.replace("_", " "))
+    for name in [*(each for each in table if each.startswith("loss")), "learning_rate"]:
+        series = {
+            f"stage {stage}": list(zip(each["epoch"] + 1, each[name], strict=True))
+            for stage, each in table.dropna(subset=name).groupby("stage")
+        }
+        bare = name.removeprefix("loss_")
+        label = titles.get(bare, bare.replace("_", " "))
         text = f"{label} over the epochs of every stage{of_all}"
         charts.append(line_chart(text, series, x_label="epoch", y_label=label + of_all))
     return charts
@@ -190,11 +194,10 @@ def history_charts(run: ReportedRun) -> list[Chart]:
 
 def costs(tables: Tables) -> Grid:
     """Time and memory per stage, the mean over runs."""
-    rows = []
+    epochs, rows = tables["history"], []
     for stage, of_stage in tables["costs"].groupby("stage") if len(tables["costs"]) else ():
-        epochs = [record for record in tables["history"].to_dict("records") if record["stage"] == stage]
-        seconds = [record["seconds"] for record in epochs]
-        per_epoch = f"{np.mean(seconds):.2f}" if seconds else ABSENT
+        seconds = epochs.loc[epochs["stage"] == stage, "seconds"].mean() if len(epochs) else math.nan
+        per_epoch = ABSENT if math.isnan(seconds) else f"{seconds:.2f}"
         memory = [
             spread_text(of_stage[name].astype(float) / 1e6) for name in ("process_bytes", "accelerator_bytes")
         ]
@@ -220,20 +223,18 @@ def routing(tables: Tables) -> Grid:
     if not len(tables["part_routing"]):
         return [], []
     table = over_runs(tables["part_routing"], ["stage"])
-    names = [each if each == AVERAGE else f"stage {each}" for each in table["stage"]]
-    columns = [names, *(texts(table, part) for part in PARTS)]
-    return ["", "All", "Old", "New"], [list(row) for row in zip(*columns, strict=True)]
+    return grid_of({"": stage_names(table), **{title_of(part): texts(table, part) for part in PARTS}})
 
 
 def shared_sections(run: ReportedRun, tables: Tables) -> dict[str, object]:
-    """What the page shows of runs with and without labels."""
+    """Sections of the page of runs with and without labels."""
     return {"history": history_charts(run), "costs": costs(tables), "prompts": prompts(tables)}
 
 
 def scored_sections(
     runs: Sequence[ReportedRun], tables: Tables, published: PublishedTable | None
 ) -> dict[str, object]:
-    """What the page shows of scored runs; figures without ``±`` are of the first one."""
+    """Sections of the page of scored runs; figures without ``±`` are of the first one."""
     run, summary = runs[0], tables["summary"]
     last = run.score.stages[-1]
     return {

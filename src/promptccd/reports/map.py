@@ -18,7 +18,7 @@ from promptccd.reports.charts import style_of
 PERPLEXITY = 30.0
 WIDTH, MARGIN = 600.0, 12.0  # of the drawing
 NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
-FIRST_ITERATIONS = 1000  # with fewer, points would go on moving at the next stage
+FIRST_ITERATIONS = 1000  # with fewer, points would still move at the next stage
 ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
 LATER_ITERATIONS = 300  # few are enough from a finished layout
 FEWEST_FOR_TSNE = 5
@@ -117,7 +117,7 @@ _METHODS = {"tsne": _tsne, "pca": _pca}
 
 
 def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Where points start: at their old place, or at the mean of the placed points nearest in feature space."""
+    """Start of the points: at their old place, or at the mean of the placed points nearest in feature space."""
     placed, new = features[: len(before)], features[len(before) :]
     if not len(new):
         return before.astype(np.float32)
@@ -143,76 +143,41 @@ def _distance(before: np.ndarray, layout: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class MapEntry:
-    """An entry of the legend."""
-
-    name: str
-    style: int
-    mark: int
-
-
-@dataclass(frozen=True)
-class MapPoint:
-    """An image on the map, with its group and its true category."""
-
-    sample_id: int
-    stage: int  # that brought it
-    places: list[list[float]]  # x and y per stage from that one on
-    found: MapEntry
-    true: MapEntry
-    text: str
-    is_discovered: bool  # its group is none of the labelled categories
-
-
-@dataclass(frozen=True)
 class MapFigure:
-    """The map of a report page."""
+    """The map of a report page.
+
+    Attributes:
+        maps: the layouts.
+        points: a row per image: the ``stage`` that brought it, ``sample_id``, names of its ``group`` and true
+            ``category``, their colour and mark as ``found`` and ``true``, ``places`` (x and y per stage from that one
+            on), ``text``, and ``is_discovered``: its group is none of the labelled categories.
+        height: of the drawing.
+        legends: name, colour and mark of every group, as ``found``, and of every category, as ``true``.
+        notes: a line per stage.
+    """
 
     maps: StageMaps
-    points: list[MapPoint]
+    points: pd.DataFrame
     height: float
-    found: list[MapEntry]
-    true: list[MapEntry]
-    notes: list[str]  # a line per stage
+    legends: dict[str, list[tuple[str, int, int]]]
+    notes: list[str]
     width: ClassVar = WIDTH
 
     @property
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """A row per image and stage with its place, and a row per stage with the movement of earlier images."""
-        places = [
-            {
-                "stage": point.stage + later,
-                "image": point.sample_id,
-                "x": x,
-                "y": y,
-                "group": point.found.name,
-                "category": point.true.name,
-            }
-            for point in self.points
-            for later, (x, y) in enumerate(point.places)
-        ]
-        movement = [
-            {"stage": stage, "method": self.maps.method, "moved_share_of_width": moved}
-            for stage, moved in enumerate(self.maps.moved)
-            if moved is not None
-        ]
-        return pd.DataFrame(places), pd.DataFrame(movement)
+        places = self.points.explode("places").rename(columns={"sample_id": "image"})
+        places["stage"] += places.groupby(level=0).cumcount()
+        places[["x", "y"]] = places["places"].tolist()
+        movement = pd.DataFrame({"method": self.maps.method, "moved_share_of_width": self.maps.moved})
+        movement.insert(0, "stage", movement.index)
+        return places[["stage", "image", "x", "y", "group", "category"]], movement.dropna()
 
     @property
     def data(self) -> dict[str, Any]:
-        """What ``map.js`` reads, as JSON types."""
-        return {
-            "notes": self.notes,
-            "points": [
-                {
-                    "stage": point.stage,
-                    "places": point.places,
-                    "found": [point.found.style, point.found.mark],
-                    "true": [point.true.style, point.true.mark],
-                }
-                for point in self.points
-            ],
-        }
+        """The input of ``map.js``, as JSON types."""
+        points = self.points[["stage", "places", "found", "true"]].to_dict("records")
+        return {"notes": self.notes, "points": points}
 
 
 def map_figure(
@@ -241,28 +206,26 @@ def map_figure(
     height = min(max(float(extent[1]) * scale, 0.4 * WIDTH), WIDTH)
     scale = min(scale, height / max(float(extent[1]), 1e-12))
     layouts = [np.round((layout - low) * scale + MARGIN, 1).tolist() for layout in maps.layouts]
-    known = set(true_ids[stages == 0].tolist())
-    found = {item: MapEntry(found_names[item], *style_of(item)) for item in np.unique(found_ids).tolist()}
-    true = {item: MapEntry(true_names[item], *style_of(item)) for item in np.unique(true_ids).tolist()}
-    points = []
-    columns = (ids.tolist() for ids in (stages, sample_ids, found_ids, true_ids))
-    for row, (stage, sample_id, group, category) in enumerate(zip(*columns, strict=True)):
-        where, text = "labelled", true_names[category]
-        if stage:
-            where, text = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
-        points.append(
-            MapPoint(
-                sample_id,
-                stage,
-                places=[layout[row] for layout in layouts[stage:]],
-                found=found[group],
-                true=true[category],
-                text=f"image {sample_id}, {where}: {text}",
-                is_discovered=group not in known,
-            )
+    points = pd.DataFrame({"stage": stages, "sample_id": sample_ids, "found": found_ids, "true": true_ids})
+    points["is_discovered"] = ~points["found"].isin(true_ids[stages == 0])
+    points["group"] = points["found"].map(found_names)
+    points["category"] = points["true"].map(dict(enumerate(true_names)))
+    points["places"] = [[layout[row] for layout in layouts[stage:]] for row, stage in enumerate(stages)]
+    points["text"] = [
+        f"image {row.sample_id}, "
+        + (
+            f"stage {row.stage}: put into {row.group}, is {row.category}"
+            if row.stage
+            else f"labelled: {row.category}"
         )
-    entries = list(found.values()), list(true.values())
-    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), *entries, _notes(maps))
+        for row in points.itertuples()
+    ]
+    legends = {}
+    for kind, name in (("found", "group"), ("true", "category")):
+        entries = points.groupby(kind)[name].first()  # by id
+        legends[kind] = [(text, *style_of(item)) for item, text in entries.items()]
+        points[kind] = points[kind].map(style_of)
+    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), legends, _notes(maps))
 
 
 def _notes(maps: StageMaps) -> list[str]:

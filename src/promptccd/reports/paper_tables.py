@@ -22,7 +22,7 @@ from promptccd.evaluation.paper import (
     differences,
     mark_of,
 )
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, text_of
 from promptccd.reports.charts import Chart, line_chart
 from promptccd.reports.compare import Scores, signed, stage_charts, stage_table
@@ -47,7 +47,7 @@ class Entry:
     def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
         """Scores of finished cells by their values of `keys` in words.
 
-        Of methods with two answers, `other` asks for the one that does not stand beside the paper's.
+        Of methods with two predictions, `other` selects the one that is not compared with the paper.
         """
         scoring = ProtocolScoring(self.part.protocol)
         found: dict[str, list[ContinualScore]] = {}
@@ -80,7 +80,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """How to run a table.
+    """Options of the runs of a table.
 
     Attributes:
         recipes: folder of the recipes.
@@ -89,7 +89,7 @@ class TablePlan:
         backbone: half of the paper's table, ``dino`` or ``dinov2``.
         weights: of that backbone, by Hub id or place, where a person asks for them.
         methods: some of the table's; all by default.
-        places: some of its data sets, and where they lie if not where their benchmark says; all by default.
+        places: some of its data sets, with their place if not that of their benchmark; all by default.
         small: run a trial of minutes.
         look: leave out data that cannot be loaded, which may fetch it.
         settings: values to try, by ``section.field``.
@@ -175,7 +175,7 @@ class TablePlan:
         return replace(entry, cells=cells, notes=self._differences(cells[0].recipe) if part.label else ())
 
     def _differences(self, recipe: Recipe) -> list[str]:
-        """How a recipe differs from the paper's setting, but for places of data and weights that a person gave."""
+        """Differences between a recipe and the paper's setting, except given places of data and weights."""
         elsewhere = replace(recipe, data=replace(recipe.data, dataset=None))
         found = differences(elsewhere, len(recipe.data.resolved.class_blocks) - 1, self.backbone)
         return [f"Not comparable: {each}." for each in found if not (self.weights and "backbone" in each)]
@@ -225,7 +225,7 @@ def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[
     for (entry, own, others), varied in product(scores, variations):
         records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
-            who = "k-means" if entry.cells[0].answers_natively else OWN_ANSWER
+            who = "k-means" if entry.cells[0].answers_natively else NATIVE_PREDICTION
             records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 
@@ -288,8 +288,10 @@ def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
     if own := dict.fromkeys(
         entry.method for entry in entries for cell in entry.cells if cell.answers_natively
     ):
-        who = f"the method's own classifier does for {', '.join(own)}, and k-means for all others"
-        notes.insert(0, f"Where a row does not say who answers, {who}.")
+        notes.insert(
+            0,
+            f"Rows that name no prediction show the native one for {', '.join(own)}, k-means for all others.",
+        )
     used = {record["mark"] for record in records}
     return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
 
@@ -302,7 +304,7 @@ def write_table_page(
     facts: Mapping[str, str],
     keys: Collection[str] = (),
 ) -> Path:
-    """Write a page with tables and charts for every data set; the numbers, `table_records`, are beside it."""
+    """Write a page with tables and charts for every data set, and its numbers, `table_records`, as CSV and JSON."""
     own: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
     paper: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
     for entry in entries:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from promptccd.data.ranges import number, require_in_range
+from promptccd.data.options import number, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.paper import published_table
 from promptccd.evaluation.tables import Grid
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a run report shows and how it is made.
+    """Content of a run report, and how it is made.
 
     Attributes:
         map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
         max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
-        dataset: where the data lies now, if not where the runs recorded it.
+        dataset: place of the data, if not the one that the runs recorded.
         num_workers: loader processes; by default as the machine allows.
         image_cache: where copies of images are kept, if not where the runs recorded it.
 
@@ -93,10 +93,28 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         if not evaluation.stages.is_scored:
             return _write_unscored(evaluation, out, options.samples, others=len(paths) - 1)
         runs.append(read_run(evaluation))
-        _require_alike(runs)
+        first, last = runs[0], runs[-1]
         if len(runs) == 1:
-            pictures = _pictures(evaluation, runs[0], options)
-    return _write(names[0], runs, pictures, out)
+            pictures = _pictures(evaluation, first, options)
+        elif (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
+            raise ConfigurationError(
+                f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
+                f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
+            )
+    title, facts = f"Report of {names[0]}", _facts(runs)
+    published = published_table(runs[0].recipe, len(runs[0].score.stages))
+    tables = report_tables(runs, published, pictures.cards, pictures.figure)
+    page = render_page(
+        "report.html.jinja",
+        title=title,
+        facts=facts,
+        runs=runs,
+        published=published,
+        **vars(pictures),
+        **scored_sections(runs, tables, published),
+        **shared_sections(runs[0], tables),
+    )
+    return write_report_files(out, page, title, facts, tables)
 
 
 def write_run_comparison(
@@ -145,16 +163,6 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     return evaluation
 
 
-def _require_alike(runs: Sequence[ReportedRun]) -> None:
-    """Refuse to average runs that differ in their stages."""
-    first, last = runs[0], runs[-1]
-    if (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
-        raise ConfigurationError(
-            f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
-            f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
-        )
-
-
 def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _Pictures:
     """Map and cards; the features of every stage are computed once."""
     if options.map_method is None and options.samples == 0:
@@ -191,25 +199,6 @@ def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOption
             run.categories,
         )
     return pictures
-
-
-def _write(name: str, runs: Sequence[ReportedRun], pictures: _Pictures, out: str | Path) -> Path:
-    title, facts = f"Report of {name}", _facts(runs)
-    published = published_table(runs[0].recipe, len(runs[0].score.stages))
-    tables = report_tables(runs, published, pictures.cards, pictures.figure)
-    page = render_page(
-        "report.html.jinja",
-        title=title,
-        facts=facts,
-        runs=runs,
-        published=published,
-        figure=pictures.figure,
-        cards=pictures.cards,
-        left_out=pictures.left_out,
-        **scored_sections(runs, tables, published),
-        **shared_sections(runs[0], tables),
-    )
-    return write_report_files(out, page, title, facts, tables)
 
 
 STREAM_COLUMNS = {

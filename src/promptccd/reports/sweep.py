@@ -27,7 +27,7 @@ from promptccd.data.labels import label_column_of, read_categories
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocol_terms import OWN_ANSWER
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
 from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
@@ -313,7 +313,7 @@ class ProtocolScoring:
             evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
-        """The score to compare with the paper, of k-means or of the method's own answer; `None` before scoring."""
+        """The score to compare with the paper, of k-means or the native prediction; `None` before scoring."""
         score = self._score(cell)
         if score is None:
             return None
@@ -551,29 +551,25 @@ def run_sweep(
         for cell in cells:
             refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
     with StopRequest() as stop:
-        sweep = _Sweep(cells, folder, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins)
-        return sweep.run(train, baselines, scorings)
+        engine = engine or PoolOfDevices(visible_devices())
+        return _Sweep(cells, folder, jobs, stop, engine, plugins).run(train, baselines, scorings)
 
 
+@dataclass
 class _Sweep:
     """Cells at work, those that wait, and what became of the others."""
 
-    def __init__(
-        self,
-        cells: Sequence[SweepCell],
-        folder: RunDirectory,
-        jobs: int,
-        stop: StopRequest,
-        engine: Engine,
-        plugins: Sequence[str],
-    ):
-        self.cells, self.folder, self.jobs, self.stop, self.engine = cells, folder, jobs, stop, engine
-        self.plugins = [str(Path(place).absolute()) for place in plugins]
-        self.failures: dict[str, str] = {}
-        self.elsewhere: dict[str, str] = {}
-        self.started = time.monotonic()
-        self._seen: dict[str, float] = {}  # since when somebody else is at work on a cell
-        self._open: set[str] = set()
+    cells: Sequence[SweepCell]
+    folder: RunDirectory
+    jobs: int
+    stop: StopRequest
+    engine: Engine
+    plugins: Sequence[str]
+    failures: dict[str, str] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    _seen: dict[str, float] = field(default_factory=dict)  # since when somebody else is at work on a cell
+    _open: set[str] = field(default_factory=set)  # names of cells that have not ended
 
     def run(self, train: Work, baselines: bool, scorings: Sequence[ProtocolScoring]) -> SweepResult:
         """Train, score, and read all results."""
@@ -587,9 +583,8 @@ class _Sweep:
         for cell in done:
             cell.conclude()
             self._note(cell, status="finished", seconds=cell.seconds)
-        for recipe in {
-            cell.recipe.model.backbone: cell.recipe for cell in todo if not cell.run.begun
-        }.values():
+        new = [cell.recipe for cell in todo if not cell.run.begun]
+        for recipe in {recipe.model.backbone: recipe for recipe in new}.values():
             require_whole_patches(recipe)
         self._open = {cell.name for cell in todo}
         self._work_through(todo, train)
@@ -609,12 +604,7 @@ class _Sweep:
         waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
         try:
             while running or (waiting and not self.stop.received):
-                while waiting and len(running) < self.jobs and not self.stop.received:
-                    if (chosen := self._next(waiting, [cell for cell, _ in running], prefix)) is None:
-                        break
-                    number = len(todo) - len(waiting) + 1
-                    waiting.remove(chosen[0])
-                    running.append(self._start(*chosen, work, running, f"[{number}/{len(todo)}] {prefix}"))
+                self._begin(waiting, running, work, prefix, len(todo))
                 time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or running))
                 if self.stop.received and not asked:
                     asked = True
@@ -635,23 +625,31 @@ class _Sweep:
             done = len(self.cells) - len(self._open)
             raise self.stop.error(f"stopped; {done} of {len(self.cells)} cells are finished")
 
-    def _start(
+    def _begin(
         self,
-        cell: SweepCell,
-        recipe: Recipe,
+        waiting: list[SweepCell],
+        running: list[tuple[SweepCell, Job]],
         work: Work,
-        running: Sequence[tuple[SweepCell, Job]],
         prefix: str,
-    ) -> tuple[SweepCell, Job]:
-        # One GPU each, as a training of one process takes: all would start on the first.
-        device = least_used(self.engine.devices, [job.device for _, job in running])
-        logger.info("%s%s starts%s", prefix, cell.name, f" on GPU {device}" if device else "")
-        if prefix.endswith("] "):
-            self._note(cell, status="running")
-        log = make_inside(cell.path.parent, cell.name) / LOG
-        os.close(open_to_change(log))  # its end is read, even if the cell never began
-        arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), self.plugins)
-        return cell, self.engine.start(work_into_log, arguments, cell.name, device)
+        total: int,
+    ) -> None:
+        """Start as many cells as there is room for."""
+        plugins = [str(Path(place).absolute()) for place in self.plugins]
+        while waiting and len(running) < self.jobs and not self.stop.received:
+            if (chosen := self._next(waiting, [cell for cell, _ in running], prefix)) is None:
+                return
+            cell, recipe = chosen
+            waiting.remove(cell)
+            # One GPU each, as a training of one process takes: all would start on the first.
+            device = least_used(self.engine.devices, [job.device for _, job in running])
+            on = f" on GPU {device}" if device else ""
+            logger.info("[%d/%d] %s%s starts%s", total - len(waiting), total, prefix, cell.name, on)
+            if not prefix:
+                self._note(cell, status="running")
+            log = make_inside(cell.path.parent, cell.name) / LOG
+            os.close(open_to_change(log))  # its end is read, even if the cell never began
+            arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), plugins)
+            running.append((cell, self.engine.start(work_into_log, arguments, cell.name, device)))
 
     def _ended(self, cell: SweepCell, job: Job, prefix: str, seconds: Sequence[float], left: int) -> None:
         name, problem = f"{prefix}{cell.name}", _last_words(cell.path / LOG, job.problem)
@@ -766,7 +764,7 @@ def _average(cell: SweepCell) -> str:
     results = cell.run.results
     if results is None:
         return ""
-    own = "" if results.native is None else f" ({OWN_ANSWER} {results.native.average['all']:.1f})"
+    own = "" if results.native is None else f" ({NATIVE_PREDICTION} {results.native.average['all']:.1f})"
     return f", All {results.average['all']:.1f}{own}"
 
 

@@ -12,7 +12,7 @@ from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.paper import PublishedTable
-from promptccd.evaluation.protocol_terms import OWN_ANSWER, PARTS
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.methods import method_named
 from promptccd.reports.cards import CategoryCard
@@ -239,7 +239,7 @@ def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd
                 published.record(
                     row["stage"], {part: row[f"native_{part}" if natively else part] for part in PARTS}
                 )
-                | {"published_of": OWN_ANSWER if natively else "k-means"}
+                | {"published_of": NATIVE_PREDICTION if natively else "k-means"}
                 for row in table.to_dict("records")
             ]
         )
@@ -328,7 +328,7 @@ def forgetting(run: ReportedRun) -> pd.DataFrame:
 
 
 def forgotten(accuracies: Iterable[float]) -> float:
-    """How far the last accuracy lies below the best one before it, in points; below 0 where it is the best.
+    """Distance of the last accuracy to the best one before it, in points; below 0 where the last is the best.
 
     NaN for less than two accuracies that exist.
     """
@@ -363,7 +363,7 @@ def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def prompts(run: ReportedRun) -> pd.DataFrame:
-    """What prompts did at every stage; no rows for a method without prompts."""
+    """Figures of prompts at every stage; no rows for a method without prompts."""
     return pd.DataFrame([{"stage": stage, **values} for stage, values in run.instruments.items()])
 
 

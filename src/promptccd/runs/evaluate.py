@@ -158,7 +158,7 @@ class RunEvaluation:
         return ContinualScore("part-routing", rows) if rows else None
 
     def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
-        """A stage's model's own answers ``(N,)`` to images; `None` for models that have none."""
+        """The native predictions ``(N,)`` of a stage's model for images; `None` for models that have none."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed

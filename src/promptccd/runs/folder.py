@@ -34,6 +34,9 @@ from promptccd.training.stage_trainer import TrainingState
 
 logger = logging.getLogger(__name__)
 
+# What a JSON file raises whose names or types are not those that were written.
+_INCOMPLETE = (AttributeError, KeyError, TypeError, ValueError)
+_RECORDED = ("format", "split_fingerprint", "data_fingerprint", "recipe", "versions")
 FORMAT = 1  # of manifest.json and all other records of a run
 ASSIGNMENTS = "assignments.json"
 FETCHED = "fetched.json"
@@ -135,11 +138,15 @@ class RunDirectory:
         """Content of ``manifest.json``.
 
         Raises:
-            RunError: the folder contains no run, or a newer version wrote it.
+            RunError: the folder contains no run, the record is incomplete, or a newer version wrote it.
         """
         manifest = self.read("manifest.json")
         if manifest is None:
             raise RunError(_no_run(self.path))
+        if absent := [name for name in _RECORDED if name not in manifest]:
+            raise RunError(
+                f"manifest.json in {self.path} is damaged: it has no {', '.join(absent)}. Restore it from a copy."
+            )
         if newer := newer_format(manifest["format"], FORMAT):
             raise RunError(f"manifest.json in {self.path} {newer}")
         return manifest
@@ -194,9 +201,19 @@ class RunDirectory:
 
     @property
     def results(self) -> ContinualScore | None:
-        """Content of ``results.json``, `None` before the first scored stage."""
+        """Content of ``results.json``, `None` before the first scored stage.
+
+        Raises:
+            RunError: the file is no table of scores.
+        """
         values = self.read("results.json")
-        return None if values is None else ContinualScore.from_dict(values)
+        try:
+            return None if values is None else ContinualScore.from_dict(values)
+        except _INCOMPLETE as error:
+            raise RunError(
+                f"results.json in {self.path} is damaged: {_reason(error)}. Restore it from a copy, or delete it and "
+                "run the training command again, which scores finished stages again."
+            ) from error
 
     def record(self, score: StageScore) -> None:
         """Put a stage's row into ``results.json``, in place of an earlier one."""
@@ -269,16 +286,23 @@ def assignments_in(folder: Path) -> dict[str, list[int]]:
     """Content of ``assignments.json`` of a stage, see `RunDirectory.assignments`.
 
     Raises:
-        RunError: the file is missing or no JSON.
+        RunError: the file is missing or damaged.
     """
     try:
         found: dict[str, list[int]] = parsed_json((folder / ASSIGNMENTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        columns = [found["sample_ids"], found["category_ids"], *found.values()]
+        if len({len(column) for column in columns}) != 1:
+            raise ValueError("its columns differ in length")
+    except (OSError, *_INCOMPLETE) as error:
         raise RunError(
-            f"{folder / ASSIGNMENTS} is damaged: {error}. Copy the stage again, or delete its folder and run the "
-            "training command again."
+            f"{folder / ASSIGNMENTS} is damaged: {_reason(error)}. Copy the stage again, or delete its folder and "
+            "run the training command again."
         ) from error
     return found
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
 
 
 def name_of(folder: Path) -> str:

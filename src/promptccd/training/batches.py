@@ -14,10 +14,11 @@ from promptccd.data.loaders import loader_options
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
-from promptccd.methods import Objective, Rows
+from promptccd.methods import Objective, Rows, StageContext
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.devices import gather_rows, share_of
 from promptccd.training.exemplars import Memory
+from promptccd.training.options import TrainingArguments
 
 # A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
 Forward = Callable[..., CategoryDiscoveryOutput]
@@ -110,22 +111,18 @@ class _Views(Dataset):
 
 
 def training_loader(
-    images: StageImages,
+    context: StageContext,
     views: TrainingViews,
     batches: Iterable[list[tuple[int, int]]],
-    seed: int,
-    num_workers: int | None,
-    memory: Memory | None = None,
-    *,
-    batch_size: int = 0,
+    arguments: TrainingArguments,
 ) -> DataLoader[Any]:
-    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index), of at most `batch_size` if given."""
+    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index)."""
     return DataLoader(
-        _Views(images, views, seed, memory),
+        _Views(context.images, views, arguments.seed, context.memory),
         batch_sampler=batches,
         collate_fn=torch.stack,
         pin_memory=torch.cuda.is_available(),
-        **loader_options(num_workers, batch_size * views.num_bytes),
+        **loader_options(arguments.num_workers, arguments.batch_size * views.num_bytes),
     )
 
 
@@ -153,11 +150,6 @@ class Batch:
         share = output.bottleneck.float().unflatten(0, views.shape[:2])
         bottleneck = gather_rows(share, len(self.positions))
         return Rows(output, bottleneck, self.labels, self.positions, epoch, step, self.with_label)
-
-
-def labelled(labels: Tensor) -> Tensor:
-    """Places ``(M,)`` of the images with a label, among labels ``(B,)`` on the CPU."""
-    return (labels >= 0).nonzero().flatten()
 
 
 def training_loss(

@@ -30,6 +30,13 @@ class _EvaluationImages(Dataset):
         return self.images.seen_in(self.view, index)
 
 
+def _loader(
+    images: Dataset, view: EvaluationView, batch_size: int, num_workers: int | None, device: torch.device
+) -> DataLoader[Any]:
+    options = loader_options(num_workers, batch_size * view.num_bytes)
+    return DataLoader(images, batch_size=batch_size, pin_memory=device.type == "cuda", **options)
+
+
 @torch.no_grad()
 def extract_features(
     model: CategoryDiscoveryModel,
@@ -55,13 +62,7 @@ def extract_features(
     model.eval()
     rank, processes = place_among_processes()
     share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
-    loader: DataLoader[Any] = DataLoader(
-        share,
-        batch_size=batch_size,
-        pin_memory=device.type == "cuda",
-        # mutant: how images are loaded changes no feature
-        **loader_options(num_workers, batch_size * view.num_bytes),
-    )
+    loader = _loader(share, view, batch_size, num_workers, device)
     features = torch.empty(len(share), model.config.vision_config.hidden_size, device=device)
     place = 0
 
@@ -100,13 +101,7 @@ def routing_agreement(
         labels = labeller(model.pretrained_patch_features(pixel_values))
         return (routed == labels).float().mean(dim=1).cpu()
 
-    # mutant without batch_size=: how many images share a forward changes speed and memory, never a share
-    loader = DataLoader(
-        _EvaluationImages(images, view),
-        batch_size=batch_size,
-        # mutant: how images are loaded changes no share
-        **loader_options(num_workers, batch_size * view.num_bytes),
-    )
+    loader = _loader(_EvaluationImages(images, view), view, batch_size, num_workers, model.device)
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 

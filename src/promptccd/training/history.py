@@ -2,9 +2,9 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,7 +24,7 @@ class EpochRecord:
         losses: mean of ``"loss"`` and of every part of it, by name.
         learning_rate: of the epoch.
         seconds: since the epoch was begun or taken up, with the fit of the mixture where one was due.
-        images: of the steps in these seconds; 0 in records of older versions.
+        images: of the steps in these seconds.
         rates: learning rates of parts that have their own, by role, such as ``prompt``.
     """
 
@@ -86,25 +86,17 @@ def add_epoch(run: Path, record: EpochRecord) -> None:
 
 
 def read_history(run: Path) -> list[EpochRecord]:
-    """The epochs of a run, by stage and number; the last record of an epoch counts. Empty without a history."""
+    """The epochs of a run, by stage and number; the last record of an epoch counts. Empty without a history.
+
+    A line that a kill left unfinished is ignored.
+    """
     try:
         lines = read_file(run / HISTORY).splitlines()
     except FileNotFoundError:
         return []
-    records = [record for line in lines if (record := _record_of(line)) is not None]
-    last = {(record.stage, record.epoch): record for record in records}
+    last = {}
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            record = EpochRecord(**parsed_json(line))
+            last[record.stage, record.epoch] = record
     return [last[key] for key in sorted(last)]
-
-
-def _record_of(line: bytes) -> EpochRecord | None:
-    try:
-        values = {"images": 0, "rates": {}, **parsed_json(line)}
-        numbers: dict[str, Any] = {name: int(values[name]) for name in ("stage", "epoch", "steps", "images")}
-        numbers |= {name: float(values[name]) for name in ("learning_rate", "seconds")}
-        return EpochRecord(
-            **numbers,
-            losses={str(name): float(value) for name, value in values["losses"].items()},
-            rates={str(name): float(value) for name, value in values["rates"].items()},
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return None

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
-from promptccd.data.ranges import option, require_in_range, takes_whole_numbers
-from promptccd.data.view_options import MAX_SIDE
+from promptccd.data.options import MAX_SIDE, option, require_in_range, takes_whole_numbers
 from promptccd.errors import ConfigurationError
 
 MixedPrecision = Literal["auto", "no", "bf16"]

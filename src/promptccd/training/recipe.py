@@ -15,8 +15,7 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 from huggingface_hub.errors import StrictDataclassError
 
-from promptccd.data.ranges import alternatives, with_floats
-from promptccd.data.view_options import ViewOptions
+from promptccd.data.options import ViewOptions, alternatives, with_floats
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
@@ -272,7 +271,7 @@ class Recipe:
 
 
 def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a method as its configuration stores them; `None` means the default.
+    """Options of a method that differ from its configuration's defaults, which `None` stands for.
 
     Raises:
         ConfigurationError: the method has no such option, or a value is out of its range.
@@ -288,7 +287,9 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
         method.model.config_class(**checked)
     except StrictDataclassError as error:
         raise ConfigurationError(f"{method.name}: {error.__cause__ or error}") from error
-    return checked | auto
+    # The number of parts has the benchmark's as its default.
+    usual = {name: item.default for name, item in method.options.items() if name != "num_parts"}
+    return auto | {name: value for name, value in checked.items() if value != usual.get(name)}
 
 
 def section_types() -> dict[str, Any]:

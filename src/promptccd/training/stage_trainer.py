@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.methods import Objective, Rows, StageContext
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.batches import Batch, BatchPlan, Forward, labelled, training_loader, training_loss
+from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
 from promptccd.training.devices import is_out_of_memory, sent, share_of
 from promptccd.training.fast import WholeBatches, fast
 from promptccd.training.features import extract_features
@@ -132,7 +132,7 @@ class StageTrainer:
         self.model.train()
         processes = self.accelerator.num_processes, self.accelerator.process_index
         shares = self.plan.shares(self.epochs, (first_epoch, first_step), *processes)
-        batches = iter(self._views_of(shares))
+        batches = iter(training_loader(self.context, self.views, shares, self.arguments))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         self._saved = time.monotonic()
         try:
@@ -181,18 +181,6 @@ class StageTrainer:
                 if params:
                     groups.append({"params": params, "first_rate": own, "weight_decay": decay})
         return groups
-
-    def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
-        given = self.arguments
-        return training_loader(
-            self.images,
-            self.views,
-            batches,
-            given.seed,
-            given.num_workers,
-            self.context.memory,
-            batch_size=given.batch_size,
-        )
 
     def _compiled(self, wrapped: nn.Module) -> Forward:
         """The model with its steps compiled."""
@@ -253,23 +241,21 @@ class StageTrainer:
         bars.end_epoch(epoch, mean)
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
-        device, view = self.accelerator.device, self.evaluation_view
+        device, view, with_label = self.accelerator.device, self.evaluation_view, None
         labels, positions = self.context.of_batch(indices)
-        return Batch(
-            pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
-            labels=None if labels is None else sent(labels, device),
-            positions=positions,
-            with_label=None
-            if labels is None or bool((labels >= 0).all())
-            else sent(labelled(labels), device),
-        )
+        if labels is not None:
+            if bool((labels < 0).any()):
+                with_label = sent((labels >= 0).nonzero().flatten(), device)
+            labels = sent(labels, device)
+        pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
+        return Batch(pixel_values, labels, positions, with_label)
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
         processes = self.accelerator.num_processes, self.accelerator.process_index
         shares = [
             [(epoch, int(index)) for index in share_of(indices, *processes)] for epoch, indices in batches
         ]
-        loader = self._views_of(shares)
+        loader = training_loader(self.context, self.views, shares, self.arguments)
         pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
         for (epoch, indices), each in zip(batches, pixels, strict=True):
             yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)

@@ -17,7 +17,8 @@ from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
 from promptccd.data.folders import FolderSource
-from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.intake import intake as intake_module
 from promptccd.discovery.intake import reading
 from promptccd.discovery.intake.reading import find_source, read_intake

@@ -1,15 +1,19 @@
-"""Options that are numbers: a field of a dataclass declares its range beside its default."""
+"""Options as fields of dataclasses, which declare ranges of numbers beside their defaults, and those of views.
+
+The views themselves are apart, so that help need not import torch.
+"""
 
 import math
 import reprlib
 import types
 import typing
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from promptccd.errors import ConfigurationError
 
 _RANGE = "range"
+MAX_SIDE = 8_192  # of a view, in pixels; the positions of a DINOv2 reach 518
 
 
 def number(default: Any, low: float, high: float = math.inf, *, above: bool = False) -> Any:
@@ -99,3 +103,23 @@ def takes_whole_numbers(section: Any) -> Any:
 
     section.__setattr__ = assign_floats
     return section
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The views of an image."""
+
+    image_size: int = option(224, "side of the square crop, in pixels", 1, MAX_SIDE, common=True)
+    resize_size: int = option(256, "length of the shorter side before cropping, in pixels", 1, MAX_SIDE)
+    horizontal_flip: float = option(0.5, "probability of a mirrored training view", 0, 1)
+    num_views: int = option(2, "training views per image", 1, 4_096)
+    rotation: float = option(0.0, "largest angle of a rotated training view, in degrees", 0, 180)
+    zoom: float = option(0.0, "largest change of the side of a training view, as a fraction", 0, 0.9)
+
+    def __post_init__(self) -> None:
+        require_in_range(self)
+        if self.image_size > self.resize_size:
+            raise ConfigurationError(
+                f"Expected image_size <= resize_size, got {self.image_size} and {self.resize_size}: a crop is no "
+                "larger than what it is cut from."
+            )

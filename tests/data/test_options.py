@@ -1,6 +1,6 @@
 """What a number may be, and which numbers are taken for which."""
 
-from promptccd.data.ranges import with_floats
+from promptccd.data.options import with_floats
 
 
 def test_whole_numbers_become_floats_where_these_are_asked_for_and_truth_does_not() -> None:
