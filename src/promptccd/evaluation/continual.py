@@ -111,7 +111,7 @@ class StageScore:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StageScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         given: dict[str, Any] = dict(zip(values, not_null(values.values()), strict=True))
         limits, native = values.get("count_range"), values.get("native")
         given["count_range"] = limits and tuple(limits)
@@ -196,7 +196,7 @@ class ContinualScore:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ContinualScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])))
 
 
@@ -221,7 +221,7 @@ def discover_categories(
 
     Args:
         features: L2-normalised features of the stage, ``(N, D)``.
-        reference: features of images whose category is settled, ``(M, D)``.
+        reference: features of images whose category is fixed, ``(M, D)``.
         reference_ids: those categories, ``(M,)``.
         num_categories: K, known and new together.
         restarts: restarts of semi-supervised k-means.
@@ -232,13 +232,13 @@ def discover_categories(
     kmeans = AnchoredKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
     kmeans.fit(features, reference, ids)
     found = torch.as_tensor(kmeans.labels_).cpu().numpy()
-    settled = np.unique(reference_ids)
-    new, sizes = np.unique(found[~np.isin(found, settled)], return_counts=True)
+    fixed = np.unique(reference_ids)
+    new, sizes = np.unique(found[~np.isin(found, fixed)], return_counts=True)
     largest_first = new[np.argsort(-sizes, kind="stable")]
-    first_free = int(settled.max()) + 1 if first_free is None else first_free
+    first_free = int(fixed.max()) + 1 if first_free is None else first_free
     renamed = {int(old): first_free + rank for rank, old in enumerate(largest_first)}
     rows = {int(cluster): row for row, cluster in enumerate(kmeans.cluster_ids_.tolist())}
-    sources = [*settled.tolist(), *largest_first.tolist()]
+    sources = [*fixed.tolist(), *largest_first.tolist()]
     return Discovery(
         category_ids=np.asarray(
             [renamed.get(int(cluster), int(cluster)) for cluster in found], dtype=np.int64
@@ -259,7 +259,7 @@ class ContinualAccuracy:
     """Scores stages one after another and accumulates predicted labels.
 
     Stage t is grouped with the labelled images *and all earlier stages under their predicted labels* as the
-    settled reference (Algorithm 1); the model of stage t gives all features. With ``accumulate=False`` the
+    fixed reference (Algorithm 1); the model of stage t gives all features. With ``accumulate=False`` the
     labelled images alone are the reference (the adapted GCD accuracy); a category that appears again at a later
     stage then has another id there. No id is ever given to two categories.
 
@@ -354,7 +354,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ForgettingScore(ContinualScore):
-    """PA-CGCD's figures beside All, Old and New, which are M_all, M_o and M_d of every step.
+    """PA-CGCD's figures in addition to All, Old and New, which are M_all, M_o and M_d of every step.
 
     Clusters are matched to categories once over all images of a step. ACC_0 is measured on the known ones among the
     same images, so that M_f never compares two sets. With one step, the figures are those of its only row.
@@ -393,7 +393,7 @@ class ForgettingScore(ContinualScore):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ForgettingScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         stages = list(map(StageScore.from_dict, values["stages"]))
         return cls(values["protocol"], stages, not_null(values["columns"]["known_before"]))
 

@@ -1,4 +1,4 @@
-"""Where a stage gets its number of categories from: the data set, or one of two estimates."""
+"""Sources of the number of categories of a stage: the data set, the recipe, or an estimate."""
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -202,7 +202,7 @@ class AccuracyCount(KnownCount):
 class SplitMergeCount(KnownCount):
     """PromptCCD-U: every fit of the mixture splits and merges, and the final features give the estimate.
 
-    The mixture is fitted with replay samples of earlier categories. The estimate takes features of settled images
+    The mixture is fitted with replay samples of earlier categories. The estimate takes features of fixed images
     instead, as many per category: they are more like the new images than samples of a diagonal Gaussian are. The
     number of components that the mixture keeps may therefore differ. Unless the prior is the paper's, the range is as
     wide as the error of the same estimate on held-out labelled categories.
@@ -219,11 +219,11 @@ class SplitMergeCount(KnownCount):
         arguments = self.arguments
         chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
         kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
-        settled = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
+        fixed = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
         return estimate_as_taught(
             torch.cat([unlabelled, kept]),
             len(np.unique(ids)) + arguments.init_components,
-            fixed=torch.from_numpy(settled),
+            fixed=torch.from_numpy(fixed),
             labelled=reference[0],
             labels=torch.from_numpy(assigned[0]),
             seed=seed_of("count", arguments.seed, stage),
@@ -232,7 +232,7 @@ class SplitMergeCount(KnownCount):
 
 
 class StreamCount(SplitMergeCount):
-    """Beside earlier streams, a category opens where the newest images have come to lie and hardly any lay before.
+    """With earlier streams, a category opens at places with many of the newest images and hardly any earlier ones.
 
     Trained images lie closer together than others of their categories, so those of the labelled stage are no measure
     of what is usual. Where there are too few others, as in the first stream, components are split and merged.

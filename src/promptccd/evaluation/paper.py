@@ -92,7 +92,7 @@ class PublishedRow:
 
     @property
     def run(self) -> tuple[str, str, str, str, str]:
-        """What rows of one run share: data set, method, protocol, backbone and setting."""
+        """Values that rows of one run share: data set, method, protocol, backbone and setting."""
         return (self.benchmark, self.method, self.protocol, self.backbone, self.setting)
 
 
@@ -481,7 +481,7 @@ class PublishedTable:
 
 
 def published_table(recipe: "Recipe", num_scored: int) -> PublishedTable | None:
-    """What the paper prints for the method, data set and split of a recipe; `None` where it prints nothing.
+    """The printed rows for the method, data set and split of a recipe; `None` where the paper prints none.
 
     Args:
         recipe: of the run.
@@ -503,7 +503,7 @@ def published_table(recipe: "Recipe", num_scored: int) -> PublishedTable | None:
 
 
 def _setting_of(recipe: "Recipe") -> _Setting | None:
-    """Where the paper prints figures of the recipe's split; `None` where it has none."""
+    """Protocol and setting of printed figures of the recipe's split; `None` without such figures."""
     data, counting = recipe.data, recipe.training.counting
     facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
     cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
@@ -517,7 +517,7 @@ def _setting_of(recipe: "Recipe") -> _Setting | None:
 
 
 def differences(recipe: "Recipe", num_scored: int, backbone: str) -> list[str]:
-    """How a run that has scored some stages differs from the paper's setting with a backbone, a phrase each."""
+    """Differences between a run with some scored stages and the paper's setting with a backbone, a phrase each."""
     facts, own = BENCHMARKS[recipe.data.benchmark or ""], recipe.data.resolved
     num_stages = len(own.class_blocks) - 1
     found = []

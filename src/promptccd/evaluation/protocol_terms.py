@@ -11,9 +11,7 @@ from typing import Literal, NamedTuple
 from promptccd.errors import ConfigurationError
 
 EstimatorName = Literal["split_merge", "kmeans"]
-NATIVE_PREDICTION = (
-    "native prediction"  # in tables: of a method's classifier or mixture, beside that of k-means
-)
+NATIVE_PREDICTION = "native prediction"  # in tables: of a method's classifier or mixture, not of k-means
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 
 

@@ -56,7 +56,7 @@ class SessionScore(ContinualScore):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SessionScore":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         columns = [not_null(values["columns"][f"{part}_v1"]) for part in PARTS]
         separate = [ClusteringAccuracy(*row) for row in zip(*columns, strict=True)]
         return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])), separate)
@@ -260,7 +260,7 @@ def _native(task: Task) -> ContinualScore:
 
 
 def _part_routing(task: Task) -> ContinualScore:
-    """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
+    """Share of patches for which the router of PromptCCD++ agrees with the part labels."""
     score = task.part_routing()
     if score is None:
         raise ConfigurationError(

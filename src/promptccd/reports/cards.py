@@ -65,8 +65,8 @@ class CategoryCard:
     name: str
     stage: int
     num_images: int
-    mostly: str  # the most frequent true category of its images; empty where nobody knows
-    purity: float  # share of images of that category, in percent; NaN where nobody knows
+    mostly: str  # the most frequent true category of its images; empty without labels
+    purity: float  # share of images of that category, in percent; NaN without labels
     sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
     images: Sequence[Thumbnail]
     near: Sequence[NearKnown]  # nearest first
@@ -116,7 +116,7 @@ class CardMaker:
             images: of the stage.
             known_features: of stage 0 under the stage's model, normalised, ``(M, D)``.
             own_features: of the stage itself, ``(N, D)``.
-            true_ids: true categories ``(N,)``; `None` where nobody knows.
+            true_ids: true categories ``(N,)``; `None` without labels.
         """
         known_means = {
             int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)

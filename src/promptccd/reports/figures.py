@@ -227,14 +227,14 @@ def routing(tables: Tables) -> Grid:
 
 
 def shared_sections(run: ReportedRun, tables: Tables) -> dict[str, object]:
-    """What the page shows of runs with and without labels."""
+    """Sections of the page of runs with and without labels."""
     return {"history": history_charts(run), "costs": costs(tables), "prompts": prompts(tables)}
 
 
 def scored_sections(
     runs: Sequence[ReportedRun], tables: Tables, published: PublishedTable | None
 ) -> dict[str, object]:
-    """What the page shows of scored runs; figures without ``±`` are of the first one."""
+    """Sections of the page of scored runs; figures without ``±`` are of the first one."""
     run, summary = runs[0], tables["summary"]
     last = run.score.stages[-1]
     return {

@@ -18,7 +18,7 @@ from promptccd.reports.charts import style_of
 PERPLEXITY = 30.0
 WIDTH, MARGIN = 600.0, 12.0  # of the drawing
 NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
-FIRST_ITERATIONS = 1000  # with fewer, points would go on moving at the next stage
+FIRST_ITERATIONS = 1000  # with fewer, points would still move at the next stage
 ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
 LATER_ITERATIONS = 300  # few are enough from a finished layout
 FEWEST_FOR_TSNE = 5
@@ -117,7 +117,7 @@ _METHODS = {"tsne": _tsne, "pca": _pca}
 
 
 def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Where points start: at their old place, or at the mean of the placed points nearest in feature space."""
+    """Start of the points: at their old place, or at the mean of the placed points nearest in feature space."""
     placed, new = features[: len(before)], features[len(before) :]
     if not len(new):
         return before.astype(np.float32)

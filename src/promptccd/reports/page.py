@@ -1,4 +1,4 @@
-"""Pages in one file each, from templates that escape all values, and the files beside them."""
+"""Pages in one file each, from templates that escape all values, and the files next to them."""
 
 import csv
 import io
@@ -61,7 +61,7 @@ def write_report_files(
 
     Raises:
         DiskError: the folder or a file cannot be written.
-        RunError: a link stands under one of the names.
+        RunError: one of the files is a link.
     """
     folder = make_folder(out)
     remove_leftovers(folder)

@@ -47,7 +47,7 @@ class Entry:
     def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
         """Scores of finished cells by their values of `keys` in words.
 
-        Of methods with two answers, `other` asks for the one that does not stand beside the paper's.
+        Of methods with two predictions, `other` selects the one that is not compared with the paper.
         """
         scoring = ProtocolScoring(self.part.protocol)
         found: dict[str, list[ContinualScore]] = {}
@@ -80,7 +80,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """How to run a table.
+    """Options of the runs of a table.
 
     Attributes:
         recipes: folder of the recipes.
@@ -89,7 +89,7 @@ class TablePlan:
         backbone: half of the paper's table, ``dino`` or ``dinov2``.
         weights: of that backbone, by Hub id or place, where a person asks for them.
         methods: some of the table's; all by default.
-        places: some of its data sets, and where they lie if not where their benchmark says; all by default.
+        places: some of its data sets, with their place if not that of their benchmark; all by default.
         small: run a trial of minutes.
         look: leave out data that cannot be loaded, which may fetch it.
         settings: values to try, by ``section.field``.
@@ -175,7 +175,7 @@ class TablePlan:
         return replace(entry, cells=cells, notes=self._differences(cells[0].recipe) if part.label else ())
 
     def _differences(self, recipe: Recipe) -> list[str]:
-        """How a recipe differs from the paper's setting, but for places of data and weights that a person gave."""
+        """Differences between a recipe and the paper's setting, except given places of data and weights."""
         elsewhere = replace(recipe, data=replace(recipe.data, dataset=None))
         found = differences(elsewhere, len(recipe.data.resolved.class_blocks) - 1, self.backbone)
         return [f"Not comparable: {each}." for each in found if not (self.weights and "backbone" in each)]
@@ -304,7 +304,7 @@ def write_table_page(
     facts: Mapping[str, str],
     keys: Collection[str] = (),
 ) -> Path:
-    """Write a page with tables and charts for every data set; the numbers, `table_records`, are beside it."""
+    """Write a page with tables and charts for every data set, and its numbers, `table_records`, as CSV and JSON."""
     own: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
     paper: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
     for entry in entries:

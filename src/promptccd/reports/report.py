@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a run report shows and how it is made.
+    """Content of a run report, and how it is made.
 
     Attributes:
         map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
         max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
-        dataset: where the data lies now, if not where the runs recorded it.
+        dataset: place of the data, if not the one that the runs recorded.
         num_workers: loader processes; by default as the machine allows.
         image_cache: where copies of images are kept, if not where the runs recorded it.
 

@@ -328,7 +328,7 @@ def forgetting(run: ReportedRun) -> pd.DataFrame:
 
 
 def forgotten(accuracies: Iterable[float]) -> float:
-    """How far the last accuracy lies below the best one before it, in points; below 0 where it is the best.
+    """Distance of the last accuracy to the best one before it, in points; below 0 where the last is the best.
 
     NaN for less than two accuracies that exist.
     """
@@ -363,7 +363,7 @@ def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def prompts(run: ReportedRun) -> pd.DataFrame:
-    """What prompts did at every stage; no rows for a method without prompts."""
+    """Figures of prompts at every stage; no rows for a method without prompts."""
     return pd.DataFrame([{"stage": stage, **values} for stage, values in run.instruments.items()])
 
 
