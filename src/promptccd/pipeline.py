@@ -14,9 +14,8 @@ from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
 from promptccd.methods import METHODS  # noqa: F401 - registers every model
-from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
-from promptccd.models.loading import HUB_OPTIONS
-from promptccd.models.stored_files import PREPROCESSOR, stored_processor
+from promptccd.models import CategoryDiscoveryModel, CheckpointError, load_model
+from promptccd.models.checkpoint import HUB_OPTIONS, PREPROCESSOR, load_processor
 
 TASK = "category-discovery"
 _PARAMETERS = ("top_k", "timeout", "batch_size", "num_workers")
@@ -56,8 +55,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         super().__init__(model, **kwargs)
         if self.image_processor is None:
             place = model.name_or_path
-            patch_size = model.config.vision_config.patch_size
-            self.image_processor = stored_processor(place, patch_size, **model.hub_options) if place else None
+            self.image_processor = load_processor(place, **model.hub_options) if place else None
         if self.image_processor is None:
             raise CheckpointError(
                 f"{model.name_or_path or 'The model'} has no {PREPROCESSOR}, which says how images enter it: give "
@@ -78,7 +76,7 @@ class CategoryDiscoveryPipeline(Pipeline):
             CheckpointError: a `ValueError`: it is no model of promptccd, or refused.
         """
         own = {key: kwargs.pop(key) for key in (*HUB_OPTIONS, "max_model_bytes") if key in kwargs}
-        return cls(model=stored_model(name, **own), task=TASK, **kwargs)
+        return cls(model=load_model(name, **own), task=TASK, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
         """Write what `from_pretrained` reads: the model and its image processor, without code of the pipeline."""

@@ -20,9 +20,7 @@ from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.locks import FolderLock
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.loading import BACKBONES, find_model
-from promptccd.models.stored_files import BACKBONE_TYPES
-from promptccd.models.weights import MAX_MODEL_BYTES
+from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
@@ -306,11 +304,11 @@ def _loaded_from(model: CategoryDiscoveryModel) -> str | None:
     """Where the model's backbone was loaded from, if that is a bare backbone and has not changed since."""
     place: str = model.config.name_or_path
     try:
-        is_bare = bool(place) and find_model(place).values.get("model_type") in BACKBONE_TYPES
+        is_bare = bool(place) and find_model(place).is_backbone
         found = is_bare and _is_stored_in(model, place)
     except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked
         found = False
-    names = {path: name for name, path in BACKBONES.items()}
+    names = {path: name for name, path in BUNDLED.items()}
     return names.get(place, place) if found else None
 
 

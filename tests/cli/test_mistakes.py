@@ -75,11 +75,11 @@ MISTAKES = {
     "a variant that does not exist": ("train --variant promptccd++", "| promptccd | promptccd-b"),
     "a benchmark that does not exist": ("train --benchmark cifar", "expected digits | cifar100"),
     "a protocol that does not exist": ("evaluate {run} --protocol cac", "invalid choice: 'cac'"),
-    "a field of another variant": ("train --config {recipe} --pool_size 5", "promptccd has no pool_size"),
+    "a field of another variant": ("train --config {recipe} --pool_size 5", "for promptccd 'pool_size'"),
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
     "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
     "a cache that says none": ("data cache promptccd-gcd-digits --image_cache no", "would be a folder of that name"),
-    "a name that is blank": ("train --output_dir ''", "Expected training.output_dir to be a name"),
+    "a name that is blank": ("train --output_dir ''", "An argument is empty"),
     "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
     "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),
     # Places

@@ -25,13 +25,13 @@ from PIL import Image
 from promptccd.data import StageStream, cached
 from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import (
     EvaluationView,
     ResizedImage,
     TrainingViews,
-    ViewOptions,
     build_image_processor,
 )
 from promptccd.errors import InterruptedRunError

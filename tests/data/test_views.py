@@ -11,12 +11,12 @@ from PIL import Image
 from transformers import AutoImageProcessor
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import (
     EvaluationView,
     ResizedImage,
     TrainingViews,
-    ViewOptions,
     _resized,
     _turned_crop,
     build_image_processor,

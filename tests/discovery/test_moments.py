@@ -258,7 +258,7 @@ def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, t
         expected = "" if row["file"] == first else f"nearly the same picture as {first}"
         assert expected in row["note"]
         assert ("nearly" in row["note"]) == bool(expected)
-    assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was parted"
+    assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was split_revision"
     page = (out / "discovery.html").read_text()
     assert "18 images of 6 moments" in page
     assert page.count("<td>0-0.png") == 2

@@ -18,7 +18,7 @@ from huggingface_hub import HfApi, snapshot_download
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import push_run, push_space
-from promptccd.models.loading import find_model
+from promptccd.models.checkpoint import find_model
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub

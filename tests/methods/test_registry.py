@@ -13,7 +13,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, Method, base, load_plugin, method_named, register
 from promptccd.methods.base import load_installed
 from promptccd.models import VARIANTS
-from promptccd.models.untrusted import bounds_of
+from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import sections_of, shipped_methods
 
 
@@ -113,7 +113,7 @@ def test_options_are_the_fields_that_training_does_not_write(name: str) -> None:
     for option, item in method.options.items():
         assert method.help_of(option), option
         if type(item.default) in (int, float):
-            low, high, _ = bounds[option]
+            low, high = bounds[option]
             assert low <= item.default <= high
     stored = {"stage", "category_ids", "spread", "num_classes", "num_components", "id2label", "dtype"}
     assert not stored & method.options.keys()

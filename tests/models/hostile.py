@@ -34,14 +34,14 @@ class Case:
         row: of the fault table that it belongs to.
         change: makes an honest copy hostile.
         base: the honest checkpoint: a variant, or ``backbone``.
-        says: what the refusal must hold; none means that the command ends well and with numbers.
+        alters: whether other numbers than those of the honest checkpoint are right, if it loads.
     """
 
     name: str
     row: int
     change: Change
     base: str
-    says: str | None
+    alters: bool = False
 
 
 def write(name: str, content: str | bytes) -> Change:
@@ -285,9 +285,9 @@ def beside(folder: Path) -> None:
 
 
 def renamed_twice(held: dict[str, torch.Tensor]) -> None:
-    """The same tensor by its name on disk and by its name in the model."""
-    key = next(key for key in sorted(held) if ".attention.query.weight" in key)
-    held[key.replace("attention.attention.query", "attention.q_proj")] = held[key].clone()
+    """The same tensor by the name of `state_dict` and by the one of published files."""
+    key = next(key for key in sorted(held) if ".attention.q_proj.weight" in key)
+    held[key.replace("attention.q_proj", "attention.attention.query")] = held[key].clone()
 
 
 def cut(name: str, length: int) -> Change:
@@ -342,4 +342,4 @@ def mutation(number: int) -> Case:
                 part[key] = draw.choice(_ODD)
         (folder / name).write_text(json.dumps(held))
 
-    return Case(f"mutation {number}", 37, change, base, None)
+    return Case(f"mutation {number}", 37, change, base, alters=True)

@@ -1,4 +1,4 @@
-"""The table of hostile checkpoints: what is changed, and what the one line must say; none means it does no harm."""
+"""The table of hostile checkpoints: what is changed."""
 
 import json
 from typing import Any
@@ -49,11 +49,10 @@ from tests.models.hostile import (
 CASES: list[Case] = []
 
 
-def cases(row: int, table: dict[str, tuple[Change, str | None]], base: str = "promptccd") -> None:
-    """Add a table of cases to one row of the faults."""
-    for name, (change, says) in table.items():
+def cases(row: int, table: dict[str, Change], base: str = "promptccd", alters: bool = False) -> None:
+    for name, change in table.items():
         assert name not in {each.name for each in CASES}, name
-        CASES.append(Case(name, row, change, base, says))
+        CASES.append(Case(name, row, change, base, alters))
 
 
 # Keys that name code, a kernel, a quantiser, another file, or an attribute of the configuration itself
@@ -86,23 +85,20 @@ STEERING = (
     "quantization_config",
     "trust_remote_code",
 )
-cases(37, {f"key {key}": (config(**{key: value}), key) for key, value in KEYS.items()})
-cases(37, {f"backbone key {key}": (config(**{key: KEYS[key]}), key) for key in STEERING}, "backbone")
-cases(37, {f"inner key {key}": (config(**{f"vision_config__{key}": KEYS[key]}), key) for key in STEERING})
+cases(37, {f"key {key}": config(**{key: value}) for key, value in KEYS.items()})
+cases(37, {f"backbone key {key}": config(**{key: KEYS[key]}) for key in STEERING}, "backbone")
+cases(37, {f"inner key {key}": config(**{f"vision_config__{key}": KEYS[key]}) for key in STEERING})
 cases(
     37,
     {
-        "own code of another repository": (config(auto_map__AutoModel="evil/repo--evil.Evil"), "auto_map"),
-        "own code and a processor": (config(auto_map__AutoImageProcessor="evil.Evil"), "auto_map"),
-        "inner key use_timm_backbone": (config(vision_config__use_timm_backbone=True), "use_timm_backbone"),
-        "a name for a backbone": (config(vision_config="facebook/dinov2-base"), "vision_config"),
-        "unknown key": (config(hidden_sise=32, note={"deep": ["text"]}), None),
-        "path for a name": (config(_name_or_path="/etc/passwd", transformers_version="9.9.9"), None),
-        "a billion labels": (config(num_labels=10**9), None),
-        "labels and a class": (
-            config(id2label={"x": 1}, architectures=["evil.Evil"], return_dict=False),
-            None,
-        ),
+        "own code of another repository": config(auto_map__AutoModel="evil/repo--evil.Evil"),
+        "own code and a processor": config(auto_map__AutoImageProcessor="evil.Evil"),
+        "inner key use_timm_backbone": config(vision_config__use_timm_backbone=True),
+        "a name for a backbone": config(vision_config="facebook/dinov2-base"),
+        "unknown key": config(hidden_sise=32, note={"deep": ["text"]}),
+        "path for a name": config(_name_or_path="/etc/passwd", transformers_version="9.9.9"),
+        "a billion labels": config(num_labels=10**9),
+        "labels and a class": config(id2label={"x": 1}, architectures=["evil.Evil"], return_dict=False),
     },
 )
 
@@ -110,14 +106,14 @@ cases(
 KINDS = ("zzz", "llama", "timm_wrapper", "clip_vision_model", None, ["promptccd"], {"promptccd": 1}, 7)
 cases(
     37,
-    {f"type {kind}": (config(model_type=kind, auto_map=EVIL_MAP), "model of type") for kind in KINDS}
-    | {f"inner type {kind}": (config(vision_config__model_type=kind), "backbone of type") for kind in KINDS}
+    {f"type {kind}": config(model_type=kind, auto_map=EVIL_MAP) for kind in KINDS}
+    | {f"inner type {kind}": config(vision_config__model_type=kind) for kind in KINDS}
     | {
-        "no type": (without(CONFIG, "model_type"), "model of type"),
-        "a stage called a backbone": (config(model_type="dinov2"), "promptccd discover"),
+        "no type": without(CONFIG, "model_type"),
+        "a stage called a backbone": config(model_type="dinov2"),
     },
 )
-cases(37, {"a backbone called a stage": (config(model_type="promptccd"), "key")}, "backbone")
+cases(37, {"a backbone called a stage": config(model_type="promptccd")}, "backbone")
 
 # Numbers, and what stands where one is expected
 SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
@@ -160,7 +156,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
 cases(
     37,
     {
-        f"{number}.{place} {key}": (config(**{key: value}), key.rpartition("__")[2])
+        f"{number}.{place} {key}": config(**{key: value})
         for number, (key, odd) in enumerate(NUMBERS)
         for place, value in enumerate(odd)
     },
@@ -168,83 +164,80 @@ cases(
 cases(
     37,
     {
-        "an id without a name": (config(category_ids=[0]), "category names"),
-        "two million categories": (config(category_ids=list(range(2 * 10**6))), "larger than"),
-        "patches": (config(vision_config__image_size=4096, vision_config__patch_size=1), "patches"),
-        "a head": (config(projection_output_size=1_048_576, projection_bottleneck_size=16_384), "bytes"),
-        "a mixture": (config(num_components=10**6, vision_config__hidden_size=4096), "bytes"),
-        "a large backbone": (
-            config(vision_config__hidden_size=8192, vision_config__num_hidden_layers=128),
-            "bytes",
-        ),
-        "more blocks than weights": (config(vision_config__num_hidden_layers=100), "not a whole"),
+        "an id without a name": config(category_ids=[0]),
+        "two million categories": config(category_ids=list(range(2 * 10**6))),
+        "patches": config(vision_config__image_size=4096, vision_config__patch_size=1),
+        "a head": config(projection_output_size=1_048_576, projection_bottleneck_size=16_384),
+        "a mixture": config(num_components=10**6, vision_config__hidden_size=4096),
+        "a large backbone": config(vision_config__hidden_size=8192, vision_config__num_hidden_layers=128),
+        "more blocks than weights": config(vision_config__num_hidden_layers=100),
     },
 )
 cases(
     37,
     {
-        "parts": (config(num_parts=10**6), "num_parts"),
-        "one part": (config(num_parts=1), "num_parts"),
-        "router": (config(router_hidden_size=-3), "router_hidden_size"),
-        "pools": (config(pool_size=65_536, prompt_length=4_096, num_parts=1_024), "bytes"),
+        "parts": config(num_parts=10**6),
+        "one part": config(num_parts=1),
+        "router": config(router_hidden_size=-3),
+        "pools": config(pool_size=65_536, prompt_length=4_096, num_parts=1_024),
     },
     "promptccd-pp",
 )
 cases(
     37,
     {
-        "pool of nothing": (config(pool_size=0), "pool_size"),
-        "more prompts than there are": (config(prompts_per_image=11), "pool_size"),
-        "negative weights": (config(cos_weight=-1.0), "cos_weight"),
-        "a foreign pool": (config(pool="evil"), "pool"),
+        "pool of nothing": config(pool_size=0),
+        "more prompts than there are": config(prompts_per_image=11),
+        "negative weights": config(cos_weight=-1.0),
+        "a foreign pool": config(pool="evil"),
     },
     "promptccd-b",
 )
 cases(
     37,
     {
-        "a wide bare backbone": (config(hidden_size=10**12), "hidden_size"),
-        "a deep bare backbone": (config(num_hidden_layers=10**12), "num_hidden_layers"),
+        "a wide bare backbone": config(hidden_size=10**12),
+        "a deep bare backbone": config(num_hidden_layers=10**12),
     },
     "backbone",
 )
 
 # The text of JSON files
-TEXTS: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "JSON"),
-    "list": (b"[]", "JSON object"),
-    "word": (b'"promptccd"', "JSON object"),
-    "words": (b"model_type: promptccd", "JSON"),
-    "binary": (bytes(range(128, 256)), "JSON"),
-    "utf-16": ('{"model_type": "promptccd"}'.encode("utf-16"), "JSON"),
-    "cut": (b'{"model_type": "promptccd", ', "JSON"),
-    "not finite": (b'{"model_type": "promptccd", "confidence_temperature": NaN}', "NaN"),
-    "infinite": (b'{"model_type": "promptccd", "confidence_temperature": 1e999}', "too large"),
-    "digits": (b'{"model_type": "promptccd", "stage": ' + b"9" * 5000 + b"}", "JSON"),
-    "twice": (b'{"model_type": "zzz", "model_type": "promptccd"}', "twice"),
-    "half a character": (b'{"model_type": "promptccd", "category_names": ["\\ud800"]}', "no text"),
-    "deep": (nested(100_000).encode(), "deep"),
-    "deep enough": (nested(50).encode(), "levels"),
-    "long": (b'{"model_type": "promptccd"' + b" " * 9 * 2**20 + b"}", "larger than"),
+TEXTS: dict[str, bytes] = {
+    "empty": b"",
+    "list": b"[]",
+    "word": b'"promptccd"',
+    "words": b"model_type: promptccd",
+    "binary": bytes(range(128, 256)),
+    "utf-16": '{"model_type": "promptccd"}'.encode("utf-16"),
+    "cut": b'{"model_type": "promptccd", ',
+    "not finite": b'{"model_type": "promptccd", "confidence_temperature": NaN}',
+    "infinite": b'{"model_type": "promptccd", "confidence_temperature": 1e999}',
+    "digits": b'{"model_type": "promptccd", "stage": ' + b"9" * 5000 + b"}",
+    "twice": b'{"model_type": "zzz", "model_type": "promptccd"}',
+    "half a character": b'{"model_type": "promptccd", "category_names": ["\\ud800"]}',
+    "deep": nested(100_000).encode(),
+    "deep enough": nested(50).encode(),
+    "long": b'{"model_type": "promptccd"' + b" " * 9 * 2**20 + b"}",
 }
 for _file in (CONFIG, PROCESSOR):
-    cases(37, {f"{_file} {name}": (write(_file, text), says) for name, (text, says) in TEXTS.items()})
-cases(37, {"a hundred megabytes": (cut(CONFIG, 100 * 2**20), "larger than")})
+    cases(37, {f"{_file} {name}": write(_file, text) for name, text in TEXTS.items()})
+cases(37, {"a hundred megabytes": cut(CONFIG, 100 * 2**20)})
 
 # What is no file of its own
-for _file, _says in ((CONFIG, "No model"), (PROCESSOR, "has no"), (WEIGHTS, "has no")):
+for _file in (CONFIG, PROCESSOR, WEIGHTS):
     cases(
         38 if _file == WEIGHTS else 37,
         {
-            f"{_file} gone": (gone(_file), _says),
-            f"{_file} a pipe": (as_pipe(_file), "no file"),
-            f"{_file} a folder": (as_folder(_file), "no file"),
-            f"{_file} a dangling link": (as_link(_file, "nowhere"), "no file"),
-            f"{_file} a link to a device": (as_link(_file, "/dev/zero"), "leads out"),
-            f"{_file} a link to a secret": (as_link(_file, "/etc/passwd"), "leads out"),
+            f"{_file} gone": gone(_file),
+            f"{_file} a pipe": as_pipe(_file),
+            f"{_file} a folder": as_folder(_file),
+            f"{_file} a dangling link": as_link(_file, "nowhere"),
+            f"{_file} a link to a device": as_link(_file, "/dev/zero"),
+            f"{_file} a link to a secret": as_link(_file, "/etc/passwd"),
         },
     )
-cases(38, {"weights in another folder": (outside, "leads out")})
+cases(38, {"weights in another folder": outside})
 
 # Image processors
 KIND = "image_processor_type"
@@ -279,10 +272,7 @@ for _base in ("promptccd", "backbone"):
     cases(
         37,
         {
-            f"processor of a {_base}: {key} {place}": (
-                processor(**{key: value}),
-                KIND if key == "feature_extractor_type" else key,
-            )
+            f"processor of a {_base}: {key} {place}": processor(**{key: value})
             for key, odd in PROCESSORS.items()
             for place, value in enumerate(odd)
             if _base == "promptccd" or place == 0
@@ -292,16 +282,13 @@ for _base in ("promptccd", "backbone"):
 cases(
     37,
     {
-        "processor with code": (EVIL_PROCESSOR, KIND),
-        "processor of two edges": (processor(size={"shortest_edge": 18, "longest_edge": 10**9}), "size"),
-        "processor below a patch": (processor(crop_size={"height": 4, "width": 16}), "patch"),
-        "processor of many patches": (processor(crop_size={"height": 2048, "width": 2048}), "patches"),
-        "processor without a crop": (processor(do_center_crop=False), "crop"),
-        "another processor's file": (
-            added("processor_config.json", json.dumps({"auto_map": EVIL_MAP})),
-            None,
-        ),
-        "processor of another version": (processor(processor_class=None, _valid_processor_keys=["x"]), None),
+        "processor with code": EVIL_PROCESSOR,
+        "processor of two edges": processor(size={"shortest_edge": 18, "longest_edge": 10**9}),
+        "processor below a patch": processor(crop_size={"height": 4, "width": 16}),
+        "processor of many patches": processor(crop_size={"height": 2048, "width": 2048}),
+        "processor without a crop": processor(do_center_crop=False),
+        "another processor's file": added("processor_config.json", json.dumps({"auto_map": EVIL_MAP})),
+        "processor of another version": processor(processor_class=None, _valid_processor_keys=["x"]),
     },
 )
 
@@ -314,30 +301,30 @@ OFFSETS: dict[str, dict[str, Any]] = {
     "words": {"dtype": "F32", "shape": "4", "data_offsets": "16"},
     "of a foreign type": {"dtype": "O", "shape": [4], "data_offsets": [0, 16]},
 }
-HEADERS: dict[str, tuple[Change, str | None]] = {
-    "weights empty": (write(WEIGHTS, b""), "safetensors"),
-    "weights of eight bytes": (write(WEIGHTS, b"\0" * 8), "safetensors"),
-    "header without end": (raw_header(b"{}", 2**63), "header"),
-    "header longer than the file": (raw_header(b"{}", 10**7), "header"),
-    "header of nine megabytes": (raw_header(b" " * 9 * 2**20), "would be"),
-    "header empty": (raw_header(b"{}"), "no tensor"),
-    "header no JSON": (raw_header(b"[[[[[[["), "safetensors"),
-    "header deep": (raw_header(nested(100_000).encode()), "safetensors"),
-    "header binary": (raw_header(bytes(range(128, 256))), "safetensors"),
-    "a hole": (header(lambda held: {key: held[key] for key in list(held)[:-1]}), "safetensors"),
-    "overlapping": (header(lambda held: {key: list(held.values())[1] for key in held}), "safetensors"),
-    "weights cut": (cut(WEIGHTS, 40_000), "safetensors"),
-    "weights with a tail": (appended(WEIGHTS, b"x" * 999), "safetensors"),
-    "sixty gigabytes": (sparse([2**34]), "memory"),
-    "sixty gigabytes of the right name": (sparse([2**17, 2**17]), "memory"),
-    "a gigabyte that is all there": (without_room(16_384), "memory"),
-    "four gigabytes that are all there": (without_room(32_768), "memory"),
+HEADERS: dict[str, Change] = {
+    "weights empty": write(WEIGHTS, b""),
+    "weights of eight bytes": write(WEIGHTS, b"\0" * 8),
+    "header without end": raw_header(b"{}", 2**63),
+    "header longer than the file": raw_header(b"{}", 10**7),
+    "header of nine megabytes": raw_header(b" " * 9 * 2**20),
+    "header empty": raw_header(b"{}"),
+    "header no JSON": raw_header(b"[[[[[[["),
+    "header deep": raw_header(nested(100_000).encode()),
+    "header binary": raw_header(bytes(range(128, 256))),
+    "a hole": header(lambda held: {key: held[key] for key in list(held)[:-1]}),
+    "overlapping": header(lambda held: {key: list(held.values())[1] for key in held}),
+    "weights cut": cut(WEIGHTS, 40_000),
+    "weights with a tail": appended(WEIGHTS, b"x" * 999),
+    "sixty gigabytes": sparse([2**34]),
+    "sixty gigabytes of the right name": sparse([2**17, 2**17]),
+    "a gigabyte that is all there": without_room(16_384),
+    "four gigabytes that are all there": without_room(32_768),
 }
 cases(38, HEADERS)
 cases(
     38,
     {
-        f"offsets {name}": (raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16), "safetensors")
+        f"offsets {name}": raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16)
         for name, part in OFFSETS.items()
     },
 )
@@ -346,47 +333,35 @@ cases(
 DTYPES = ("int8", "uint8", "int64", "bool", "float8_e4m3fn", "complex64")
 PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means", "position_embeddings")
 VALUES = ("nan", "inf", "-inf")
-cases(38, {f"weights of {name}": (cast("last_weight", getattr(torch, name)), "of type") for name in DTYPES})
+cases(38, {f"weights of {name}": cast("last_weight", getattr(torch, name)) for name in DTYPES})
+cases(
+    38,
+    {f"{value} in {word}": put(word, float(value)) for word in PLACES for value in VALUES},
+)
 cases(
     38,
     {
-        f"{value} in {word}": (put(word, float(value)), "NaN or infinity")
-        for word in PLACES
-        for value in VALUES
+        "missing": tensors(lambda held: held.pop("head.last_weight")),
+        "too many": tensors(lambda held: held.update(stranger=torch.zeros(3))),
+        "of another size": tensors(lambda held: held.update(prototypes=torch.zeros(9, 32))),
+        "of nothing": tensors(lambda held: held.update(prototypes=torch.zeros(0, 10**12))),
+        "named like lines": tensors(lambda held: held.update({"a\nb\x1b[31m": torch.zeros(3)})),
+        "by two names": tensors(renamed_twice),
+        "prototypes without measure": filled("prototypes", 3e38),
+        "spreads of zero": filled("spreads", 0.0),
+        "a metric without measure": filled("whitener", 3e38),
+        "variances below zero": filled("mixture.variances", -1.0),
+        "variances of zero": filled("mixture.variances", 0.0),
+        "variances of the one that answers": filled("native_mixture.variances", 0.0),
     },
 )
 cases(
     38,
     {
-        "bfloat16": (tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})), None),
-        "missing": (tensors(lambda held: held.pop("head.last_weight")), "missing"),
-        "too many": (tensors(lambda held: held.update(stranger=torch.zeros(3))), "unexpected"),
-        "of another size": (tensors(lambda held: held.update(prototypes=torch.zeros(9, 32))), "another size"),
-        "of nothing": (tensors(lambda held: held.update(prototypes=torch.zeros(0, 10**12))), "another size"),
-        "named like lines": (
-            tensors(lambda held: held.update({"a\nb\x1b[31m": torch.zeros(3)})),
-            "unexpected",
-        ),
-        "by two names": (tensors(renamed_twice), None),
-        "prototypes without measure": (filled("prototypes", 3e38), "prototypes"),
-        "spreads of zero": (filled("spreads", 0.0), "spreads"),
-        "a metric without measure": (filled("whitener", 3e38), None),
-        "variances below zero": (filled("mixture.variances", -1.0), "variances"),
-        "variances of zero": (filled("mixture.variances", 0.0), "variances"),
-        "variances of the one that answers": (
-            filled("native_mixture.variances", 0.0),
-            "native_mixture.variances",
-        ),
-        "a normalisation of nothing": (filled("backbone.layernorm.weight", 0.0), None),
-    },
-)
-cases(
-    38,
-    {
-        "bare int8": (cast("layernorm", torch.int8), "of type"),
-        "bare NaN": (put("layer.1", float("nan")), "NaN or infinity"),
-        "bare and without a block": (tensors(lambda held: held.pop(first(held, "layer.0"))), "missing"),
-        "bare and without measure": (filled("layer.0.attention.attention.value.weight", 3e38), None),
+        "bare int8": cast("layernorm", torch.int8),
+        "bare NaN": put("layer.1", float("nan")),
+        "bare and without a block": tensors(lambda held: held.pop(first(held, "layer.0"))),
+        "bare and without measure": filled("layer.0.attention.attention.value.weight", 3e38),
     },
     "backbone",
 )
@@ -402,29 +377,23 @@ TARGETS = {
     "a null": "a\0.safetensors",
 }
 FIRST = "model-00001-of-00002.safetensors"
-cases(38, {f"a shard that is {name}": (moved(target), "names") for name, target in TARGETS.items()})
+cases(38, {f"a shard that is {name}": moved(target) for name, target in TARGETS.items()})
 cases(
     38,
     {
-        "honest shards": (sharded(), None),
-        "a shard above": (beside, "names the file"),
-        "a shard of no name": (sharded(lambda placed: {"a": 7}), "names the file"),
-        "index without a map": (sharded(weight_map=None), "weight_map"),
-        "index of a list": (sharded(weight_map=["a"]), "weight_map"),
-        "index of no tensors": (sharded(weight_map={}), "weight_map"),
-        "ten thousand shards": (
-            sharded(weight_map={f"{n}": f"{n}.safetensors" for n in range(10**4)}),
-            "names",
-        ),
-        "index of more": (
-            sharded(lambda placed: placed | {"stranger": next(iter(placed.values()))}),
-            "index",
-        ),
-        "index of less": (sharded(lambda placed: dict(list(placed.items())[1:])), "index"),
-        "index deep": (both(sharded(), write(INDEX, nested(10**5))), "deep"),
-        "index a pipe": (both(sharded(), as_pipe(INDEX)), "no file"),
-        "a shard that leads out": (both(sharded(), as_link(FIRST, "/etc/passwd")), "leads out"),
-        "a shard of another kind": (both(sharded(), write(FIRST, zipped())), "safetensors"),
+        "honest shards": sharded(),
+        "a shard above": beside,
+        "a shard of no name": sharded(lambda placed: {"a": 7}),
+        "index without a map": sharded(weight_map=None),
+        "index of a list": sharded(weight_map=["a"]),
+        "index of no tensors": sharded(weight_map={}),
+        "ten thousand shards": sharded(weight_map={f"{n}": f"{n}.safetensors" for n in range(10**4)}),
+        "index of more": sharded(lambda placed: placed | {"stranger": next(iter(placed.values()))}),
+        "index of less": sharded(lambda placed: dict(list(placed.items())[1:])),
+        "index deep": both(sharded(), write(INDEX, nested(10**5))),
+        "index a pipe": both(sharded(), as_pipe(INDEX)),
+        "a shard that leads out": both(sharded(), as_link(FIRST, "/etc/passwd")),
+        "a shard of another kind": both(sharded(), write(FIRST, zipped())),
     },
 )
 
@@ -439,30 +408,118 @@ NAMES = (
     "x.joblib",
     "in/a.pkl",
 )
-cases(36, {f"pickle {name}": (added(name, pickled()), None) for name in NAMES})
+cases(36, {f"pickle {name}": added(name, pickled()) for name in NAMES})
 cases(
     36,
     {
-        "pickle in a linked folder": (linked_folder, None),
-        "pickle called safetensors": (write(WEIGHTS, pickled()), "safetensors"),
-        "archive called safetensors": (write(WEIGHTS, zipped()), "safetensors"),
+        "pickle in a linked folder": linked_folder,
+        "pickle called safetensors": write(WEIGHTS, pickled()),
+        "archive called safetensors": write(WEIGHTS, zipped()),
     },
 )
-cases(
-    36, {"pickle alone": (both(gone(WEIGHTS), added("pytorch_model.bin", pickled())), "has no")}, "backbone"
-)
+cases(36, {"pickle alone": both(gone(WEIGHTS), added("pytorch_model.bin", pickled()))}, "backbone")
 
 # What else may lie there
 CODE = ("modeling_promptccd.py", "configuration_promptccd.py", "__init__.py", "custom_generate/generate.py")
-cases(37, {f"code in {name}": (added(name, EVIL_CODE), None) for name in CODE})
+cases(37, {f"code in {name}": added(name, EVIL_CODE) for name in CODE})
 cases(
     37,
     {
-        "an adapter": (added("adapter_config.json", '{"base_model_name_or_path": "evil/model"}'), None),
-        "a generation configuration": (added("generation_config.json", "[["), None),
-        "sums that are a list": (added("checksums.json", "[]"), "checksums.json"),
-        "sums that are deep": (added("checksums.json", nested(10**5)), "checksums.json"),
-        "sums of nothing": (added("checksums.json", "{}"), "damaged"),
-        "sums that are a pipe": (as_pipe("checksums.json"), "checksums.json"),
+        "an adapter": added("adapter_config.json", '{"base_model_name_or_path": "evil/model"}'),
+        "a generation configuration": added("generation_config.json", "[["),
+        "sums that are a list": added("checksums.json", "[]"),
+        "sums that are deep": added("checksums.json", nested(10**5)),
+        "sums of nothing": added("checksums.json", "{}"),
+        "sums that are a pipe": as_pipe("checksums.json"),
     },
+)
+
+# More of each kind
+PARTS = {
+    "partly overlapping": {"a": [0, 16], "b": [8, 24]},
+    "with a gap": {"a": [0, 8], "b": [16, 24]},
+    "of more bytes than the shape": {"a": [0, 24], "b": [24, 24]},
+}
+cases(
+    38,
+    {
+        f"parts {name}": raw_header(
+            json.dumps(
+                {key: {"dtype": "F32", "shape": [4], "data_offsets": span} for key, span in parts.items()}
+            ).encode(),
+            rest=b"\0" * 24,
+        )
+        for name, parts in PARTS.items()
+    },
+)
+ONE = b'{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+cases(
+    38,
+    {
+        "a tensor twice in the header": raw_header(b'{"a": ' + ONE + b', "a": ' + ONE + b"}", rest=b"\0" * 4),
+        "metadata of numbers": raw_header(
+            b'{"__metadata__": {"format": 7}, "a": ' + ONE + b"}", rest=b"\0" * 4
+        ),
+        "an offset of a hundred digits": raw_header(
+            ONE.join((b'{"a": ', b"}")).replace(b"4]", b"9" * 100 + b"]")
+        ),
+        "weights of float8_e5m2": cast("last_weight", torch.float8_e5m2),
+        "weights of int32": cast("prototypes", torch.int32),
+        "weights of uint16": cast("layer.1", torch.uint16),
+        "a layer of no size": tensors(
+            lambda held: held.update({first(held, "last_weight"): torch.zeros(0, 16)})
+        ),
+        "named like attributes": tensors(lambda held: held.update({"__class__": torch.zeros(1)})),
+        "infinity in bfloat16": tensors(
+            lambda held: held.update({key: held[key].bfloat16() * float("inf") for key in held})
+        ),
+        "a shard that is a circle of links": both(sharded(), as_link(FIRST, FIRST)),
+        "a shard of endless zeros": both(sharded(), as_link(FIRST, "/dev/zero")),
+        "a shard with backslashes": moved("..\\model.safetensors"),
+        "an index in another folder": both(sharded(), as_link(INDEX, "/etc/hostname")),
+        "an index of numbers": both(sharded(), write(INDEX, '{"weight_map": 7}')),
+        "another method's weights": config(model_type="promptccd-b"),
+    },
+)
+cases(
+    38,
+    {
+        "an index next to the whole": added(INDEX, '{"weight_map": {"a": "../../a.safetensors"}}'),
+        "double precision": tensors(lambda held: held.update({key: held[key].double() for key in held})),
+    },
+)
+cases(
+    37,
+    {
+        "a width of four hundred digits": config(vision_config__hidden_size=10**400),
+        "an epsilon of four hundred digits": config(vision_config__layer_norm_eps=10**400),
+        "deep inside of the backbone": write(
+            CONFIG, '{"model_type": "promptccd", "vision_config": ' + "[" * 10**5
+        ),
+        "types by part": config(dtype={"vision_config": "int8"}),
+        "heads without a width": config(vision_config__num_attention_heads=256),
+        "processor of no known class": processor(image_processor_type="ViTImageProcessorEvil"),
+        "processor of any class": processor(image_processor_type="AutoImageProcessor"),
+        "names that are objects": config(category_names=[{"a": "b"}, {"c": "d"}]),
+    },
+)
+cases(
+    37,
+    {
+        "an adapter with weights": both(
+            added("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": "evil/model"}'),
+            added("adapter_model.safetensors", b"x"),
+        ),
+        "a configuration of every kind": added("tokenizer_config.json", json.dumps({"auto_map": EVIL_MAP})),
+    },
+)
+
+# Right numbers, though others than those of the honest checkpoint
+cases(
+    38,
+    {
+        "bfloat16": tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})),
+        "a normalisation of nothing": filled("backbone.layernorm.weight", 0.0),
+    },
+    alters=True,
 )

@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def test_dtype_auto_is_that_of_the_checkpoint(stage: Path, tmp_path: Path) -> No
 
 
 def test_a_dtype_that_is_no_float_is_refused(stage: Path) -> None:
-    with pytest.raises(CheckpointError, match="dtype=torch.int8` as it's not a floating-point dtype"):
+    with pytest.raises(ValueError, match=r"torch.int8. as it's not a floating-point dtype"):
         AutoModel.from_pretrained(stage, dtype="int8")
 
 
@@ -206,46 +207,22 @@ def test_what_a_trainer_touched_is_loaded(
     [
         {"my_note": "x"},
         {"pad_token_id": 0, "gradient_checkpointing": True},
-        {"task_specific_params": {"a": 1}},
+        {
+            "auto_map": {"AutoModel": "evil.Evil"},
+            "quantization_config": {"a": "b"},
+            "kernel_config": {"a": "b"},
+        },
+        {"note": [[[[[[[[1]]]]]]]], "other": "\ud800"},
     ],
     ids=str,
 )
-def test_keys_of_others_are_ignored_with_one_warning(
-    stage: Path, bare: Path, values: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for place, load in ((stage, AutoModel.from_pretrained), (bare, Dinov2Model.from_pretrained)):
-        model = load(place)
-        for key, value in values.items():
-            setattr(model.config, key, value)
-        model.save_pretrained(tmp_path / "again")
-        caplog.clear()
-        again = PromptCCDModel.from_pretrained(tmp_path / "again", **({} if place == stage else TINY_HEAD))
-        (said,) = [each.getMessage() for each in caplog.records]
-        assert said.startswith(f"{len(values)} keys of the configuration are of no ")
-        assert all(key in said for key in values)
-        assert not any(hasattr(again.config, key) for key in values)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        *((key, {"a": "b"}, key) for key in ("quantization_config", "auto_map", "kernel_config", "names_by_id2_code")),
-        ("note", [[[[[[[[1]]]]]]]], "Its config.json is nested deeper than 8 levels"),
-        ("note", "\ud800", "which is no text"),
-        ("note", "x" * 2**23, "larger than 8388608 bytes"),
-    ],
-)  # fmt: skip
-def test_what_could_not_be_loaded_is_not_saved(
-    stage: Path, key: str, value: Any, said: str, tmp_path: Path
-) -> None:
-    model = AutoModel.from_pretrained(stage)
-    setattr(model.config, key, value)
-    with pytest.raises(CheckpointError, match=f"not saved, since it could not be loaded.*{said}.*del model"):
-        model.save_pretrained(tmp_path)
-    assert not [*tmp_path.glob("*.json"), *tmp_path.glob("*.safetensors")]
-    delattr(model.config, key)
-    model.save_pretrained(tmp_path)
-    AutoModel.from_pretrained(tmp_path)
+def test_keys_of_others_are_ignored(stage: Path, bare: Path, values: dict, tmp_path: Path) -> None:
+    for place, more in ((stage, {}), (bare, TINY_HEAD)):
+        shutil.copytree(place, tmp_path / "again", dirs_exist_ok=True)
+        config = json.loads((tmp_path / "again" / "config.json").read_text())
+        (tmp_path / "again" / "config.json").write_text(json.dumps({**config, **values}))
+        again = PromptCCDModel.from_pretrained(tmp_path / "again", **more)
+        assert not any(getattr(again.config, key, None) == value for key, value in values.items())
 
 
 @pytest.mark.moderate
@@ -349,9 +326,7 @@ def test_known_images_get_static_features_in_any_precision(
 
 
 def test_an_argument_that_nobody_takes_is_named(stage: Path) -> None:
-    with pytest.raises(
-        TypeError, match="takes no 'nonsense': it takes fields of PromptCCDConfig, cache_dir, "
-    ):
+    with pytest.raises(TypeError, match="'nonsense'"):
         AutoModel.from_pretrained(stage, nonsense=1)
 
 

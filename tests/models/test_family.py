@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from promptccd import PromptCCDModel
 from promptccd.data.randomness import torch_generator
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError
+from promptccd.models.checkpoint import require_distances
 from tests.conftest import TINY_HEAD
 from tests.models.finished import BACKBONES, METHODS
 from tests.order_one import fill
@@ -145,13 +146,13 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> 
     model.set_spread(CategorySpread(torch.eye(32), torch.full((3,), 1e-9), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
     model.prototypes[1] *= 1000
     model.mixture.variances[2, 7] = 1e-9
-    model.require_numbers({}, "here")
+    require_distances(model, "here")
 
     def refused(said: str, values: torch.Tensor, place: tuple[int, ...], value: float) -> None:
         before = values[place].clone()
         values[place] = value
         with pytest.raises(CheckpointError, match=f"{said} of here"):
-            model.require_numbers({}, "here")
+            require_distances(model, "here")
         values[place] = before
 
     refused("prototypes", model.prototypes, (2, 0), math.nan)
@@ -159,7 +160,7 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> 
     refused("spreads", model.spreads, (1,), 0.0)
     refused("mixture.variances", model.mixture.variances, (5, 31), 0.0)
     model.set_spread(None)
-    model.require_numbers({}, "here")
+    require_distances(model, "here")
 
 
 def test_a_model_knows_where_it_came_from(built: Built, tmp_path: Path) -> None:

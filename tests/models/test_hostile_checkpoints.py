@@ -1,4 +1,4 @@
-"""What strangers send is refused in one line or does no harm: nothing asks, nothing runs, nothing fills the machine."""
+"""A checkpoint of a stranger is refused or loads with its numbers: no code runs, nothing asks, dies or fills memory."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from tests.models.limited import MOST_BYTES, MOST_SECONDS, Limited, Outcome, lim
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, image_folder: Path) -> Path:
     """A finished stage of every variant, a bare backbone, and three images."""
+    torch.manual_seed(0)
     root = tmp_path_factory.mktemp("honest")
     generator = torch.Generator().manual_seed(0)
     for name, variant in VARIANTS.items():
@@ -48,7 +50,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
 def process(tmp_path_factory: pytest.TempPathFactory, honest: Path) -> Iterator[Limited]:
     """Two gibibytes and twenty seconds for every command."""
     folder = tmp_path_factory.mktemp("limited")
-    honestly = (Case("", 0, lambda folder: None, base, None) for base in ("promptccd", "backbone"))
+    honestly = (Case("", 0, lambda folder: None, base) for base in ("promptccd", "backbone"))
     warm_up = [command(each, honest / each.base, honest / "images", folder / "out") for each in honestly]
     with limited(folder, *warm_up) as warm:
         yield warm
@@ -82,22 +84,39 @@ def require_harmless(outcome: Outcome, folder: Path) -> None:
     assert outcome.peak < MOST_BYTES
 
 
-def require_answer(outcome: Outcome, says: str | None) -> None:
-    """One line, or numbers that are numbers."""
-    if outcome.code == 0 and says is None:
-        found = json.loads(outcome.out)
-        if "predictions" in found:
-            assert len(found["predictions"]) == 3
-            for row in found["predictions"]:
-                assert 0 <= row["confidence"] <= 1
-                assert math.isfinite(row["distance"])
+@pytest.fixture(scope="module")
+def answers(honest: Path, process: Limited, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the honest checkpoints answer."""
+    out = tmp_path_factory.mktemp("answers")
+    bases = sorted({each.base for each in CASES})
+    runs = {
+        base: process.run(
+            *command(Case("", 0, lambda folder: None, base), honest / base, honest / "images", out / base)
+        )
+        for base in bases
+    }
+    return {base: answer_of(outcome) for base, outcome in runs.items()}
+
+
+def answer_of(outcome: Outcome) -> list[Any]:
+    """The category of each image with its numbers, which must be numbers."""
+    found = json.loads(outcome.out)
+    rows = found.get("predictions") or found["assignments"]
+    for row in rows:
+        assert 0 <= row["confidence"] <= 1
+        assert math.isfinite(row["distance"])
+    return [(row["name"], round(row["confidence"], 3), round(row["distance"], 3)) for row in rows]
+
+
+def require_outcome(outcome: Outcome, given: Case, folder: Path, answers: dict[str, Any]) -> None:
+    """Refused in one line with an exit code, or loaded with the right numbers."""
+    require_harmless(outcome, folder)
+    if outcome.code == 0:
+        assert given.alters or answer_of(outcome) == answers[given.base]
         return
-    assert outcome.code == (4 if says is None else 2), outcome.err
-    *before, line = outcome.err.splitlines()
-    assert line.startswith("promptccd: "), line
-    before = [each for each in before if " are ignored: " not in each]  # keys, told by the way
-    assert not before or says is None  # what was read before the model turned out to compute no numbers
-    assert (says or "") in line
+    assert outcome.code in (2, 4, 6), outcome.err
+    line = outcome.err.splitlines()[-1]
+    assert line.startswith("promptccd: ")
     assert line.isprintable()
     assert len(line) < 1000
     assert outcome.out == ""
@@ -109,33 +128,28 @@ def marked(given: Case) -> object:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [marked(each) for each in CASES])
-def test_a_hostile_checkpoint_is_refused_in_one_line_or_harmless(
-    given: Case, honest: Path, process: Limited, tmp_path: Path
+def test_a_hostile_checkpoint_is_refused_or_loads_with_its_numbers(
+    given: Case, honest: Path, process: Limited, tmp_path: Path, answers: dict[str, Any]
 ) -> None:
     model = hostile(given, honest, tmp_path)
     outcome = process.run(*command(given, model, honest / "images", tmp_path / "out"))
-    require_harmless(outcome, tmp_path)
-    if given.says is None:
-        assert outcome.code in (0, 4), outcome.err
-    require_answer(outcome, given.says)
+    require_outcome(outcome, given, tmp_path, answers)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("number", range(25))
-def test_odd_values_are_refused_in_one_line_or_harmless(
-    number: int, honest: Path, process: Limited, tmp_path: Path
+def test_odd_values_are_refused_or_load(
+    number: int, honest: Path, process: Limited, tmp_path: Path, answers: dict[str, Any]
 ) -> None:
     given = mutation(number)
-    outcome = process.run(
-        *command(given, hostile(given, honest, tmp_path), honest / "images", tmp_path / "out")
-    )
-    require_harmless(outcome, tmp_path)
-    require_answer(outcome, None if outcome.code == 0 else "")
+    model = hostile(given, honest, tmp_path)
+    outcome = process.run(*command(given, model, honest / "images", tmp_path / "out"))
+    require_outcome(outcome, given, tmp_path, answers)
 
 
 WAYS_IN = [each for each in CASES if each.name in {
-    "key auto_map", "key attn_implementation", "0.0 vision_config__hidden_size", "config.json deep", "type zzz",
+    "types by part", "0.0 vision_config__hidden_size", "config.json deep", "type zzz",
     "processor with code", "config.json a pipe", "header without end", "nan in layer.0", "weights of int8",
     "a shard that is absolute", "pickle called safetensors", "a head",
 }]  # fmt: skip
@@ -246,6 +260,6 @@ def test_the_harness_sees_code_that_runs(honest: Path, process: Limited, tmp_pat
     assert outcome.left == [CANARY]
 
 
-def test_there_are_at_least_a_hundred_of_them() -> None:
-    assert len(WAYS_IN) == 13
-    assert len(CASES) >= 100
+def test_there_are_hundreds_of_them() -> None:
+    assert len(WAYS_IN) == 12
+    assert len(CASES) >= 379

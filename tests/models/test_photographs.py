@@ -20,7 +20,7 @@ from promptccd.cli.main import main
 from promptccd.data.tables import load_images
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import load_embedder
-from promptccd.models.loading import BACKBONES
+from promptccd.models.checkpoint import BUNDLED
 
 CIFAR100 = Path(
     os.environ.get("PROMPTCCD_CIFAR100", Path(__file__).parents[3] / "shared" / "data" / "cifar100")
@@ -39,10 +39,10 @@ def test_it_loads_by_its_name_without_a_network() -> None:
 
 
 def test_it_is_small_half_and_no_pickle() -> None:
-    files = {path.name: path.stat().st_size for path in Path(BACKBONES["photographs"]).iterdir()}
+    files = {path.name: path.stat().st_size for path in Path(BUNDLED["photographs"]).iterdir()}
     assert set(files) == {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
     assert sum(files.values()) < 6_000_000
-    with safe_open(Path(BACKBONES["photographs"]) / "model.safetensors", "pt") as stored:
+    with safe_open(Path(BUNDLED["photographs"]) / "model.safetensors", "pt") as stored:
         assert {stored.get_tensor(name).dtype for name in stored.keys()} == {torch.float16}  # noqa: SIM118
 
 

@@ -21,7 +21,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.gcd import GCDConfig
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
-from promptccd.models.untrusted import MOST_CATEGORIES
+from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.batches import Batch, BatchPlan, training_loader, training_loss
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.options import TrainingArguments

@@ -23,7 +23,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
 from promptccd.evaluation.counting import SplitMergeCount
 from promptccd.methods import LOSSES, method_named
-from promptccd.models.auto import stored_model
+from promptccd.models.auto import load_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
@@ -337,7 +337,7 @@ def references(folder: Path) -> References:
 
 def assert_equal_to(expected: list[Weights], run: Path) -> None:
     for stage, weights in enumerate(expected):
-        ours = stored_model(run / f"stage{stage}").state_dict()
+        ours = load_model(run / f"stage{stage}").state_dict()
         if NATIVE in weights:
             evaluation = RunEvaluation(str(run))
             ours[NATIVE] = torch.as_tensor(evaluation.native_answers(stage, evaluation.images[stage]))

@@ -177,7 +177,7 @@ def demo_command(options: argparse.Namespace) -> None:
 
 def _model_of_page(asked: str | None) -> str:
     """The model that was asked for, or a default that can be reached; the first visit loads it."""
-    from promptccd.models.loading import find_model
+    from promptccd.models.checkpoint import find_model
 
     name = asked or DEFAULT_MODEL
     try:

@@ -77,9 +77,7 @@ def _decoded(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [
-        list(rows[first : first + AT_ONCE]) for rows in parts for first in range(0, len(rows), AT_ONCE)
-    ]
+    batches = [list(rows[at : at + AT_ONCE]) for rows in parts for at in range(0, len(rows), AT_ONCE)]
     loader = DataLoader(
         _Decoding(images, views), batch_sampler=batches, collate_fn=list, **loader_options(num_workers)
     )

@@ -13,9 +13,8 @@ from promptccd.processes import end_with_parent
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[
-    [Iterable[Any], int, str], Iterator[Any]
-]  # wraps items, their number and a label in a bar
+# Wraps items, their number and a label in a bar.
+Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 MOST_USUAL = 8  # loader processes; more of them wait for the disk
 IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the one that it makes

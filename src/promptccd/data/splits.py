@@ -112,13 +112,8 @@ class CategorySplit:
 
     def first(self, num_stages: int) -> "CategorySplit":
         """The split of so many streams, the labelled stage counted."""
-        return split_in_streams(
-            self.class_blocks[0],
-            self.categories,
-            self.sample_ids[:num_stages],
-            self.contents[:num_stages],
-            self.seed,
-        )
+        ids, contents = self.sample_ids[:num_stages], self.contents[:num_stages]
+        return split_in_streams(self.class_blocks[0], self.categories, ids, contents, self.seed)
 
     @property
     def fingerprint(self) -> str:

@@ -74,14 +74,6 @@ class Stage:
         """What the image at a position is called, for people: its file in the data set, or its row."""
         return self.images.name_of(position) or f"row {self.sample_ids[position]}"
 
-    def read(self, position: int) -> bytes:
-        """The bytes of the image at a position.
-
-        Raises:
-            SkippedFileError: there is no image, or it cannot be read.
-        """
-        return self.images.read(position)
-
     def decode(self, position: int) -> DecodedImage:
         """The image at a position, or why it cannot be used."""
         return self.images.decode(position)

@@ -55,7 +55,7 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
 def _folder_of(place: str | Path, model: "CategoryDiscoveryModel") -> Path | None:
     if os.path.isdir(place):
         return Path(place) if has_registry(place) else None
-    from promptccd.models.loading import (
+    from promptccd.models.checkpoint import (
         file_of,  # takes seconds, which the page of a project need not wait for
     )
 

@@ -17,7 +17,7 @@ from promptccd.discovery.project.record import FORMAT, categories_in, load_befor
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.loading import BACKBONES
+from promptccd.models.checkpoint import BUNDLED
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.storage import make_folder, make_inside, write_directory, write_file
 
@@ -100,7 +100,7 @@ def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     """Name of a model, or its folder (relative if inside `out`), and the title of its method, if any."""
     from promptccd.methods import METHODS  # slow to import, and readers do not need it
 
-    come_along = {folder: name for name, folder in BACKBONES.items()}
+    come_along = {folder: name for name, folder in BUNDLED.items()}
     method = METHODS.get(model.config.model_type) if model.config.category_ids else None
     name = str(model.config.name_or_path)
     place, around = Path(name).absolute(), out.absolute()

@@ -24,8 +24,7 @@ from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
 from promptccd.methods.gcd import GCDModel
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.loading import find_model
-from promptccd.models.stored_files import BACKBONE_TYPES, PREPROCESSOR
+from promptccd.models.checkpoint import PREPROCESSOR, find_model
 from promptccd.runs.predict import load_model
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.runs.start import published_processor, rim_not_seen
@@ -99,7 +98,7 @@ def load_embedder(
     what = "model"
     try:
         found = find_model(path)
-        if found.values.get("model_type") in BACKBONE_TYPES:
+        if found.is_backbone:
             what = "backbone"
             model = GCDModel.from_pretrained(
                 found.place, **found.options, dtype=torch.float32, max_model_bytes=max_model_bytes,

@@ -22,8 +22,8 @@ from promptccd.hub.commits import (
 )
 from promptccd.hub.metric import SPACE_KEYS, space_card
 from promptccd.models import VARIANTS
-from promptccd.models.loading import BACKBONES, find_model
-from promptccd.models.stored_files import BACKBONE_TYPES
+from promptccd.models.checkpoint import BUNDLED, find_model
+from promptccd.models.configuration import BACKBONE_TYPES
 from promptccd.runs import RunDirectory, stage_of
 from promptccd.training.recipe import shipped
 
@@ -150,7 +150,7 @@ def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
     Raises:
         ConfigurationError: the model does not exist, or the page cannot use it.
     """
-    if model in BACKBONES:
+    if model in BUNDLED:
         return _Checkpoint(model)
     try:
         found = find_model(model)

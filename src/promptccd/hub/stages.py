@@ -167,7 +167,7 @@ def _record(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
 
 def _clean(stage: Stage, position: int) -> dict[str, object] | None:
     try:
-        clean = clean_image(stage.read(position), stage.images.decoding)
+        clean = clean_image(stage.images.read(position), stage.images.decoding)
     except SkippedFileError:
         return None
     return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}

@@ -17,8 +17,7 @@ from huggingface_hub.errors import (
 
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line
 from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
-from promptccd.models.hub_names import parted
-from promptccd.models.loading import CONFIGURATION, find_model
+from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import seed_on_card
 from promptccd.runs.provenance import Source
@@ -95,7 +94,7 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
         ConfigurationError: they were trained with another seed.
         HubError: the name is not a stage's, or a stage cannot be fetched or is damaged.
     """
-    place, revision = parted(name)
+    place, revision = split_revision(name)
     match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", place)
     if match is None:
         raise HubError(f"Expected the repository of a stage such as team/promptccd-cub-stage2, got {name!r}.")

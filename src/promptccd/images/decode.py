@@ -35,9 +35,8 @@ from promptccd.images.kinds import DEVELOP, FIRST_BYTES, heif_plugin, is_heif, p
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
 from promptccd.images.raw import CameraRaw, camera_raw
 
-MOST_HANDED_ON = (
-    50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
-)
+# Pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half.
+MOST_HANDED_ON = 50_000_000
 PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
@@ -438,10 +437,10 @@ def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
         shown, note = in_srgb(image)
         rgb, over = _over_white(shown) if shown.mode == "RGBA" else (shown, "")
         # Counting the frames of an animation may go on to the last, and load it.
-        rgb, is_same = (image.copy(), True) if rgb is image else (rgb, False)
-        loaded = (
-            None if image.format in ("JPEG", "MPO") else rgb if is_same else image.copy()
-        )  # its coding tells it
+        is_same = rgb is image
+        rgb = image.copy() if is_same else rgb
+        is_jpeg = image.format in ("JPEG", "MPO")  # its coding tells it
+        loaded = None if is_jpeg else rgb if is_same else image.copy()
         return rgb, "; ".join(filter(None, [cut, note, over])), loaded, None
     except _RefusedError:
         raise

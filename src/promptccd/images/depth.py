@@ -135,8 +135,7 @@ class DeepValues:
             raise UnusableValuesError(f"float image with NaN or infinite values: {_SAVE}")
         if low < 0 or high > 65535:
             raise UnusableValuesError(
-                f"{kind if kind == 'float' else 'integer'} image with values from {low:g} to {high:g}; only 0 to 65535 "
-                f"is read: {_SAVE}"
+                f"{kind} image with values from {low:g} to {high:g}; only 0 to 65535 is read: {_SAVE}"
             )
         if kind == "float" and high <= 1:
             return UNIT, True

@@ -16,24 +16,9 @@ from promptccd.images.jpeg import SCAN, jpeg_segments
 from promptccd.images.kinds import DEVELOP, camera_raw_kind
 
 RAW_SUFFIXES = (
-    *(
-        ".3fr",
-        ".arw",
-        ".cr2",
-        ".cr3",
-        ".crw",
-        ".dcr",
-        ".dng",
-        ".erf",
-        ".fff",
-        ".iiq",
-        ".k25",
-        ".kdc",
-        ".mef",
-        ".mos",
-    ),
-    *(".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f"),
-)
+    ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".fff", ".iiq", ".k25", ".kdc", ".mef", ".mos",
+    ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f",
+)  # fmt: skip
 _FULL = 0.9  # of the sides of the photograph that a JPEG of full size has; developing cuts the edges
 _LARGE = 1000  # pixels a side that are enough where nobody says how large the photograph is
 _DIRECTORIES, _CANDIDATES = 32, 64  # of a file that are looked at; cameras write a handful

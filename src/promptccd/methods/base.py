@@ -22,7 +22,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay, register_variant
-from promptccd.models.untrusted import STORED
+from promptccd.models.configuration import STORED
 from promptccd.training.devices import gather_rows, sent
 from promptccd.training.exemplars import NO_LABEL, Memory
 from promptccd.training.options import TrainingArguments
@@ -234,7 +234,7 @@ class Method:
     def options(self) -> dict[str, Field[Any]]:
         """The fields of its configuration that a recipe may set, by name, with their type and default.
 
-        Their bounds are `promptccd.models.untrusted.bounds_of` the configuration, their help is `Method.help_of`.
+        Their bounds are `promptccd.models.configuration.bounds_of` the configuration, their help is `Method.help_of`.
         """
         common = {item.name for item in fields(PreTrainedConfig)}
         own = fields(self.model.config_class)

@@ -14,9 +14,8 @@ from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.models.head import BottleneckHead, UnitHead
-from promptccd.models.untrusted import bounded
 
 
 class CosineClassifier(nn.Module):

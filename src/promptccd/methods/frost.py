@@ -8,7 +8,7 @@ from torch import Tensor
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import RememberingModel
 from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import bounded
 from promptccd.training.devices import gather_rows, same_on_all, sent
 
 

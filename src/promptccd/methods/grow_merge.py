@@ -19,8 +19,7 @@ from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryOutput
-from promptccd.models.configuration import CategoryDiscoveryConfig
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.training.devices import same_on_all
 
 

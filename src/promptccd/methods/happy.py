@@ -15,7 +15,7 @@ from promptccd.methods.classifier import (
     mean_prediction,
     unevenness,
 )
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import bounded
 from promptccd.training.devices import same_on_all, sent
 
 

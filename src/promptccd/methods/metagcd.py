@@ -14,8 +14,7 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.contrastive import ContrastiveObjective, info_nce_loss
 from promptccd.models.base import CategoryDiscoveryModel
-from promptccd.models.configuration import CategoryDiscoveryConfig
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ClassifierConfig, ClassifierObjective, HeadlessClassifierModel
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import bounded
 from promptccd.training.devices import same_on_all, sent
 from promptccd.training.exemplars import NO_LABEL
 

@@ -17,7 +17,7 @@ from promptccd.methods.classifier import (
     HeadlessClassifierModel,
     LinearClassifier,
 )
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import bounded
 
 
 @strict

@@ -18,9 +18,8 @@ from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
 from promptccd.models.backbone import Rotation, class_row, class_token, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
-from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import STORED, CategoryDiscoveryConfig, bounded
 from promptccd.models.mixture import GaussianMixture
-from promptccd.models.untrusted import STORED, bounded
 from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)
@@ -52,16 +51,16 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     model_type = "promptccd"
 
-    num_components: int = field(default=0, metadata=STORED)
+    num_components: int = bounded(0, 0, 1_000_000, stored=True)
     component_categories: list[int] = field(default_factory=list, metadata=STORED)
     native_categories: list[int] = field(default_factory=list, metadata=STORED)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
     count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
-    prompts_per_image: int = 5
+    prompts_per_image: int = bounded(5, 1, 65_536)
     random_prompts: bool = False
     prompts_at_test: bool = False
     prompt_place: Literal["first", "last"] = "first"
-    prompt_copies: int = 1
+    prompt_copies: int = bounded(1, 1, 1_024)
     prompt_scale: Literal["raw", "tokens"] = "raw"
     prompt_centred: bool = False
 

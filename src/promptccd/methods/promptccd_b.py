@@ -22,8 +22,7 @@ from promptccd.models.backbone import (
     run_prefix,
 )
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.configuration import CategoryDiscoveryConfig
-from promptccd.models.untrusted import bounded
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 
 
 @strict
@@ -46,12 +45,12 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
     model_type = "promptccd-b"
 
     pool: Literal["l2p", "dualprompt"] = "l2p"
-    pool_size: int = 10
-    prompt_length: int = 5
-    prompts_per_image: int = 5
+    pool_size: int = bounded(10, 1, 65_536)
+    prompt_length: int = bounded(5, 1, 4_096)
+    prompts_per_image: int = bounded(5, 1, 65_536)
     random_prompts: bool = False
-    prompt_reach: float = 1.0
-    key_reach: float = 1.0
+    prompt_reach: float = bounded(1.0, 0, 1e3)
+    key_reach: float = bounded(1.0, 0, 1e3)
     cos_weight: float = bounded(0.1, 0, 1e6)
 
     def validate_pool(self) -> None:

@@ -26,9 +26,8 @@ from promptccd.models.backbone import (
     run_prefix,
 )
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.models.head import ProjectionHead, draw_truncated_normal
-from promptccd.models.untrusted import bounded
 
 
 @strict
@@ -58,14 +57,14 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
 
     model_type = "promptccd-pp"
 
-    num_parts: int = 8
-    pool_size: int = 20
-    prompt_length: int = 10
-    prompts_per_patch: int = 2
+    num_parts: int = bounded(8, 2, 1_024)
+    pool_size: int = bounded(20, 1, 65_536)
+    prompt_length: int = bounded(10, 1, 4_096)
+    prompts_per_patch: int = bounded(2, 1, 65_536)
     random_prompts: bool = False
-    prompt_reach: float = 1.0
-    key_reach: float = 1.0
-    router_hidden_size: int | None = None
+    prompt_reach: float = bounded(1.0, 0, 1e3)
+    key_reach: float = bounded(1.0, 0, 1e3)
+    router_hidden_size: int | None = bounded(None, 1, 65_536)
     router_fusion: bool = True
     router_queries: bool = True
     cos_weight: float = bounded(1.0, 0, 1e6)

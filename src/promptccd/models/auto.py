@@ -4,14 +4,13 @@ import os
 import sys
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PreTrainedConfig
 
 from promptccd.errors import CheckpointError, shown
-
-from .base import CategoryDiscoveryModel
-from .configuration import CategoryDiscoveryConfig
-from .loading import HUB_OPTIONS, find_model
-from .stored_files import BACKBONE_CONFIGS, BACKBONE_TYPES, backbone_values
+from promptccd.models.base import CategoryDiscoveryModel
+from promptccd.models.checkpoint import HUB_OPTIONS, FoundModel, find_model
+from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import backbone_configuration as _backbone_configuration
 
 # Every variant by its name in configurations, recipes and checkpoints.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
@@ -59,7 +58,7 @@ def _name_after_its_file(part: type) -> None:
         part.__module__ = name
 
 
-def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
+def load_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
     """The model of a finished stage, whichever variant it is.
 
     Args:
@@ -70,44 +69,41 @@ def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscov
         OSError: there is no such model.
         CheckpointError: it is none of ours, or refused.
     """
-    hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
-    found = find_model(name, **hub_options)
-    variant = _variant_of(name, found.values)
-    return variant.from_pretrained(found.place, **{**options, **found.options})
+    found = find_model(name, **{key: options[key] for key in HUB_OPTIONS if key in options})
+    return _variant_of(found).from_pretrained(found.place, **{**options, **found.options})
 
 
-def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
+def load_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
     """The configuration of a finished stage.
 
     Raises:
         OSError: there is no such model.
         CheckpointError: it is none of ours, or refused.
     """
-    values = find_model(name).values
-    return _variant_of(name, values).config_class.from_dict(values)
+    found = find_model(name)
+    return _variant_of(found).config_class.from_dict(found.values)
 
 
-def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> Any:
-    """The configuration of a bare backbone; options are `promptccd.models.loading.HUB_OPTIONS`.
+def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> PreTrainedConfig:
+    """The configuration of a bare backbone; options are `promptccd.models.checkpoint.HUB_OPTIONS`.
 
     Raises:
         OSError: there is no such model.
         CheckpointError: it is no backbone, or refused.
     """
-    values = backbone_values(find_model(name, **hub_options).values)
-    return BACKBONE_CONFIGS[values.get("model_type", "dinov2")].from_dict(values)
+    return _backbone_configuration(find_model(name, **hub_options).values)
 
 
-def _variant_of(name: str | os.PathLike[str], raw: dict[str, Any]) -> type[CategoryDiscoveryModel]:
-    kind, place = raw.get("model_type"), os.fspath(name)
-    if kind in BACKBONE_TYPES:
+def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:
+    kind = found.values.get("model_type")
+    if found.is_backbone:
         raise CheckpointError(
-            f"{place} is a bare backbone, which knows no categories: give a stage that training finished, or group "
-            f"images with it: promptccd discover {place} IMAGES --out groups/"
+            f"{found.place} is a bare backbone, which knows no categories: give a stage that training finished, or "
+            f"group images with it: promptccd discover {found.place} IMAGES --out groups/"
         )
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(
-            f"{place} holds a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "
+            f"{found.place} has a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "
             "with a model is never run."
         )
     return VARIANTS[kind]

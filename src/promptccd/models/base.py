@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import torch
@@ -11,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput, is_accelerate_available
+from transformers.utils import ModelOutput
 
-from promptccd.errors import CheckpointError, one_line, shown
-
-from .assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
-from .backbone import (
+from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
+from promptccd.models.assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
+from promptccd.models.backbone import (
     Rotation,
     blocks_of,
     build_backbone,
@@ -27,41 +25,25 @@ from .backbone import (
     rotation_of,
     run_prefix,
 )
-from .configuration import CategoryDiscoveryConfig
-from .head import ProjectionHead, UnitHead
-from .loading import (
+from promptccd.models.checkpoint import (
     HUB_OPTIONS,
+    MAX_MODEL_BYTES,
     find_model,
+    require_bytes,
+    require_distances,
     require_whole,
+    stored_tensors,
     without_base_prefix,
     without_key_report,
-    without_progress,
 )
-from .mixture import GaussianMixture
-from .stored_files import BACKBONE_TYPES
-from .weights import (
-    MAX_MODEL_BYTES,
-    described,
-    memory_in_one_line,
-    require_affordable,
-    require_finite,
-    stored_weights,
-    where_it_fits,
-)
+from promptccd.models.configuration import BACKBONE_TYPES, CategoryDiscoveryConfig
+from promptccd.models.head import ProjectionHead, UnitHead
+from promptccd.models.mixture import GaussianMixture
 
 # Options of every transformers configuration that a caller may give when loading; labels are then refused.
 _OF_ALL_MODELS = (
     "output_hidden_states", "output_attentions", "return_dict", "num_labels", "id2label", "label2id",
 )  # fmt: skip
-_OF_LOADING = (
-    "dtype",
-    "device_map",
-    "attn_implementation",
-    "max_model_bytes",
-    "variant",
-    "output_loading_info",
-)
-_FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
 
 
 @dataclass
@@ -182,172 +164,127 @@ class CategoryDiscoveryModel(PreTrainedModel):
         max_model_bytes: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Load a finished checkpoint whole, or start from a bare backbone; neither is trusted.
+        """Load a finished checkpoint, or start from a bare backbone; neither is trusted.
 
         A bare backbone (``"facebook/dinov2-base"``) fills `backbone` and leaves our own parts as initialised;
-        keywords may set fields of the configuration. A finished checkpoint must hold every key, in the right size.
-        Only safetensors are read, and `find_model` says where a bare name is looked for. The checkpoint's own code
-        is never run, and configuration and headers are checked before memory is allocated.
+        keywords may set fields of the configuration. A finished checkpoint must have every key, in the right size.
+        Only JSON and safetensors are read, and code that comes with a checkpoint is never run.
 
         Args:
-            pretrained_model_name_or_path: a folder, or a name as `find_model` takes it.
+            pretrained_model_name_or_path: a folder, or a name as of `find_model`; `None` with ``state_dict`` and
+                `config`.
             args: for the model's constructor.
             config: instead of the stored one.
             output_loading_info: also return what transformers reports about the keys.
             max_model_bytes: the most memory its weights may take; by default `MAX_MODEL_BYTES`.
-            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers; with
-                ``state_dict`` and `config`, the name is `None`.
+            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers.
 
         Raises:
             OSError: there is no such model.
             CheckpointError: a `ValueError`: the checkpoint is of another type, takes too much memory, a weight is NaN
                 or infinite, or a key of the configuration or of the weights is missing, unexpected, of another size or
                 out of range.
-            TypeError: a keyword that nothing takes.
+            TypeError: an unknown keyword.
         """
-        state_dict = kwargs.pop("state_dict", None)
-        if state_dict is not None:
-            return cls._of_tensors(
-                pretrained_model_name_or_path, config, state_dict, output_loading_info, kwargs
-            )
-        hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
-        found = find_model(pretrained_model_name_or_path, **hub_options)
-        place, raw, hub_options = found.place, found.values, found.options
-        kind = raw.get("model_type")
-        is_bare = kind in BACKBONE_TYPES
-        if not is_bare and kind != cls.config_class.model_type:
-            raise CheckpointError(
-                f"{place} holds a model of type {shown(kind)}; {cls.__name__} loads "
-                f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
-            )
-        if config is None:
-            config = cls._configuration(raw, is_bare, kwargs)
-        given = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
-        with (
-            memory_in_one_line(place),
-            without_key_report(),
-            stored_weights(place, kwargs.pop("variant", None), **hub_options) as (slices, dtype),
+        place, is_backbone, hub_options = "state_dict", False, {}
+        if pretrained_model_name_or_path is not None:
+            hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
+            found = find_model(pretrained_model_name_or_path, **hub_options)
+            place, is_backbone, hub_options = found.place, found.is_backbone, found.options
+            config = cls._configuration(found.values, place, kwargs) if config is None else config
+            most_bytes = max_model_bytes or MAX_MODEL_BYTES
+            tensors = stored_tensors(found, most_bytes, kwargs.pop("variant", None))
+            kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
+            cls._require_modest(config, args, most_bytes, place)
+        if (
+            kwargs.get("device_map") == "auto"
+            and "max_memory" not in kwargs
+            and torch.accelerator.is_available()
         ):
-            kwargs |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
-            kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or dtype
-            if is_bare:
-                slices = without_base_prefix(slices)
-            if kwargs.get("device_map") is not None:
-                kwargs["device_map"] = where_it_fits(kwargs["device_map"], kwargs.get("max_memory"))
-            cls._require_fitting(slices, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
-            model, info = super().from_pretrained(None, *args, state_dict=slices, **kwargs)
-            require_whole(info, is_bare, place)
-            if is_bare:
-                model.adopt_backbone()  # first, for the copy of its block holds uninitialised memory
-            model.require_numbers(slices, place)
-        model.config.name_or_path = model.name_or_path = place
+            # Without `max_memory`, transformers would split a model that fits on one device.
+            kwargs["device_map"] = {"": torch.accelerator.current_device_index()}
+        with without_key_report():
+            # Sizes that do not match are refused below, with their names.
+            try:
+                model, info = super().from_pretrained(
+                    None,
+                    *args,
+                    config=config,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                    **kwargs,
+                )
+            except TypeError as error:  # transformers gives what it does not know to the constructor
+                unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
+                if unknown is None:
+                    raise
+                known = [
+                    *HUB_OPTIONS,
+                    *cls.config_class.__dataclass_fields__,
+                    "dtype",
+                    "device_map",
+                    "variant",
+                ]
+                raise TypeError(
+                    f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained.{did_you_mean(unknown, known)}"
+                ) from error
+        require_whole(info, is_backbone, place)
+        if is_backbone:
+            model.adopt_backbone()
+        require_distances(model, place)
+        if pretrained_model_name_or_path is not None:
+            model.config.name_or_path = model.name_or_path = place
         model.hub_options = hub_options
         model.freeze()
         return (model, info) if output_loading_info else model
 
+    @classmethod
+    def _configuration(
+        cls, values: Mapping[str, Any], place: str, kwargs: dict[str, Any]
+    ) -> CategoryDiscoveryConfig:
+        """The stored configuration, overridden by its fields among the keywords, which are removed from those."""
+        own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
+        given = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
+        common = {key: kwargs.pop(key) for key in _OF_ALL_MODELS if key in kwargs}
+        kind = values.get("model_type")
+        if kind in BACKBONE_TYPES:
+            values = {"vision_config": values}
+        elif kind != cls.config_class.model_type:
+            raise CheckpointError(
+                f"{place} has a model of type {shown(kind)}; {cls.__name__} loads {cls.config_class.model_type!r} or a "
+                f"bare backbone of type {', '.join(BACKBONE_TYPES)}."
+            )
+        config: CategoryDiscoveryConfig = cls.config_class.from_dict({**values, **given}, **common)
+        return config
+
+    @classmethod
+    def _require_modest(
+        cls, config: CategoryDiscoveryConfig, args: tuple[Any, ...], most_bytes: int, place: str
+    ) -> None:
+        """Refuse a configuration that no model, or too large a model, can be built from, before memory is allocated."""
+        try:
+            with torch.device("meta"):
+                model = cls(copy.deepcopy(config), *args)
+        except Exception as error:  # a hostile configuration may fail anywhere
+            raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+        require_bytes(sum(each.nbytes for each in model.state_dict().values()), most_bytes, place)
+
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers.
+        """As in transformers, with the names of `state_dict`.
+
+        ``load_state_dict`` then reads all weights back, which is how `Trainer` resumes and loads its best model, and
+        how accelerate loads a checkpoint.
 
         Raises:
-            ValueError: adapters of peft hold the weights, under names that no model has.
+            ValueError: adapters of peft have the weights, under names that no model has.
         """
         # Those that transformers itself added are saved as adapters.
         if hasattr(self, "peft_config") and not self._hf_peft_config_loaded:
             raise ValueError(
                 "This model has adapters, and what it would save could not be loaded: merge them first "
-                "(merge_and_unload of peft), or take a finished stage, in which promptccd has merged them."
+                "(merge_and_unload of peft)."
             )
-        super().save_pretrained(*args, **kwargs)
-
-    @classmethod
-    def _of_tensors(
-        cls, place: Any, config: Any, tensors: Mapping[str, Tensor], with_info: bool, options: dict[str, Any]
-    ) -> Any:
-        """A model of tensors that the caller has, by the names of `state_dict`, and trusts."""
-        if place is not None or not isinstance(config, cls.config_class):
-            kind, given = cls.config_class.__name__, shown(config if place is None else place)
-            raise TypeError(
-                f"state_dict= stands for a whole checkpoint: give None as the place, and config= as a {kind}, such as "
-                f"{kind}.from_pretrained(FOLDER), got {given}."
-            )
-        with without_key_report():
-            model, info = super().from_pretrained(
-                None,
-                config=config,
-                state_dict=dict(tensors),
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, with their names
-                **options,
-            )
-        require_whole(
-            info, False, "state_dict", "Give what `state_dict()` of a model with this configuration gives."
-        )
-        model.freeze()
-        return (model, info) if with_info else model
-
-    @classmethod
-    def _configuration(
-        cls, raw: dict[str, Any], is_bare: bool, kwargs: dict[str, Any]
-    ) -> CategoryDiscoveryConfig:
-        """The stored configuration, overridden by its fields among the keywords, which are removed from those."""
-        own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
-        fields = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
-        common = {key: kwargs.pop(key) for key in _OF_ALL_MODELS if key in kwargs}
-        config: CategoryDiscoveryConfig = cls.config_class.from_dict(
-            {"vision_config": raw, **fields} if is_bare else {**raw, **fields}, **common
-        )
-        return config
-
-    @classmethod
-    def _require_fitting(
-        cls, slices: dict[str, Any], options: dict[str, Any], place: str, is_bare: bool, most_bytes: int
-    ) -> None:
-        """Load on the meta device first: transformers compares keys and sizes, and nothing takes memory.
-
-        This needs accelerate. Only those who run our code from the Hub without this package may lack it, and they
-        have trusted the checkpoint already.
-        """
-        if not is_accelerate_available():
-            return
-        plain = {key: value for key, value in options.items() if key not in ("device_map", "max_memory")}
-        with without_progress():
-            try:
-                model, info = super().from_pretrained(
-                    None, state_dict=described(slices), device_map={"": "meta"}, **plain
-                )
-            except Exception as error:  # a hostile configuration may fail anywhere
-                cls._refuse_unknown(error, options)
-                raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
-        require_affordable(model, most_bytes, place)
-        require_whole(info, is_bare, place)
-
-    @classmethod
-    def _refuse_unknown(cls, error: Exception, options: dict[str, Any]) -> None:
-        """Name a keyword that transformers gave to the model's constructor because it does not know it either."""
-        unknown = next(
-            (each for each in options if f"unexpected keyword argument {each!r}" in str(error)), None
-        )
-        if unknown is not None:
-            fields = cls.config_class.__dataclass_fields__
-            near = get_close_matches(unknown, [*HUB_OPTIONS, *_OF_LOADING, *fields], n=1)
-            known = f"fields of {cls.config_class.__name__}, {', '.join(HUB_OPTIONS)}, and options of transformers"
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {known}."
-            raise TypeError(f"{cls.__name__}.from_pretrained takes no {unknown!r}: {hint}") from error
-
-    def require_numbers(self, slices: Mapping[str, Any], place: str) -> None:
-        """Refuse weights, prototypes and a mixture that nothing can be computed with; offloaded ones as `slices`.
-
-        Raises:
-            CheckpointError: naming the tensor and `place`.
-        """
-        require_finite(self, slices, place)
-        if len(self.prototypes) and self.prototypes.float().norm(dim=1).max() > _FARTHEST:
-            raise CheckpointError(f"prototypes of {place} are no means of unit features: download it again.")
-        if self.config.spread is not None and not (self.spreads > 0).all():
-            raise CheckpointError(f"spreads of {place} are not positive: download it again.")
-        for name, part in self.named_children():
-            if isinstance(part, GaussianMixture) and not part.is_valid():
-                raise CheckpointError(f"{name}.variances of {place} are not positive: download it again.")
+        super().save_pretrained(*args, **{"save_original_format": False, **kwargs})
 
     def freeze(self) -> None:
         """Let only the last block, the projection head and `prompt_parameters` learn."""

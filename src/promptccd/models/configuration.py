@@ -1,25 +1,190 @@
-"""Configurations: typed fields, among them the configuration of the backbone."""
+"""The configuration of a model: typed fields with bounds, among them the configuration of the backbone."""
 
-import os
-from dataclasses import field
+import math
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import field, fields
 from typing import Any, Literal
 
-from huggingface_hub.dataclasses import strict
+from huggingface_hub.dataclasses import strict, validated_field
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    Dinov2Config,
+    Dinov2WithRegistersConfig,
+    DINOv3ViTConfig,
+    PreTrainedConfig,
+    ViTConfig,
+)
 from transformers.configuration_utils import SubConfigSpec
 
 from promptccd.errors import CheckpointError, one_line, shown
+from promptccd.models.assignment import SPREAD_SCALARS
 
-from .assignment import SPREAD_SCALARS
-from .loading import HUB_OPTIONS, find_model
-from .stored_files import BACKBONE_TYPES, own_values
-from .untrusted import STORED, bounded, bounds_of, json_object, read_json, require_bounds
+BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "dinov2": Dinov2Config,
+    "dinov2_with_registers": Dinov2WithRegistersConfig,
+    "dinov3_vit": DINOv3ViTConfig,
+    "vit": ViTConfig,
+}
+BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)  # no other architecture is ever built
+MOST_CATEGORIES = 100_000
+MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
 
+# The largest published DINO is 1,536 wide and 40 deep; these bounds allow a few times that.
+_BACKBONE_BOUNDS: dict[str, tuple[float, float]] = {
+    "hidden_size": (1, 8_192),
+    "num_hidden_layers": (1, 128),
+    "num_attention_heads": (1, 256),
+    "intermediate_size": (1, 65_536),
+    "mlp_ratio": (1, 64),
+    "num_channels": (3, 3),
+    "image_size": (1, 4_096),
+    "patch_size": (1, 256),
+    "num_register_tokens": (0, 1_024),
+    "hidden_dropout_prob": (0, 1),
+    "attention_probs_dropout_prob": (0, 1),
+    "attention_dropout": (0, 1),
+    "drop_path_rate": (0, 1),
+    "layer_norm_eps": (1e-15, 1),
+    "initializer_range": (0, 10),
+    "layerscale_value": (-1e3, 1e3),
+    "rope_theta": (1e-3, 1e9),
+    "pos_embed_shift": (0, 1e3),
+    "pos_embed_jitter": (1e-3, 1e3),
+    "pos_embed_rescale": (1e-3, 1e3),
+}
+_COMMON = {each.name for each in fields(PreTrainedConfig)}
+# Fields of a backbone that only transformers' own `...Backbone` classes read.
+_OF_OUTPUTS = {"apply_layernorm", "out_features", "out_indices", "reshape_hidden_states", "stage_names"}
+_BOUNDS = "promptccd.bounds"  # in the metadata of a field
+_DTYPES = (None, "float32", "bfloat16", "float16", "float64")
+_ESTIMATE = {"count", "low", "high", "method", "margin"}
+_LONGEST_NAME = 1_000
+_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 _NO_LABELS = (
     "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
     "`promptccd categories FOLDER rename ID NAME`; training on a new stage finds more."
 )
+
+
+STORED = {"promptccd.stored": True}  # metadata of a field that training writes: not an option
+
+
+def bounded(default: float | None, low: float, high: float, *, stored: bool = False) -> Any:
+    """A field of a configuration whose number is at least `low` and at most `high`, or `None` if that is its default.
+
+    Training writes a `stored` field: it is not an option. `bounds_of` lists the bounds of all fields.
+    """
+
+    def within(value: Any) -> None:
+        if value is not None or default is not None:
+            _require_between(value, low, high)
+
+    metadata = {_BOUNDS: (low, high), **(STORED if stored else {})}
+    return validated_field(within, default=default, metadata=metadata)
+
+
+def bounds_of(config_class: type) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of every `bounded` field."""
+    return {each.name: each.metadata[_BOUNDS] for each in fields(config_class) if _BOUNDS in each.metadata}
+
+
+def _require_between(value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"Expected a number from {low} to {high}, got {shown(value)}.")
+
+
+def require_side(side: int, patch_size: int, what: str) -> None:
+    """Refuse a side of an image that contains no patch, or too many.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if not patch_size <= side <= patch_size * math.isqrt(MOST_TOKENS):
+        raise ValueError(
+            f"Expected {what} of 1 to {math.isqrt(MOST_TOKENS)} patches of {patch_size} pixels, got {side}."
+        )
+
+
+def require_backbone(values: Mapping[str, Any]) -> None:
+    """Refuse sizes that no backbone of the DINO family has, before its configuration lists its layers one by one.
+
+    Raises:
+        ValueError: naming the field, its value and its bounds.
+    """
+    config_class = _backbone_class(values)
+    for name, (low, high) in _BACKBONE_BOUNDS.items():
+        if values.get(name) is not None:
+            try:
+                _require_between(values[name], low, high)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    side, patch, width, heads = (
+        values.get(name, getattr(config_class, name))
+        for name in ("image_size", "patch_size", "hidden_size", "num_attention_heads")
+    )
+    require_side(side, patch, "image_size")
+    if width % heads or (config_class is DINOv3ViTConfig and width // heads % 4):
+        raise ValueError(
+            f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}. In DINOv3 the width of "
+            "a head is a multiple of 4."
+        )
+
+
+def _backbone_class(values: Any) -> type[PreTrainedConfig]:
+    """The class of a backbone's configuration; without a ``model_type`` it is a DINOv2."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"Expected vision_config to be an object, got {shown(values)}.")
+    kind = values.get("model_type", "dinov2")
+    if not isinstance(kind, str) or kind not in BACKBONE_CONFIGS:
+        raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
+    return BACKBONE_CONFIGS[kind]
+
+
+def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    """The fields of a configuration in a ``config.json``; all other keys are ignored.
+
+    Keys such as ``auto_map``, ``quantization_config`` or ``kernel_config`` would let transformers run code, read other
+    files or build something else.
+
+    Raises:
+        ValueError: a foreign type of model, backbone or number.
+    """
+    kind = values.get("model_type", config_class.model_type)
+    if kind != config_class.model_type:
+        raise ValueError(f"Expected a model of type {config_class.model_type!r}, got {shown(kind)}.")
+    dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
+    if dtype not in _DTYPES:
+        raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPES[1:]))}, got {shown(dtype)}.")
+    names = {each.name for each in fields(config_class)} - _COMMON - _OF_OUTPUTS
+    kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
+    if (vision := kept.get("vision_config")) is not None:
+        backbone = _backbone_class(vision)
+        kept["vision_config"] = {**own_values(vision, backbone), "model_type": backbone.model_type}
+    return kept if dtype is None else {**kept, "dtype": dtype}
+
+
+def backbone_configuration(values: Mapping[str, Any]) -> PreTrainedConfig:
+    """The configuration of a bare backbone, of the values of its ``config.json``.
+
+    Raises:
+        CheckpointError: of another type, or with a size that no backbone has.
+    """
+    try:
+        require_backbone(values)
+        config_class = _backbone_class(values)
+        return config_class(**own_values(values, config_class))
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise CheckpointError(f"No configuration of a backbone: {one_line(error)}") from error
+
+
+def _is_line(text: Any) -> bool:
+    return (
+        isinstance(text, str)
+        and len(text) <= _LONGEST_NAME
+        and (text.isprintable() or all(unicodedata.category(letter) not in _UNPRINTABLE for letter in text))
+    )
 
 
 @strict
@@ -47,20 +212,19 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     model_type = ""
     sub_configs_defaults = {"vision_config": SubConfigSpec(AutoConfig, model_type="dinov2")}  # noqa: RUF012
 
-    vision_config: Any = field(
-        default=None, metadata=STORED
-    )  # a dictionary on the way in, a configuration of the backbone afterwards
-    projection_hidden_size: int = 2048
-    projection_bottleneck_size: int = 256
-    projection_output_size: int = 65536
-    stage: int | None = field(default=None, metadata=STORED)
-    num_known: int = field(default=0, metadata=STORED)
+    # A dictionary on the way in, a configuration of the backbone afterwards
+    vision_config: Any = field(default=None, metadata=STORED)
+    projection_hidden_size: int = bounded(2048, 1, 65_536)
+    projection_bottleneck_size: int = bounded(256, 1, 16_384)
+    projection_output_size: int = bounded(65_536, 1, 1_048_576)
+    stage: int | None = bounded(None, 0, 1_000_000, stored=True)
+    num_known: int = bounded(0, 0, 1_000_000, stored=True)
     category_ids: list[int] = field(default_factory=list, metadata=STORED)
     category_names: list[str] = field(default_factory=list, metadata=STORED)
     count_estimate: dict[str, Any] | None = field(default=None, metadata=STORED)
     confidence_temperature: float = bounded(0.1, 1e-6, 1e6)
     spread: dict[str, float] | None = field(default=None, metadata=STORED)
-    initializer_range: float = 0.02
+    initializer_range: float = bounded(0.02, 0, 10)
     precision: Literal["float32", "bfloat16"] = field(default="float32", metadata=STORED)
 
     @property
@@ -92,70 +256,33 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Ignore the placeholders of transformers; names are set by `category_names`."""
 
     @classmethod
-    def get_config_dict(
-        cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Values of ``config.json``, read by `read_json`, and the keywords that are left over.
-
-        Raises:
-            OSError: there is none.
-            CheckpointError: it is no plain JSON.
-        """
-        hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
-        name = os.fspath(pretrained_model_name_or_path)
-        values = read_json(name, name) if os.path.isfile(name) else find_model(name, **hub_options).values
-        return values, kwargs
-
-    @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build a configuration of the untrusted values of a ``config.json``.
+        """Build a configuration of the values of a ``config.json``, of which `own_values` keeps the known fields.
 
         Raises:
-            CheckpointError: it has a key that no model of this type has, or a value out of its range.
+            CheckpointError: the type or a value is not one of this family.
         """
         for key in ("num_labels", "id2label", "label2id"):
             if kwargs.get(key) is not None:
                 raise CheckpointError(_NO_LABELS.format(key, shown(kwargs[key])))
-        values = own_values(config_dict, cls)
         try:
-            return super().from_dict(values, **kwargs)
+            return super().from_dict(own_values(config_dict, cls), **kwargs)
+        except CheckpointError:
+            raise
         except (StrictDataclassError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"Its configuration makes no {cls.__name__}: {one_line(error.__cause__ or error)}"
-            ) from error
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Write ``config.json`` as transformers does, if `from_pretrained` would take it.
-
-        Raises:
-            CheckpointError: it would not; neither it nor weights are written.
-        """
-        try:
-            own_values(json_object(self.to_json_string().encode(), "Its config.json"), type(self))
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"This configuration is not saved, since it could not be loaded. {error} "
-                "(`del model.config.KEY` deletes a key.)"
-            ) from error
-        super().save_pretrained(save_directory, *args, **kwargs)
+            raise CheckpointError(f"No {cls.__name__}: {one_line(error)}") from error
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the backbone's sizes before its configuration is built, which lists its layers one by one."""
+        """Check the backbone's sizes before its configuration is built."""
         if isinstance(self.vision_config, dict):
-            require_bounds(self.vision_config, PreTrainedConfig)
+            require_backbone(self.vision_config)
         super().__post_init__(**kwargs)
 
     def validate_backbone_type(self) -> None:
-        """Refuse a backbone that is not of the DINO family, before anything is built from it."""
+        """Refuse a backbone that is not of the DINO family."""
         kind = getattr(self.vision_config, "model_type", None)
         if kind not in (*BACKBONE_TYPES, None):
             raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {kind!r}.")
-
-    def validate_magnitude(self) -> None:
-        """Refuse sizes that no model of the family has, before memory is allocated."""
-        for part in (self, self.vision_config):
-            names = (name for name in bounds_of(type(part)) if hasattr(part, name))
-            require_bounds({name: getattr(part, name) for name in names}, type(part))
 
     def validate_spread(self) -> None:
         """Refuse scalars that no spread of categories has."""
@@ -169,11 +296,32 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(self.spread)}.")
 
     def validate_categories(self) -> None:
-        """Refuse ids and names of different number, and ids that occur twice."""
-        if len(self.category_ids) != len(self.category_names):
+        """Refuse ids and names of different number, ids that occur twice, and names that are no short lines."""
+        ids, names = self.category_ids, self.category_names
+        if len(ids) != len(names):
             raise ValueError(
-                f"Expected as many category names as ids, got {len(self.category_names)} names "
-                f"for {len(self.category_ids)} ids."
+                f"Expected as many category names as ids, got {len(names)} names for {len(ids)} ids."
             )
-        if len(set(self.category_ids)) != len(self.category_ids):
+        if len(ids) > MOST_CATEGORIES:
+            raise ValueError(f"Expected at most {MOST_CATEGORIES} category_ids, got {len(ids)}.")
+        if len(set(ids)) != len(ids):
             raise ValueError("Expected every category id once, got a repeated one in category_ids.")
+        for identity in ids:
+            if type(identity) is not int or not 0 <= identity < 2**53:
+                raise ValueError(f"Expected category_ids to be whole numbers from 0, got {shown(identity)}.")
+        for name in names:
+            if not _is_line(name):
+                raise ValueError(
+                    f"Expected category_names to be lines of at most {_LONGEST_NAME} characters, got {shown(name)}."
+                )
+
+    def validate_estimate(self) -> None:
+        """Refuse an estimated number of categories without its range."""
+        found = self.count_estimate
+        if found is None:
+            return
+        if set(found) != _ESTIMATE or not all(_is_line(found[key]) for key in ("method", "margin")):
+            raise ValueError(f"Expected count_estimate to have {sorted(_ESTIMATE)}, got {shown(found)}.")
+        numbers = [found[key] for key in ("low", "count", "high")]
+        if not all(type(each) is int for each in numbers) or not 1 <= numbers[0] <= numbers[1] <= numbers[2]:
+            raise ValueError(f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}.")

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import CategoryDiscoveryConfig
 
 
 def draw_truncated_normal(module: nn.Module, generator: torch.Generator, std: float) -> None:

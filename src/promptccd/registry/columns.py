@@ -4,14 +4,16 @@ Keys that are hashes come first, as 32 bytes each, then the others, as one list 
 value for each of both.
 """
 
+import json
+import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from promptccd.columns import HASH, hash_column, hashes_in, json_column, narrow
-from promptccd.errors import RegistryError
-from promptccd.models.untrusted import strict_json
+from promptccd.errors import RegistryError, shown
 from promptccd.registry.tables import LONGEST_KEY, Tables
 
 MOST_IMAGES = 10_000_000
@@ -101,3 +103,31 @@ def _names(column: np.ndarray) -> list[str]:
 def _require_confidences(column: np.ndarray) -> None:
     if not (((column >= 0) & (column <= 1)) | (column == _NONE)).all():
         raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
+
+
+def strict_json(content: bytes) -> Any:
+    """Values of JSON, which is in UTF-8, gives no key twice and has only finite numbers; or else a `ValueError`."""
+    text = content.decode("utf-8")
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {shown(twice)} stands twice")
+    return values
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is too large for a number")
+    return value

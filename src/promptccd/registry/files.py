@@ -21,9 +21,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from promptccd.errors import RegistryError
-from promptccd.models.untrusted import strict_json
 from promptccd.registry.changes import LONGEST_TIME, History, LogEntry, Step
-from promptccd.registry.columns import COLUMNS, MOST_IMAGES, columns_of, take_columns
+from promptccd.registry.columns import COLUMNS, MOST_IMAGES, columns_of, strict_json, take_columns
 from promptccd.registry.registry import NOTHING_YET, CategoryRegistry
 from promptccd.registry.tables import (
     DIFFERENT,

@@ -29,7 +29,7 @@ from promptccd.evaluation.tables import markdown, score_grid, score_table, title
 from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
-from promptccd.models.loading import BACKBONES
+from promptccd.models.checkpoint import BUNDLED
 from promptccd.runs.folder import StreamRecord, change_places
 from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
 from promptccd.runs.start import FREE_FIELDS
@@ -102,7 +102,7 @@ def example_pictures(
     for category in [*known[: max(1, _MOST_EXAMPLES - len(found))], *found][:_MOST_EXAMPLES]:
         rows = np.flatnonzero(ids == category)
         best = int(rows[np.argmax(confidences[rows])])
-        clean = clean_image(images.stage.read(int(images.positions[best])))
+        clean = clean_image(images.stage.images.read(int(images.positions[best])))
         if clean is not None:
             name = model.config.names_by_id[category]
             path = f"{EXAMPLES}/{len(examples) + 1}{clean[0]}"
@@ -377,7 +377,7 @@ def _method(recipe: Recipe) -> str:
 def _backbone(place: str | None) -> str:
     if place is None:
         return "a small DINOv2 that was pretrained without labels on the images of stage 0"
-    if place in BACKBONES:
+    if place in BUNDLED:
         return f"`{place}`, the small backbone bundled with promptccd"
     return f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
 
@@ -474,7 +474,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _shown_place(place: str) -> str:
-    is_named = place in BUILT_IN or place in BACKBONES or hub_id_of(place)
+    is_named = place in BUILT_IN or place in BUNDLED or hub_id_of(place)
     return place if is_named else "<local folder>"
 
 

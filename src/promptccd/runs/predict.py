@@ -22,8 +22,9 @@ from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
 from promptccd.images.files import first_bytes
 from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
-from promptccd.models import CategoryDiscoveryModel, stored_model
-from promptccd.models.hub_names import parted
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import load_model as load_checkpoint
+from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
 from promptccd.training.devices import exact_device, in_smaller_batches
@@ -114,7 +115,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
     """
     require_whole(path)
     try:
-        model = stored_model(path, max_model_bytes=max_model_bytes)
+        model = load_checkpoint(path, max_model_bytes=max_model_bytes)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load a model from {str(path)!r}: {one_line(error)}") from error
     if not len(model.prototypes):
@@ -180,7 +181,7 @@ def predict_folder(
         raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
-    view = load_view(parted(os.fspath(path))[0], **model.hub_options)
+    view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
     reader = _Reader(source.roots, view, Decoding(max_pixels)).with_bit_depth(files, bit_depth)
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []

@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import one_line, shown
-from promptccd.models.loading import BACKBONES, file_of
+from promptccd.models.checkpoint import BUNDLED, file_of
 
 HUB = "https://huggingface.co"
 CARD = "README.md"
@@ -72,9 +72,9 @@ def licence_of(backbone: str | None) -> Licence:
     """
     if backbone is None:
         return OWN
-    place = os.path.expanduser(BACKBONES.get(backbone, backbone))
+    place = os.path.expanduser(BUNDLED.get(backbone, backbone))
     is_local = os.path.isdir(place)
-    name = "the backbone in a local folder" if is_local and backbone not in BACKBONES else f"`{backbone}`"
+    name = "the backbone in a local folder" if is_local and backbone not in BUNDLED else f"`{backbone}`"
     try:
         path = file_of(place, CARD)
     except Exception as error:  # a missing repository, a dead connection: a dozen types

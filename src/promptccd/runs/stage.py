@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
-from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from promptccd import system
@@ -25,11 +24,14 @@ from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
-from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
+from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
+from promptccd.models import load_configuration as stored_configuration
 from promptccd.models.backbone import blocks_of
-from promptccd.models.hub_names import parted
-from promptccd.models.loading import find_model
-from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
+from promptccd.models.checkpoint import (
+    PREPROCESSOR,
+    load_processor,
+    split_revision,
+)
 from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
@@ -117,7 +119,7 @@ def require_whole(path: str | Path) -> None:
     """
     folder, written = Path(path), os.fspath(path)
     is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
-    if is_path and parted(written)[0] == written and not folder.exists():
+    if is_path and split_revision(written)[0] == written and not folder.exists():
         raise RunError(f"{nothing_at(path)} Give the folder of a model, such as the last stage of a run.")
     ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, REGISTRY))
     if ours and (problems := problems_of(folder)):
@@ -131,14 +133,13 @@ def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
 
     Args:
         path: of the model.
-        hub_options: `promptccd.models.loading.HUB_OPTIONS`, such as those that found the model.
+        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`, such as those that found the model.
 
     Raises:
         RunError: there is none, or it is refused.
     """
     try:
-        found = find_model(path, **hub_options)
-        processor = stored_processor(found.place, patch_size_of(found.values), **found.options)
+        processor = load_processor(path, **hub_options)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot read the image processor of {str(path)!r}: {one_line(error)}") from error
     if processor is None:
@@ -407,16 +408,13 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
         return
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
-    stored = revert_weight_conversion(
-        model, frozen
-    )  # files have other names than modules, as `save_pretrained` knows
-    content = save({name: value.cpu().contiguous() for name, value in stored.items()}, {"format": "pt"})
+    content = save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
     digest = hashlib.sha256(content).hexdigest()
     if not _has_linked(find_frozen(digest, candidates), folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
         system.make_read_only(folder / FROZEN)
     with safe_open(folder / LEARNT, "pt") as opened:
-        placed = dict.fromkeys(opened.keys(), LEARNT) | dict.fromkeys(stored, FROZEN)
+        placed = dict.fromkeys(opened.keys(), LEARNT) | dict.fromkeys(frozen, FROZEN)
     size = sum(each.nbytes for each in model.state_dict().values())
     write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": size}, "weight_map": placed})
 

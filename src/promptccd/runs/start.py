@@ -27,8 +27,7 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
 from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
-from promptccd.models.loading import find_model
-from promptccd.models.stored_files import patch_size_of, stored_processor
+from promptccd.models.checkpoint import load_processor
 from promptccd.runs.folder import FETCHED, FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
 from promptccd.storage import refuse_links, remove_leftovers, trusted, write_directory, write_file
 from promptccd.training.devices import exact_device, same_on_all
@@ -360,19 +359,14 @@ def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> Evaluati
 def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
     """The image processor of a backbone; `None` if there is none, or it cannot be reached.
 
-    Options are `promptccd.models.loading.HUB_OPTIONS`.
+    Options are `promptccd.models.checkpoint.HUB_OPTIONS`.
 
     Raises:
         ConfigurationError: it is no processor of a DINO.
     """
     try:
-        found = find_model(backbone, **hub_options)
-        patch_size = patch_size_of(found.values)
-    except (OSError, ValueError):
-        return None  # `initial_model` raises with the reason
-    try:
-        return stored_processor(found.place, patch_size, **found.options)
-    except OSError:  # no network, and never fetched
+        return load_processor(backbone, **hub_options)
+    except OSError:  # no such backbone, or no network and never fetched: loading it says why
         return None
     except ValueError as error:
         raise ConfigurationError(
@@ -403,8 +397,8 @@ def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
 
     Args:
         recipe: the backbone and the views.
-        hub_options: `promptccd.models.loading.HUB_OPTIONS`; with ``local_files_only``, a backbone that is not on this
-            machine is not refused.
+        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`; with ``local_files_only``, a backbone that is not on
+            this machine is not refused.
 
     Raises:
         ConfigurationError: naming the backbone, or both sizes and those that fit.

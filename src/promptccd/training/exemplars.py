@@ -18,7 +18,7 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import ResizedImage
-from promptccd.models.untrusted import MOST_CATEGORIES
+from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)

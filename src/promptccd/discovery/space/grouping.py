@@ -25,7 +25,7 @@ from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.locks import LOCK
-from promptccd.models.hub_names import parted
+from promptccd.models.checkpoint import split_revision
 from promptccd.training.devices import device_named, placed
 from promptccd.training.progress import StopRequest
 
@@ -40,7 +40,7 @@ _BATCH = 8  # so that Cancel is heard soon
 
 def called(place: str) -> str:
     """What people call a model: visitors need not know where it lies."""
-    name, _ = parted(place)
+    name, _ = split_revision(place)
     return Path(name).absolute().name if Path(name).is_dir() else name
 
 

@@ -24,7 +24,7 @@ from promptccd.discovery.space.visits import Together, Visit, Visits
 from promptccd.errors import InterruptedRunError, PromptCCDError
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
-from promptccd.models.hub_names import parted
+from promptccd.models.checkpoint import split_revision
 from promptccd.reports.page import templates_of
 
 logger = logging.getLogger(__name__)
@@ -232,6 +232,6 @@ def _screens(visit: Visit) -> tuple[str, str]:
 
 def _foot(place: str, environment: Mapping[str, str] = os.environ) -> str:
     """The model, with links to the paper and to the cards of the model and of this Space."""
-    name, commit = parted(place)
+    name, commit = split_revision(place)
     card = f"https://huggingface.co/{name}" if "/" in name and not Path(name).is_dir() else ""
     return _part("foot", called(place), card, commit, environment.get("SPACE_ID"))

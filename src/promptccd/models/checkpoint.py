@@ -1,0 +1,537 @@
+"""Checkpoints from anywhere: where a model is found, and what is refused before and after transformers loads it.
+
+Only JSON and safetensors are read. Code, pickles and other programs' files in the folder are never opened.
+"""
+
+import functools
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import torch
+from huggingface_hub import (
+    constants,
+    get_session,
+    get_token,
+    hf_hub_download,
+    is_offline_mode,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+from transformers.utils.hub import extract_commit_hash
+
+from promptccd.data.views import sides_of
+from promptccd.errors import CheckpointError, one_line, shown
+from promptccd.models.configuration import BACKBONE_TYPES, backbone_configuration, require_side
+
+logger = logging.getLogger(__name__)
+
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
+CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
+BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}  # backbones of this package
+# Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
+MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
+_MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
+_MOST_PIXELS_A_SIDE = 2_048
+_FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_WHO_AM_I_SECONDS = 10.0
+# Heads that a bare backbone may have been published with, and names of the backbone in such a model.
+_FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mask_token")
+_BASES = ("dinov2.", "dinov2_with_registers.", "vit.", "dinov3_vit.")
+
+_PART = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
+_WRITTEN = re.compile(
+    r"(?:(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+|hf:/+)?"
+    rf"(?P<name>(?:(?:datasets|spaces)/(?=[^/@]+/[^/@]))?{_PART}(?:/{_PART})?)"
+    r"(?:/(?:tree|commit)/(?P<tree>refs/[a-z]+/[^/?#]+|[^/?#]+)|/(?:blob|resolve)/(?P<file>[^/?#]+)/[^?#]+"
+    r"|@(?P<at>[^@?#\s]*[^@?#\s/]))?/*(?:[?#].*)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model and its configuration.
+
+    Attributes:
+        place: a folder, or a full repository name.
+        values: of ``config.json``, not checked further.
+        options: `HUB_OPTIONS` that find its other files, with the commit that the configuration is of.
+    """
+
+    place: str
+    values: dict[str, Any]
+    options: dict[str, Any]
+
+    @property
+    def is_backbone(self) -> bool:
+        """Whether it is a bare backbone, which knows no categories."""
+        return self.values.get("model_type") in BACKBONE_TYPES
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """The name of a model and its revision, of ``user/x``, ``user/x@revision``, or the address of its page.
+
+    A folder is returned as it is, and so is what cannot be of the Hub. Names of data sets and Spaces begin with
+    ``datasets/`` or ``spaces/``.
+    """
+    text = name.strip()
+    if os.path.isdir(name) or text.startswith((".", "/", "~")):
+        return name, None
+    if text.startswith(f"{constants.ENDPOINT}/"):
+        text = f"hf:/{text.removeprefix(constants.ENDPOINT)}"
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        return name, None
+    revision = found["at"] or found["tree"] or found["file"]
+    return found["name"].removesuffix(".git"), None if revision is None else unquote(revision)
+
+
+def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
+    """Find a model and read its configuration.
+
+    A local folder and a name with a namespace mean themselves. A bare name means the bundled backbone of that name, or
+    else the repository under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in; if nobody is, the only one
+    of that name in the cache.
+
+    Args:
+        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
+        hub_options: `HUB_OPTIONS`.
+
+    Raises:
+        OSError: there is none; the message names the places.
+        CheckpointError: the configuration is no JSON object, or a link that leads out of the folder.
+    """
+    written = os.fspath(name)
+    place, revision = split_revision(written)
+    if place != written and os.path.isdir(place):
+        raise OSError(
+            f"{written!r} is of the Hub, and the folder {place!r} here hides it: rename that, or give it."
+        )
+    if revision is not None:
+        if hub_options.get("revision") not in (None, revision):
+            raise OSError(
+                f"{written!r} and revision={hub_options['revision']!r} name two revisions: give one."
+            )
+        hub_options = {**hub_options, "revision": revision}
+    if "/" not in place and os.sep not in place and not os.path.isdir(place):
+        place = BUNDLED.get(place) or _repository_of(place, hub_options)
+    try:
+        path = file_of(place, CONFIGURATION, **hub_options)
+    except OSError as error:
+        raise OSError(f"No model {written!r}: no such folder, and {one_line(error)}") from error
+    if path is None:
+        raise OSError(_without_configuration(place, hub_options.get("subfolder") or ""))
+    commit = None if os.path.isdir(place) else extract_commit_hash(path, None)
+    options = hub_options if commit is None else {**hub_options, "revision": commit}
+    return FoundModel(place, _read_json(path, place), options)
+
+
+def _without_configuration(place: str, inner: str) -> str:
+    """Why there is no model at a place, with the last stage if it is a run."""
+    folder = Path(place, inner)
+    stages = sorted(
+        (each.name for each in folder.glob("stage*") if re.fullmatch(r"stage\d{1,9}", each.name)),
+        key=lambda stage: int(stage.removeprefix("stage")),
+    )
+    if stages:
+        return (
+            f"{place} is a run, which has a model for every stage: give one of {', '.join(stages[:8])}, the last is "
+            f"{folder / stages[-1]}."
+        )
+    return f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone."
+
+
+def _repository_of(name: str, options: Mapping[str, Any]) -> str:
+    """The full name of a repository of which only the last part is given."""
+    if (namespace := os.environ.get(NAMESPACE_VARIABLE)) is not None:
+        return f"{namespace}/{name}"
+    given = options.get("token")
+    token = given if isinstance(given, str) else None if given is False else get_token()
+    why = "nobody is logged in (`hf auth login`)"
+    if options.get("local_files_only") or is_offline_mode():
+        why = "the Hub is not to be asked whose it is"
+    elif token is not None:
+        try:
+            return f"{_user(token)}/{name}"
+        except Exception as error:  # whatever the network or a wrong token makes of it
+            why = f"the Hub did not answer whose it is ({one_line(error)})"
+    cache = Path(options.get("cache_dir") or constants.HF_HUB_CACHE).expanduser()
+    cached = [each.name.removeprefix("models--").split("--") for each in cache.glob("models--*")]
+    owners = sorted(owner for owner, *rest in cached if rest == [name])
+    if len(owners) == 1:
+        logger.warning("%r means %s/%s, the only one in the cache: %s.", name, owners[0], name, why)
+        return f"{owners[0]}/{name}"
+    near = get_close_matches(name, BUNDLED, n=1)
+    hint = f" Did you mean {near[0]!r}, which is bundled?" if near else ""
+    several = f"the cache has it of {', '.join(owners)}" if owners else "the cache has none"
+    raise OSError(
+        f"No model {name!r}: no such folder, {why}, and {several}.{hint} Write namespace/name, or set "
+        f"${NAMESPACE_VARIABLE}."
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _user(token: str) -> str:
+    """Who a token belongs to."""
+    answer = get_session().get(
+        f"{constants.ENDPOINT}/api/whoami-v2",
+        headers=build_hf_headers(token=token),
+        timeout=_WHO_AM_I_SECONDS,
+    )
+    hf_raise_for_status(answer)
+    return str(answer.json()["name"])
+
+
+def file_of(place: str, name: str, **hub_options: Any) -> str | None:
+    """Path of one file of a model, downloaded if it is on the Hub; `None` if the model has no such file.
+
+    Args:
+        place: a folder, or a full repository name.
+        name: of the file.
+        hub_options: `HUB_OPTIONS`.
+
+    Raises:
+        OSError: the Hub does not know the model, or cannot be reached and the cache does not have the file.
+        CheckpointError: in a folder, it is no regular file, or a link that leads out of the folder.
+    """
+    inner = hub_options.get("subfolder") or ""
+    if not os.path.isdir(place):
+        cached = _cached(place, name, hub_options)
+        if cached is not None and re.fullmatch("[0-9a-f]{40}", hub_options.get("revision") or ""):
+            return cached or None
+        try:
+            return hf_hub_download(
+                place, name, library_name="promptccd", **{**hub_options, "subfolder": inner or None}
+            )
+        except Exception as error:  # the client lets errors of any kind through
+            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+                return None
+            if cached and not isinstance(
+                error, RevisionNotFoundError
+            ):  # to which the client itself goes back after some failures only
+                return cached
+            why = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
+            raise OSError(f"{place}: {one_line(why or error)}") from error
+    path = os.path.join(place, inner, name)
+    if not os.path.lexists(path):
+        return None
+    # `realpath`, unlike `Path.resolve`, accepts a circle of links.
+    root, target = Path(os.path.realpath(place)), Path(os.path.realpath(path))
+    # A folder of the Hub's cache links to the contents, which are stored next to all snapshots.
+    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    if not any(target.is_relative_to(each) for each in roots):
+        raise CheckpointError(
+            f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
+        )
+    if not os.path.isfile(target):
+        raise CheckpointError(f"{shown(name)} of {place} is no file.")
+    return path
+
+
+def _cached(place: str, name: str, hub_options: Mapping[str, Any]) -> str | None:
+    """Path of a file in the Hub's cache; empty if its commit is known not to have it, `None` if nothing is known."""
+    if hub_options.get("force_download"):
+        return None
+    options = {key: hub_options[key] for key in ("cache_dir", "revision") if key in hub_options}
+    try:
+        found = try_to_load_from_cache(
+            place, os.path.join(hub_options.get("subfolder") or "", name), **options
+        )
+    except ValueError:  # no name that the Hub could have
+        return None
+    return None if found is None else found if isinstance(found, str) else ""
+
+
+def _read_json(path: str, place: str) -> dict[str, Any]:
+    """The JSON object in a file of a model."""
+    name = f"{os.path.basename(path)} of {place}"
+    if os.path.getsize(path) > _MOST_JSON_BYTES:
+        raise CheckpointError(f"{name} is larger than {_MOST_JSON_BYTES} bytes.")
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name} is no JSON: {one_line(error)}.{_remedy_of_copy(path)}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{name} has a {type(values).__name__}, expected a JSON object.")
+    return values
+
+
+def _remedy_of_copy(path: str) -> str:
+    """What to do about a damaged file in the Hub's cache; empty for a file of a person."""
+    if not re.search(r"models--[^/\\]+[/\\]snapshots[/\\]", path):
+        return ""
+    return (
+        f" Its copy in the cache may be damaged: delete {os.path.realpath(path)}, or give force_download=True, and it "
+        "is fetched again."
+    )
+
+
+def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = None) -> dict[str, Tensor]:
+    """The safetensors of a checkpoint, one file or shards, mapped into memory.
+
+    Args:
+        found: the model.
+        most_bytes: that its files may have together.
+        variant: part of the files' names, as in ``model.fp16.safetensors``.
+
+    Raises:
+        OSError: the model has none.
+        CheckpointError: a file is outside of the folder, too large, or no safetensors; a tensor is not of floating
+            type, or is NaN or infinite.
+    """
+    tensors: dict[str, Tensor] = {}
+    paths = _weight_files(found, f".{variant}" if variant else "")
+    require_bytes(sum(map(os.path.getsize, paths)), most_bytes, found.place)
+    for path in paths:
+        try:
+            tensors |= load_file(path)
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{os.path.basename(path)} of {found.place} is no safetensors file: {one_line(error)}."
+                f"{_remedy_of_copy(path)}"
+            ) from error
+        except (MemoryError, OSError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{os.path.basename(path)} of {found.place} cannot be read into memory: {one_line(error)}."
+            ) from error
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            raise CheckpointError(
+                f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
+            )
+        # The sum of finite values may overflow, so only then each of them is checked.
+        if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
+            raise CheckpointError(
+                f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
+                "earlier stage, or download it again."
+            )
+    return tensors
+
+
+def _weight_files(found: FoundModel, middle: str) -> list[str]:
+    """Paths of the safetensors of a model, each inside of its folder."""
+    place, whole = found.place, f"model{middle}.safetensors"
+    if (path := file_of(place, whole, **found.options)) is not None:
+        return [path]
+    if (path := file_of(place, f"model.safetensors.index{middle}.json", **found.options)) is None:
+        raise OSError(
+            f"{place} has no {whole}, and nothing else is opened: weights of other formats can run code. Convert them "
+            "to safetensors where you trust them."
+        )
+    placed = _read_json(path, place).get("weight_map")
+    names = list(dict.fromkeys(placed.values())) if isinstance(placed, dict) else []
+    if not names or not all(
+        isinstance(each, str) and re.fullmatch(r"[\w.-]+\.safetensors", each) for each in names
+    ):
+        raise CheckpointError(
+            f"{os.path.basename(path)} of {place} has no weight_map that names files next to it."
+        )
+    paths = [file_of(place, each, **found.options) for each in names]
+    if None in paths:
+        raise CheckpointError(
+            f"{place} has no {names[paths.index(None)]}, which its index names: copy it again."
+        )
+    return [each for each in paths if each is not None]
+
+
+def require_bytes(needed: int, most_bytes: int, place: str) -> None:
+    """Refuse weights that take more memory than is allowed.
+
+    Raises:
+        CheckpointError: with both numbers.
+    """
+    if needed > most_bytes:
+        raise CheckpointError(
+            f"The weights of {place} take {needed} bytes, {most_bytes} are allowed. If you trust it and have the "
+            "memory, give max_model_bytes."
+        )
+
+
+def without_base_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names of the bare backbone; a model with a head has its backbone below a name of its own."""
+    prefix = next(
+        (each for each in _BASES if any(key.startswith(f"{each}embeddings.") for key in tensors)), ""
+    )
+    return {key.removeprefix(prefix): value for key, value in tensors.items()}
+
+
+def require_whole(info: Mapping[str, Any], is_backbone: bool, place: str) -> None:
+    """Refuse what transformers only logs: keys that are missing, unexpected or of another size.
+
+    Args:
+        info: what `from_pretrained` of transformers reports.
+        is_backbone: a bare backbone has none of our own parts, and may have a head.
+        place: of the checkpoint.
+
+    Raises:
+        CheckpointError: naming the keys.
+    """
+    problems = {
+        "missing": [key for key in info["missing_keys"] if not is_backbone or key.startswith("backbone.")],
+        "unexpected": [
+            key for key in info["unexpected_keys"] if not (is_backbone and key.startswith(_FOREIGN_HEADS))
+        ],
+        "of another size": [
+            f"{key} ({tuple(stored)} instead of {tuple(expected)})"
+            for key, stored, expected in info["mismatched_keys"]
+        ],
+    }
+    for problem, keys in problems.items():
+        if keys:
+            raise CheckpointError(
+                f"{place} is not a whole checkpoint: {len(keys)} keys are {problem}: "
+                f"{one_line(', '.join(sorted(keys)[:8]))}{' ...' if len(keys) > 8 else ''}. Download it again, or load "
+                "it with the class it was saved with."
+            )
+
+
+def require_distances(model: nn.Module, place: str) -> None:
+    """Refuse prototypes, spreads and mixtures that no distance can be computed with.
+
+    Raises:
+        CheckpointError: naming the tensor.
+    """
+    for name, tensor in model.named_buffers():
+        if tensor.is_meta or not tensor.numel():  # offloaded, or of no category yet
+            continue
+        last = name.rpartition(".")[2]
+        if last == "prototypes" and not tensor.float().norm(dim=1).max() <= _FARTHEST:
+            raise CheckpointError(f"{name} of {place} are no means of unit features: download it again.")
+        if last == "spreads" and not (tensor > 0).all():
+            raise CheckpointError(f"{name} of {place} are not positive: download it again.")
+    for name, part in model.named_modules():
+        if callable(is_valid := getattr(part, "is_valid", None)) and not is_valid():
+            raise CheckpointError(f"{name}.variances of {place} are not positive: download it again.")
+
+
+@contextmanager
+def without_key_report() -> Iterator[None]:
+    """Silence the table of keys that transformers logs: `require_whole` raises what matters."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(_is_no_key_report)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_key_report)
+
+
+def _is_no_key_report(record: logging.LogRecord) -> bool:
+    return " LOAD REPORT" not in record.getMessage()
+
+
+# DINOv3's own processor needs torchvision. It rescales before it resizes, so pixels differ by a rounding error.
+_DINOV3 = {"image_mean": list(IMAGENET_DEFAULT_MEAN), "image_std": list(IMAGENET_DEFAULT_STD)}
+_PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
+    "Bit": (BitImageProcessorPil, {}),
+    "ViT": (ViTImageProcessorPil, {}),
+    "DINOv3ViT": (ViTImageProcessorPil, _DINOV3),
+}
+_KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
+# The only values that are accepted; a processor is built without them.
+_FIXED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": False}
+_SIDES = ({"shortest_edge"}, {"height", "width"})
+_OF_PROCESSORS = (
+    "size",
+    "crop_size",
+    "image_mean",
+    "image_std",
+    "resample",
+    "do_center_crop",
+    "default_to_square",
+)
+
+
+def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
+    """The image processor of a model, on the Pillow backend; `None` if the model has none.
+
+    Args:
+        name: as of `find_model`.
+        hub_options: `HUB_OPTIONS`.
+
+    Raises:
+        OSError: there is no such model, or the Hub cannot be reached.
+        CheckpointError: its class or a value is not one of a DINO.
+    """
+    found = find_model(name, **hub_options)
+    path = file_of(found.place, PREPROCESSOR, **found.options)
+    if path is None:
+        return None
+    values = _read_json(path, found.place)
+    vision = found.values if found.is_backbone else found.values.get("vision_config") or {}
+    try:
+        return _processor(values, backbone_configuration(vision).patch_size)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{PREPROCESSOR} of {found.place} is refused. {one_line(error)}") from error
+
+
+def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
+    """Built of the fields that are known; others, such as ``auto_map``, are ignored."""
+    kind = values.get("image_processor_type") or values.get("feature_extractor_type")
+    found = _KIND.fullmatch(kind) if isinstance(kind, str) else None
+    if found is None:
+        raise ValueError(
+            f"Expected an image_processor_type of {', '.join(f'{each}ImageProcessor' for each in _PROCESSORS)}, got "
+            f"{shown(kind)}."
+        )
+    for key, usual in _FIXED.items():
+        if values.get(key, usual) not in (usual, None):
+            raise ValueError(f"Expected {key} to be {usual}, got {shown(values[key])}.")
+    scale = values.get("rescale_factor")
+    if scale is not None and not (isinstance(scale, float) and math.isclose(scale, 1 / 255, rel_tol=1e-3)):
+        raise ValueError(f"Expected a rescale_factor of 1/255, got {shown(scale)}.")
+    made, defaults = _PROCESSORS[found[1]]
+    given = {key: values[key] for key in _OF_PROCESSORS if values.get(key) is not None}
+    processor = made(**{**defaults, **given})
+    _require_numbers(processor)
+    for side in sides_of(processor):
+        require_side(side, patch_size, "the side of a view")
+    return processor
+
+
+def _require_numbers(processor: Any) -> None:
+    """Refuse sizes and colours that no view can be made with."""
+    for key in ("size", "crop_size"):
+        sides = {
+            side: value for side, value in dict(getattr(processor, key) or {}).items() if value is not None
+        }
+        if sides and set(sides) not in _SIDES:
+            raise ValueError(
+                f"Expected {key} to have shortest_edge, or height and width, got {shown(sides)}."
+            )
+        for side in sides.values():
+            if type(side) is not int or not 1 <= side <= _MOST_PIXELS_A_SIDE:
+                raise ValueError(
+                    f"Expected {key} to be 1 to {_MOST_PIXELS_A_SIDE} pixels, got {shown(side)}."
+                )
+    for key, low in (("image_mean", -1e3), ("image_std", 1e-3)):
+        numbers = getattr(processor, key)
+        if len(numbers) != 3 or not all(
+            type(each) in (int, float) and low <= each <= 1e3 for each in numbers
+        ):
+            raise ValueError(f"Expected {key} to be three numbers of {low:g} to 1000, got {shown(numbers)}.")
+    for key, choices in (("resample", range(6)), ("do_center_crop", (True, False, None))):
+        if getattr(processor, key) not in choices:
+            raise ValueError(f"Unknown {key} {shown(getattr(processor, key))}.")

@@ -1,0 +1,424 @@
+"""A checkpoint goes through one door: what is published and what we save loads, and the rest is refused."""
+
+import json
+import os
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    Dinov2Config,
+    Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
+    PreTrainedModel,
+    ViTConfig,
+    ViTModel,
+)
+
+from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
+from promptccd.cli.main import main
+from promptccd.discovery.embedding import load_embedder
+from promptccd.models import (
+    MAX_MODEL_BYTES,
+    VARIANTS,
+    CheckpointError,
+    backbone_configuration,
+    load_configuration,
+    load_model,
+)
+from promptccd.models.checkpoint import PREPROCESSOR, find_model, load_processor
+from promptccd.models.configuration import MOST_TOKENS, bounds_of, require_side
+from promptccd.pipeline import CategoryDiscoveryPipeline
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_BACKBONE, TINY_HEAD, quick_recipe
+from tests.models.hostile import sharded
+from tests.models.test_loading import small
+
+# Configurations and processors as they stand on the Hub, but for their sizes.
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "dinov2": (
+        {
+            "architectures": ["Dinov2Model"], "attention_probs_dropout_prob": 0.0, "drop_path_rate": 0.0,
+            "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "initializer_range": 0.02, "layer_norm_eps": 1e-06,
+            "layerscale_value": 1.0, "mlp_ratio": 4, "model_type": "dinov2", "num_channels": 3, "qkv_bias": True,
+            "torch_dtype": "float32", "transformers_version": "4.32.0.dev0", "use_swiglu_ffn": False,
+        },
+        {
+            "crop_size": {"height": 16, "width": 16}, "do_center_crop": True, "do_convert_rgb": True,
+            "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.485, 0.456, 0.406],
+            "image_processor_type": "BitImageProcessor", "image_std": [0.229, 0.224, 0.225], "resample": 3,
+            "rescale_factor": 0.00392156862745098, "size": {"shortest_edge": 18},
+        },
+    ),
+    "dinov2 of ImageNet": (
+        {
+            "_name_or_path": "facebook/dinov2-base-imagenet1k-1-layer", "_attn_implementation_autoset": True,
+            "apply_layernorm": True, "id2label": {"0": "tench", "1": "goldfish"}, "label2id": {"tench": 0},
+            "model_type": "dinov2", "out_features": ["stage2"], "out_indices": [2], "reshape_hidden_states": True,
+            "stage_names": ["stem", "stage1", "stage2"], "torch_dtype": "float32", "use_mask_token": True,
+        },
+        {
+            "_valid_processor_keys": ["images"], "crop_size": {"height": 16, "width": 16}, "data_format": None,
+            "default_to_square": False, "device": None, "disable_grouping": None, "do_pad": None,
+            "image_processor_type": "BitImageProcessorFast", "processor_class": None, "return_tensors": None,
+            "size": {"shortest_edge": 18},
+        },
+    ),
+    "registers": (
+        {
+            "model_type": "dinov2_with_registers", "num_register_tokens": 4, "interpolate_antialias": True,
+            "interpolate_offset": 0.0, "torch_dtype": "float32",
+        },
+        None,
+    ),
+    "dino": (
+        {
+            "architectures": ["ViTModel"], "encoder_stride": 16, "intermediate_size": 128, "model_type": "vit",
+            "pooler_act": "tanh", "pooler_output_size": 32, "qkv_bias": True, "transformers_version": "4.11.0.dev0",
+        },
+        {
+            "do_normalize": True, "do_resize": True, "feature_extractor_type": "ViTFeatureExtractor",
+            "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "resample": 3, "size": 16,
+        },
+    ),
+    "dinov3": (
+        {
+            "apply_layernorm": True, "architectures": ["DINOv3ViTModel"], "attention_dropout": 0.0,
+            "drop_path_rate": 0.0, "hidden_act": "gelu", "initializer_range": 0.02, "intermediate_size": 128,
+            "key_bias": False, "layer_norm_eps": 1e-05, "layerscale_value": 1.0, "mlp_bias": True,
+            "model_type": "dinov3_vit", "num_channels": 3, "num_register_tokens": 4, "pos_embed_jitter": None,
+            "pos_embed_rescale": 2.0, "pos_embed_shift": None, "proj_bias": True, "query_bias": True,
+            "reshape_hidden_states": True, "rope_theta": 100.0, "torch_dtype": "float32", "use_gated_mlp": False,
+            "value_bias": True, "transformers_version": "4.56.0.dev0",
+        },
+        {
+            "crop_size": None, "data_format": "channels_first", "default_to_square": True, "device": None,
+            "disable_grouping": None, "do_center_crop": None, "do_convert_rgb": None, "do_normalize": True,
+            "do_rescale": True, "do_resize": True, "image_mean": [0.485, 0.456, 0.406],
+            "image_processor_type": "DINOv3ViTImageProcessorFast", "image_std": [0.229, 0.224, 0.225],
+            "input_data_format": None, "resample": 2, "rescale_factor": 0.00392156862745098, "return_tensors": None,
+            "size": {"height": 16, "width": 16},
+        },
+    ),
+}  # fmt: skip
+BUILT: dict[str, tuple[type[PreTrainedModel], Any]] = {
+    "dinov2": (Dinov2Model, Dinov2Config(**TINY_BACKBONE)),
+    "dinov2_with_registers": (Dinov2WithRegistersModel, Dinov2WithRegistersConfig(**TINY_BACKBONE)),
+    "dinov3_vit": (
+        DINOv3ViTModel,
+        DINOv3ViTConfig(intermediate_size=128, num_register_tokens=4, **TINY_BACKBONE),
+    ),
+    "vit": (ViTModel, ViTConfig(intermediate_size=128, **TINY_BACKBONE)),
+}
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A finished stage without its image processor."""
+    small("promptccd").save_pretrained(tmp_path / "finished")
+    return tmp_path / "finished"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_published_loads(name: str, tmp_path: Path) -> None:
+    values, processor = PUBLISHED[name]
+    model_class, config = BUILT[values["model_type"]]
+    published = model_class(config)
+    published.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**TINY_BACKBONE, **values}))
+    if processor is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    model, view = load_embedder(tmp_path)
+    assert view(Image.new("RGB", (40, 30))).shape == (3, 16, 16)
+    own, theirs = model.backbone.state_dict(), published.state_dict()
+    assert own.keys() == {key for key in theirs if not key.startswith("pooler.")}
+    assert all(torch.equal(value, theirs[key]) for key, value in own.items())
+    assert backbone_configuration(tmp_path).hidden_size == 32
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_checkpoint_has_no_code_and_its_own_class(name: str, tmp_path: Path) -> None:
+    small(name).save_pretrained(tmp_path)
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    assert not list(tmp_path.glob("*.py"))
+    assert type(load_model(tmp_path)) is VARIANTS[name]
+    assert type(load_configuration(tmp_path)) is VARIANTS[name].config_class
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_field_comes_back_and_other_keys_are_ignored(name: str, tmp_path: Path) -> None:
+    own = {"vision_config": {"model_type": "dinov2", **TINY_BACKBONE}, **TINY_HEAD}
+    config = VARIANTS[name].config_class(**own)
+    config.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    steering = {
+        "auto_map": {"AutoModel": "evil.Evil"},
+        "quantization_config": {"quant_method": "x"},
+        "layer": 3,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**values, **steering}))
+    found = load_configuration(tmp_path)
+    names = [each.name for each in fields(config) if each.name in values]
+    assert all(getattr(found, each) == getattr(config, each) for each in names)
+    assert not any(hasattr(found, key) for key in steering)
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted", "refused"),
+    [
+        ("category_ids", [[5, 2**53 - 1]], [[5, -1], [5, 2**53], [5, 5], [True, 5], [1.0, 5], ["1", 5], [5], 7]),
+        ("category_names", [["a" * 1000, "\u200d\xa0"]], [["a", "a" * 1001], ["a", "b\u2028c"], ["a\0", "b"], [1, 2]]),
+        ("vision_config", [None, {}, {"model_type": "vit"}], [[1], {"model_type": 3}, {"hidden_size": 0}]),
+        ("torch_dtype", ["float32", "bfloat16", None], ["int8", "system", {"": "float32"}]),
+        ("count_estimate", [None], [{}, 3]),
+        ("spread", [None], [{}, 3, {"reach": 1.0}]),
+    ],
+)  # fmt: skip
+def test_values_of_a_configuration_have_bounds(key: str, accepted: list[Any], refused: list[Any]) -> None:
+    usual = {"category_ids": [0, 1], "category_names": ["zero", "one"]}
+    for value in accepted:
+        assert PromptCCDConfig.from_dict({**usual, key: value}).category_ids
+    for value in refused:
+        with pytest.raises(CheckpointError):
+            PromptCCDConfig.from_dict({**usual, key: value})
+
+
+@pytest.mark.parametrize(
+    ("low", "count", "high", "is_accepted"),
+    [
+        (1, 1, 1, True), (2, 5, 9, True), (0, 1, 2, False), (3, 2, 4, False), (1, 4, 3, False), (1.0, 2, 3, False),
+        (True, 2, 3, False),
+    ],
+)  # fmt: skip
+def test_a_count_lies_in_its_range(low: float, count: int, high: int, is_accepted: bool) -> None:
+    estimate = {"low": low, "count": count, "high": high, "method": "m", "margin": "x"}
+    if is_accepted:
+        assert PromptCCDConfig(count_estimate=estimate).count_estimate == estimate
+    else:
+        with pytest.raises(StrictDataclassError):
+            PromptCCDConfig(count_estimate=estimate)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_field_accepts_its_bounds_and_nothing_beyond(name: str) -> None:
+    config_class = VARIANTS[name].config_class
+    for field, (low, high) in bounds_of(config_class).items():
+        kind = config_class.__dataclass_fields__[field].type
+        make = int if "int" in str(kind) else float
+        for value in (make(low - 1), make(high + max(1, high / 1e3)), True, "1", float("nan")):
+            with pytest.raises(StrictDataclassError):
+                config_class(**{field: value})
+    assert len(bounds_of(config_class)) > 5
+
+
+def test_an_image_has_1_to_16384_patches() -> None:
+    for side in (14, 14 * 128):
+        require_side(side, 14, "image_size")
+    for side in (13, 14 * 128 + 1):
+        with pytest.raises(ValueError, match=str(side)):
+            require_side(side, 14, "image_size")
+    assert MOST_TOKENS == 128**2
+
+
+def test_the_budget_is_twice_the_largest_backbone() -> None:
+    giant = Dinov2Config(
+        hidden_size=1536, num_hidden_layers=40, num_attention_heads=24, image_size=518, use_swiglu_ffn=True
+    )
+    with torch.device("meta"):
+        values = sum(parameter.numel() for parameter in Dinov2Model(giant).parameters())
+    assert 2 * 4 * values == MAX_MODEL_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.fault(37)
+def test_the_budget_can_be_set(
+    finished: Path, image_folder: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    model = PromptCCDModel.from_pretrained(finished)
+    needed = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    for load in (PromptCCDModel.from_pretrained, load_model, AutoModel.from_pretrained):
+        assert load(finished, max_model_bytes=needed) is not None
+        with pytest.raises(
+            CheckpointError, match=rf"take {needed} bytes, {needed - 1} are allowed.*max_model_bytes"
+        ):
+            load(finished, max_model_bytes=needed - 1)
+    for command in (
+        ["predict"],
+        ["explain", "--out", str(tmp_path / "out")],
+        ["discover", "--out", str(tmp_path)],
+    ):
+        assert main([*command, str(finished), str(tmp_path), "--max_model_bytes", "1000"]) == 2
+        assert f"take {needed} bytes, 1000 are allowed" in capsys.readouterr().err
+
+
+def test_a_recipe_has_the_budget_too(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, capsys
+) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
+    assert main(["train", "--config", str(recipe), "--max_model_bytes", "1000"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert "1000 are allowed" in line
+    assert Recipe.from_yaml(recipe).model.max_model_bytes is None
+
+
+def test_shards_and_other_types_load_as_the_same_model(finished: Path) -> None:
+    whole = PromptCCDModel.from_pretrained(finished).state_dict()
+    sharded()(finished)
+    parts = PromptCCDModel.from_pretrained(finished).state_dict()
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+    half = PromptCCDModel.from_pretrained(finished, dtype="bfloat16")
+    assert {value.dtype for value in half.state_dict().values()} == {torch.bfloat16}
+    half.save_pretrained(finished.parent / "half")
+    again = PromptCCDModel.from_pretrained(finished.parent / "half")
+    assert again.dtype == again.config.dtype == torch.bfloat16
+    assert (
+        PromptCCDModel.from_pretrained(finished.parent / "half", torch_dtype="float32").dtype == torch.float32
+    )
+
+
+def test_a_variant_of_the_weights_is_found_by_its_name(finished: Path) -> None:
+    (finished / "model.safetensors").rename(finished / "model.fp16.safetensors")
+    with pytest.raises(OSError, match=r"no model\.safetensors"):
+        PromptCCDModel.from_pretrained(finished)
+    assert PromptCCDModel.from_pretrained(finished, variant="fp16").config.category_ids == [0, 1]
+
+
+def test_prototypes_lie_where_means_of_unit_features_can(finished: Path) -> None:
+    path = finished / "model.safetensors"
+    tensors = load_file(path)
+    direction = F.normalize(tensors["prototypes"], dim=1)
+    for length, is_taken in ((999.0, True), (1001.0, False)):
+        save_file({**tensors, "prototypes": length * direction}, path, metadata={"format": "pt"})
+        if is_taken:
+            assert len(PromptCCDModel.from_pretrained(finished).prototypes) == 2
+            continue
+        with pytest.raises(CheckpointError, match="no means of unit features"):
+            PromptCCDModel.from_pretrained(finished)
+
+
+PROCESSOR = {
+    "image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 18}, "do_center_crop": True,
+    "crop_size": {"height": 16, "width": 16},
+}  # fmt: skip
+
+
+def processor_of(folder: Path, **values: Any) -> Any:
+    config = {"model_type": "dinov2", **TINY_BACKBONE, "image_size": 32, "patch_size": 16}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / PREPROCESSOR).write_text(json.dumps({**PROCESSOR, **values}))
+    return load_processor(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted", "refused"),
+    [
+        ("size", [18, 1, 2048, {"height": 1, "width": 2048}, None], [0, 2049, True, 18.0, {}, "18"]),
+        ("crop_size", [{"height": 2032, "width": 16}], [{"height": 2049, "width": 16}, {"height": 15, "width": 16}]),
+        ("image_mean", [[-1000, 0.5, 1e3]], [[0, 0, -1000.5], [1e3 + 1, 0, 0], [True, 0, 0], ["0"] * 3, [0.5] * 4]),
+        ("image_std", [[1e-3, 0.5, 1000]], [[0.0009, 1, 1], [1, 1, 1000.5], [0.5, 0.5]]),
+        ("resample", [0, 2, 5, None], [-1, 6, "2"]),
+        ("rescale_factor", [1 / 255, 0.00392], [1, 0.0, 1e30]),
+        ("do_pad", [False], [True]),
+        ("do_resize", [True, None], [False]),
+        ("do_normalize", [True], [False]),
+        ("do_center_crop", [True], ["no", 0, False]),
+        ("do_evil", [None, True], []),
+        ("auto_map", [{"AutoImageProcessor": "evil.Evil"}], []),
+        (
+            "image_processor_type", ["ViTImageProcessorFast", "BitFeatureExtractor"],
+            ["Evil", "BitImageProcessorEvil", 3, ["BitImageProcessor"], None],
+        ),
+    ],
+)  # fmt: skip
+def test_values_of_a_processor_have_bounds(
+    key: str, accepted: list[Any], refused: list[Any], tmp_path: Path
+) -> None:
+    for value in accepted:
+        processor = processor_of(tmp_path, **{key: value})
+        if value is not None and key in ("image_mean", "image_std", "resample", "do_center_crop"):
+            found = getattr(processor, key)
+            assert (list(found) if isinstance(value, list) else found) == value
+        assert processor.rescale_factor == 1 / 255
+    for value in refused:
+        with pytest.raises(CheckpointError):
+            processor_of(tmp_path, **{key: value})
+
+
+def test_a_processor_is_on_the_pillow_backend_or_there_is_none(tmp_path: Path) -> None:
+    assert type(processor_of(tmp_path)).__name__ == "BitImageProcessorPil"
+    made = processor_of(tmp_path, image_processor_type=None, feature_extractor_type="ViTFeatureExtractor")
+    assert type(made).__name__ == "ViTImageProcessorPil"
+    assert processor_of(tmp_path, size={"height": 32, "width": 16}, do_center_crop=False).size["height"] == 32
+    (tmp_path / PREPROCESSOR).unlink()
+    assert load_processor(tmp_path) is None
+
+
+@pytest.mark.fault(38)
+def test_links_of_the_cache_are_followed_and_others_are_not(finished: Path, tmp_path: Path) -> None:
+    """The Hub's cache keeps contents in `blobs` and links to them from `snapshots`."""
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, file in enumerate(sorted(finished.iterdir())):
+        shutil.copy(file, blobs / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    assert PromptCCDModel.from_pretrained(snapshot).config.category_ids == [0, 1]
+    (tmp_path / "called").symlink_to(snapshot)  # a person's own link to a folder is a name for it
+    assert load_model(tmp_path / "called").config.category_ids == [0, 1]
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(finished / name, blobs.parent / name)
+        for elsewhere in (finished, blobs.parent):
+            (snapshot / name).unlink()
+            (snapshot / name).symlink_to(elsewhere / name)
+            with pytest.raises(CheckpointError, match="leads out"):
+                PromptCCDModel.from_pretrained(snapshot)
+        (snapshot / name).unlink()
+        shutil.copy(finished / name, snapshot / name)
+
+
+@pytest.mark.fault(36)
+def test_a_subfolder_and_its_links_stay_inside(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    shutil.copytree(finished, tmp_path / "repository" / "inner")
+    loaded = PromptCCDModel.from_pretrained(tmp_path / "repository", subfolder="inner")
+    assert loaded.config.category_ids == [0, 1]
+    with pytest.raises(CheckpointError, match="leads out"):
+        find_model(tmp_path / "repository" / "inner", subfolder="../../finished")
+
+
+def test_a_person_may_give_what_a_checkpoint_may_not(finished: Path) -> None:
+    model = AutoModel.from_pretrained(finished, attn_implementation="eager")
+    assert model.config._attn_implementation == "eager"
+    assert PromptCCDModel.from_pretrained(finished, prompts_at_test=True).config.prompts_at_test
+    with pytest.raises(CheckpointError, match="prompts_per_image"):
+        PromptCCDModel.from_pretrained(finished, prompts_per_image=0)
+
+
+def test_the_pipeline_opens_what_it_is_given(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no preprocessor_config\.json"):
+        CategoryDiscoveryPipeline.from_pretrained(finished, device="cpu")
+    (finished / "preprocessor_config.json").write_text(json.dumps(PUBLISHED["dinov2"][1]))
+    found = CategoryDiscoveryPipeline.from_pretrained(finished, device="cpu", batch_size=2)
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
+    assert found(str(tmp_path / "a.png"))["name"] in ("zero", "one")
+
+
+def test_loading_leaves_the_switches_of_transformers_as_they_were(backbone_folder: Path) -> None:
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (shown, level)
+    assert os.environ.get("HF_HUB_OFFLINE") == "1"
