@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import load_checkpoint_and_dispatch
 from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -22,6 +23,8 @@ from transformers import (
     DINOv3ViTConfig,
     DINOv3ViTModel,
     PreTrainedModel,
+    Trainer,
+    TrainingArguments,
     ViTConfig,
     ViTModel,
 )
@@ -422,3 +425,18 @@ def test_loading_leaves_the_switches_of_transformers_as_they_were(backbone_folde
     GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
     assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (shown, level)
     assert os.environ.get("HF_HUB_OFFLINE") == "1"
+
+
+@pytest.mark.parametrize("name", ["promptccd-gcd", "promptccd", "promptccd-pp"])
+def test_trainer_and_accelerate_read_back_every_tensor(name: str, tmp_path: Path) -> None:
+    model = small(name)
+    model.save_pretrained(tmp_path)
+    resumed, dispatched = small(name), small(name)
+    Trainer(resumed, TrainingArguments(tmp_path / "out", report_to=[], use_cpu=True))._load_from_checkpoint(
+        str(tmp_path)
+    )
+    load_checkpoint_and_dispatch(dispatched, str(tmp_path), device_map={"": "cpu"}, strict=True)
+    saved = model.state_dict()
+    for other in (resumed, dispatched):
+        assert other.state_dict().keys() == saved.keys()
+        assert all(torch.equal(value, saved[key]) for key, value in other.state_dict().items())
