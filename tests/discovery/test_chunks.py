@@ -262,7 +262,7 @@ def test_a_process_for_each_device(monkeypatch, caplog, gpus, wanted, devices):
     monkeypatch.setattr(system, "available_cores", lambda: 8)
     with caplog.at_level(logging.INFO, logger="promptccd"):
         engine = discovery_commands._engine(argparse.Namespace(engine=None, devices=wanted, workers=None))
-    assert (engine and engine._devices) == devices
+    assert (engine and engine.devices) == devices
     assert engine is None or engine.cpus == 8 // len(devices)
     assert f"--devices {wanted}: processes {len(devices or ['one'])} (" in caplog.text
     assert ("no GPU is here" in caplog.text) == (not gpus)

@@ -335,7 +335,7 @@ def test_an_image_looks_known_from_the_least_cosine_on(grown) -> None:
 
 
 def test_branches_without_known_classes_are_refused() -> None:
-    with pytest.raises(Exception, match="Expected num_means >= 1 beside 2 branches"):
+    with pytest.raises(Exception, match="Expected num_means >= 1 with 2 branches"):
         GrowMergeConfig(num_branches=2)
 
 

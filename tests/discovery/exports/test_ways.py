@@ -22,6 +22,7 @@ from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.project.photos import Photos
 from promptccd.errors import RunError
 from promptccd.images.decode import decode_image
+from promptccd.locks import OWNER
 from promptccd.storage import EXPORTED
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
@@ -296,7 +297,7 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
     assert {name: (place / name).read_text() for name in mine} == mine and not found.left
     fresh = [path for path in place.rglob("*") if path.is_file() and path.stat().st_ino not in nodes]
     if way != "sidecars":  # where the group is in every file of it
-        assert {path.name for path in fresh} <= {EXPORTED, "metadata.jsonl", "README.md"}
+        assert {path.name for path in fresh} <= {OWNER, EXPORTED, "metadata.jsonl", "README.md"}
     again = export(here, way)[way]
     assert (again.written, again.moved, again.removed) == (0, 0, 0)
     if way == "publish":
