@@ -65,7 +65,6 @@ def reader_is_gone(error: OSError, descriptor: int) -> bool:
     else:
         poll = select.poll()
         poll.register(descriptor)
-        # mutant 0 to 1: a millisecond
         return isinstance(error, BrokenPipeError) and any(e & select.POLLERR for _, e in poll.poll(0))
 
 
@@ -162,7 +161,7 @@ def end_with_parent(number: int) -> None:
 
         def watch() -> None:
             connection.wait([parent.sentinel])
-            os._exit(1)  # mutant 1 to 2: nobody is left to ask for it
+            os._exit(1)
 
         threading.Thread(target=watch, daemon=True).start()
 

@@ -195,7 +195,6 @@ def link(source: Path, target: Path) -> None:
     """Give a file a second name, or raise an `OSError`."""
     if sys.platform == "win32" and not os.access(source, os.W_OK):  # no name of such a file could be removed
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
-    # mutant False to True, without follow_symlinks=: Python 3.11 follows none on Linux, whatever it is told
     os.link(source, target, follow_symlinks=False)
 
 
@@ -239,8 +238,8 @@ def copy_facts(source: Path, target: Path) -> None:
 def too_long(path: Path) -> str:
     """In what a path is longer than the system and the disk of its folder take; empty if it is not."""
     path = Path(os.path.abspath(path))
-    if len(os.fsencode(path)) < 140:  # mutant < to <=, 140 to 141, 140 to 139: speed alone
-        return ""  # mutant guard removed: speed alone, for so much is taken everywhere
+    if len(os.fsencode(path)) < 140:
+        return ""
     if sys.platform == "win32":  # which counts in UTF-16
         size, *parts = (len(each.encode("utf-16-le")) // 2 for each in (str(path), *path.parts))
         most, most_named = _most_on_windows(), 255
@@ -255,7 +254,6 @@ def too_long(path: Path) -> str:
 
 def error_number(number: int) -> int:
     """The ``errno`` of an error that a library tells by the system's own number."""
-    # mutant never, or to and, without operand 1, without operand 2, arguments swapped, 0 to 1: Windows alone has them
     return OSError(0, "", None, number).errno or 0 if sys.platform == "win32" else number
 
 
@@ -356,7 +354,6 @@ if sys.platform == "win32":
             return descriptor
         os.close(descriptor)
         named = os.lstat(path)
-        # mutant arguments swapped: either is the other
         if named.st_reparse_tag & _STANDS_FOR_ANOTHER or not os.path.samestat(named, found):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return os.open(path, writes | plain)  # a placeholder, whose bytes its program fetches from a cloud
@@ -369,10 +366,9 @@ if sys.platform == "win32":
                 os.replace(source, target)  # `os.rename` takes no name that is taken
                 return
             except PermissionError:
-                # mutant >= to >: no clock stands still
                 if time.monotonic() >= until or _is_denied(source, target):
                     raise
-                time.sleep(0.02)  # mutant 0.02 to 0.04: a moment either way
+                time.sleep(0.02)
 
     def _is_denied(source: Path, target: Path) -> bool:
         """Whether a rename is refused for good; while somebody has a file open, Windows often says the same."""

@@ -29,10 +29,10 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
     "models": "methods hub/test_asking.py",
-    "training": "runs/test_devices.py runs/test_gpus.py runs/test_recipes.py reports/test_history.py "
+    "training": "runs/test_devices.py runs/test_recipes.py reports/test_history.py "
     "cli/test_values.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake",
-    "data": "discovery/intake hub/test_stage_datasets.py hub/test_hub_rows.py",
+    "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py",
     "runs": "hub/test_cards.py hub/test_provenance.py hub/test_verify.py",
     "evaluation": "runs/test_protocols.py",
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_sweep_side_by_side.py runs/test_engines.py",
@@ -86,7 +86,9 @@ def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mut
     """The mutants that a run draws from: those that a comment explains are none of them."""
     files = [file for file in project.files() if not paths or any(each in file for each in paths)]
     changed = changed_lines(project.root, since) if since else {}
-    found = [mutant for file in files for mutant in mutants_of(project.root, file) if not mutant.is_marked]
+    found = [
+        mutant for file in files for mutant in mutants_of(project.root, file) if not mutant.is_equivalent
+    ]
     return [each for each in found if not since or each.line in changed.get(each.file, ())]
 
 

@@ -1,18 +1,20 @@
 """Every mutant of a source file: where it is, what it changes, and the file's text with it.
 
-A comment says of a mutant that no test could tell why it cannot: ``# mutant: the size of a batch changes speed alone``
-leaves out all that begin on its line, ``# mutant 4 to 5, > to >= #2: ...`` those alone. On a line of its own it
-is for the next line of code.
+``equivalent.toml`` lists the mutants that no test could tell from the code, each with its reason: by file, function,
+line of code and operators (all operators of the line if none is named).
 """
 
 import ast
+import functools
 import re
 import textwrap
+import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 # How an operator is written, and what is written instead.
 SIGNS: dict[type, tuple[str, ...]] = {
@@ -41,7 +43,7 @@ OTHERS = {
 # more or less. Its mistakes are of size: so little that nothing goes through, or so much that it limits nothing.
 AMOUNT, TOO_MUCH = 100, 1000  # from how many on it is one; times as many
 OF_BODY = ("guard removed", "branch removed")
-MARK = re.compile(r"# mutant(?: ([^:]+))?: \S")
+EQUIVALENT = "tests/mutants/equivalent.toml"  # from the root of the project
 UNTOUCHED = ("annotation", "returns", "decorator_list", "exc", "cause", "names")
 # Nodes that are replaced, the operator, and what stands there instead.
 Changes = Iterator[tuple[list[ast.AST] | ast.AST, str, str]]
@@ -58,7 +60,7 @@ class Mutant:
     operator: str  # such as "< to <=", and "< to <= #2" where it can be done twice in the line
     span: tuple[int, int]  # bytes of the file that it replaces
     new: str
-    is_marked: bool  # a comment says that no test could tell it
+    is_equivalent: bool  # listed in `EQUIVALENT`
 
     def applied(self) -> str:
         """The file's text with it."""
@@ -78,8 +80,9 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     for line in whole.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     found: dict[tuple[tuple[int, int], str], Mutant] = {}
-    marks, so_far = marks_of(whole), Counter[tuple[int, str]]()
-    for node, lines in _nodes(ast.parse(whole), range(0), at_import=True):
+    tree = ast.parse(whole)
+    equivalent, so_far = equivalent_of(tree, whole, listed(root).get(file, [])), Counter[tuple[int, str]]()
+    for node, lines in _nodes(tree, range(0), at_import=True):
         for places, operator, new in _changes(node):
             line, end_line = places[0].lineno, places[-1].end_lineno
             end = starts[end_line - 1] + places[-1].end_col_offset
@@ -88,24 +91,54 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
                 continue
             so_far[line, operator] += 1
             number = f"{operator} #{so_far[line, operator]}"
-            is_marked = not {"", operator, number}.isdisjoint(marks.get(line, ()))
+            is_equivalent = not {"", operator, number}.isdisjoint(equivalent.get(line, ()))
             # Tests that get past a guard could not tell: those that it stops can.
             run = range(line, end_line + 1) if lines and operator in OF_BODY else lines
             name = operator if number.endswith(" #1") else number
-            found[span, new] = Mutant(root / file, file, line, run, name, span, new, is_marked)
+            found[span, new] = Mutant(root / file, file, line, run, name, span, new, is_equivalent)
     return list(found.values())
 
 
-def marks_of(whole: str) -> dict[int, set[str]]:
-    """Operators that comments leave out, by line; an empty one stands for all."""
-    marks: dict[int, set[str]] = {}
-    texts = [text.strip() for text in whole.splitlines()]
-    for line, text in enumerate(texts):
-        if mark := MARK.search(text):
-            while texts[line].startswith("#"):
-                line += 1
-            marks.setdefault(line + 1, set()).update(re.split(r", +", mark[1] or ""))
-    return marks
+@functools.cache
+def listed(root: Path) -> dict[str, list[dict[str, Any]]]:
+    """Content of `EQUIVALENT` by file; empty without it."""
+    path = root / EQUIVALENT
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def equivalent_of(tree: ast.Module, whole: str, entries: Sequence[Mapping[str, Any]]) -> dict[int, set[str]]:
+    """Operators of equivalent mutants by line of a file; an empty operator stands for all.
+
+    An entry that fits no line is ignored here; a test reports it.
+    """
+    texts, functions = whole.splitlines(), functions_of(tree, whole)
+    found: dict[int, set[str]] = {}
+    for entry in entries:
+        for line in functions.get(entry["function"], ()):
+            if code_of(texts[line - 1]) == entry["line"]:
+                found.setdefault(line, set()).update(entry.get("operators", [""]))
+    return found
+
+
+def functions_of(tree: ast.Module, whole: str) -> dict[str, range]:
+    """Lines of every function and class by qualified name; those of the file by an empty name."""
+    found = {"": range(1, len(whole.splitlines()) + 1)}
+
+    def visit(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            own = name
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                own = f"{name}.{child.name}".lstrip(".")
+                found[own] = range(child.lineno, child.end_lineno + 1)
+            visit(child, own)
+
+    visit(tree, "")
+    return found
+
+
+def code_of(text: str) -> str:
+    """A line without its comment."""
+    return re.sub(r"(^|\s+)#.*$", "", text).strip()
 
 
 def _nodes(node: ast.AST, lines: range, *, at_import: bool) -> Iterator[tuple[ast.AST, range]]:

@@ -1,5 +1,6 @@
 """The runner on a package of one file, and what it knows of this one."""
 
+import ast
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import MORE, PROJECT, changed_lines, drawn, report
-from tests.mutants.mutations import marks_of, mutants_of
+from tests.mutants.mutations import EQUIVALENT, equivalent_of, listed, mutants_of
 from tests.mutants.running import Project
 
 TOY = '''"""Sums."""
@@ -233,43 +234,62 @@ def test_lines_changed_since_a_commit_are_those_git_names(tmp_path: Path) -> Non
 
 
 MARKED = """
-LIMIT = 4  # mutant: speed alone
-MOST = 4  # a number # mutant 4 to 5: speed alone
+LIMIT = 4
+MOST = 4  # a number
 
 def few(a, b):
-    # mutant > to >= #2: equal numbers
-    # are as good as each other
     return a > b > 3
 
 FOUR = 4
 """
+LISTED = """
+[["one.py"]]
+function = ""
+line = "LIMIT = 4"
+reason = "speed alone"
+
+[["one.py"]]
+function = ""
+line = "MOST = 4"
+operators = ["4 to 5"]
+reason = "speed alone"
+
+[["one.py"]]
+function = "few"
+line = "return a > b > 3"
+operators = ["> to >= #2"]
+reason = "equal numbers are as good as each other"
+"""
 
 
-def test_what_a_comment_explains_is_not_drawn(tmp_path: Path) -> None:
+def test_a_listed_mutant_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(MARKED)
+    (tmp_path / EQUIVALENT).parent.mkdir(parents=True)
+    (tmp_path / EQUIVALENT).write_text(LISTED)
     mutants = drawn(Project(tmp_path, ".", {"one.py": ["tests"]}), [], None)
-    left = {line: [each.operator for each in mutants if each.line == line] for line in range(1, 11)}
+    left = {line: [each.operator for each in mutants if each.line == line] for line in range(1, 9)}
     assert {line: operators for line, operators in left.items() if operators} == {
         3: ["4 to 3"],
-        8: ["returns None", "> to >=", "> to <=", "> to <= #2", "3 to 4", "3 to 2"],
-        10: ["4 to 5", "4 to 3"],
+        6: ["returns None", "> to >=", "> to <=", "> to <= #2", "3 to 4", "3 to 2"],
+        8: ["4 to 5", "4 to 3"],
     }
 
 
 @pytest.mark.slow
-def test_every_comment_is_of_a_mutant() -> None:
-    seen = 0
-    for file in PROJECT.files():
-        marks = marks_of((PROJECT.root / file).read_text(encoding="utf-8"))
-        mutants = mutants_of(PROJECT.root, file) if marks else []
-        for line, operators in marks.items():
-            here = {each.operator for each in mutants if each.line == line and each.is_marked}
-            assert here, f"{file}:{line}"
-            assert {each.split(" #")[0] for each in operators - {""}} <= {
-                each.split(" #")[0] for each in here
-            }
-            seen += 1
-    assert seen > 100
+def test_every_listed_mutant_exists() -> None:
+    entries = listed(PROJECT.root)
+    assert set(entries) <= set(PROJECT.files())
+    for file, of_file in entries.items():
+        whole = (PROJECT.root / file).read_text(encoding="utf-8")
+        mutants = mutants_of(PROJECT.root, file)
+        for entry in of_file:
+            assert entry["reason"]
+            places = equivalent_of(ast.parse(whole), whole, [entry])
+            here = {each.operator.split(" #")[0] for each in mutants if each.line in places}
+            assert here, f"{file}: {entry['line']}"
+            assert {each.split(" #")[0] for each in entry.get("operators", [])} <= here, (
+                f"{file}: {entry['line']}"
+            )
 
 
 def test_every_file_has_an_area_and_every_area_tests() -> None:

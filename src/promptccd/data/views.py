@@ -108,7 +108,6 @@ class TrainingViews:
         flip = generator.random() < options.horizontal_flip
         if options.rotation or options.zoom:
             angle = math.radians(generator.uniform(-options.rotation, options.rotation))
-            # mutant + to -: as many zooms in as out
             scale = 1 + generator.uniform(-options.zoom, options.zoom)
             view = _turned_crop(grid, left, top, size, angle, scale)
         else:
@@ -128,7 +127,6 @@ def _resized(
     changes up to a fifth of the values by a grey level or more. Each direction by itself is the same in all versions.
     """
     left, top, right, bottom = box or (0, 0, *image.size)
-    # mutant 3 to 4, / to *: more rows than are looked at
     reach = 3 * max(1, (bottom - top) / size[1])  # the widest filter, Lanczos, looks three pixels far
     first, last = max(0, math.floor(top - reach)), min(image.height, math.ceil(bottom + reach))
     rows = image.resize((size[0], last - first), resample, (left, first, right, last))
@@ -147,7 +145,6 @@ def _turned_crop(
     reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
     x, y = left + size / 2, top + size / 2
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
-    # mutant 1 to 2: a pixel more than is looked at
     x_last, y_last = min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
     part = Image.fromarray(grid.pixels[y_first:y_last, x_first:x_last])
     # output -> input, both counted from their upper left corners; centre goes to centre

@@ -53,7 +53,7 @@ class Remembered:
         images, members = self._registry.images, self._registry.members
         row_of = {category: row for row, category in enumerate(ids)}
         keys = sorted(key for key, came in images.items() if came < stage)
-        if len(keys) > MOST_REMEMBERED:  # mutant > to >=: all of them in their order are the same
+        if len(keys) > MOST_REMEMBERED:
             drawn = numpy_generator("remembered images", seed, stage).permutation(len(keys))
             keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
         followers = self.followers(keys)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
-# mutant: how many images are looked at together: memory and speed, never the result
 TABLE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
 
 
@@ -166,9 +165,7 @@ def assign(
         keys: names of the images.
     """
     most = max(1, TABLE_ELEMENTS // max(prototypes.shape))
-    # mutant: where there is no second category, -1 is put in its place
     numbers = torch.tensor([*ids, -1], device=prototypes.device)
-    # mutant 1 to 2: one block more, without images
     blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
     joined: dict[str, Any] = {}
     for block in blocks:
@@ -200,7 +197,6 @@ def _of_images(
     sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
     confidences = (shares.gather(1, own)[:, 0] * explained).float()
     # A last column that is no category, so that there is a second one even beside a single category.
-    # mutant 1 to 2 #2: two more columns at infinity instead of one: neither is ever the smallest
     second_distances, second = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).min(1)
     return {
         "category_ids": numbers[own[:, 0]],
@@ -237,7 +233,6 @@ def nearest(
     With fewer categories than `top_k`, all of them. The other arguments are those of `assign`.
     """
     squared, shares, explained = _distances(features, prototypes, temperature, spread)
-    # mutant without dim=: what PyTorch takes by itself
     order = squared.sort(dim=1, stable=True).indices[:, :top_k]
     confidences = shares.gather(1, order) * explained[:, None]
     return torch.tensor(ids, device=squared.device)[order], confidences

@@ -125,7 +125,6 @@ def run_prefix(
         )
     learns = any(map(_learns, blocks_of(backbone)[:-1]))
     needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
-    # mutant and to or: without gradients no token requires one
     with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
         found: Tensor = backbone.calls.prefix(backbone, tokens, rotation, prefixes)
     return found
@@ -293,7 +292,6 @@ def _open_attention(
     if prefix is not None:
         more = [each.to(key).unflatten(-1, (-1, module.head_dim)).transpose(1, 2) for each in prefix]
         key, value = torch.cat([more[0], key], dim=2), torch.cat([more[1], value], dim=2)
-    # mutant without scale=: every supported backbone has PyTorch's own scale
     mixed = F.scaled_dot_product_attention(query, key, value, scale=scaling).transpose(1, 2)
     if module.config.config._attn_implementation != "eager":
         return mixed, None

@@ -426,7 +426,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         mixed = self.config.precision == "bfloat16"
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
             features = self(pixel_values, prompted=prompted, return_dict=True).features
-        return F.normalize(features.float(), dim=-1)  # mutant without dim=, without -: features are (B, D)
+        return F.normalize(features.float(), dim=-1)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
         """Tokens that enter block 0, ``(B, L, D)``, without a graph unless somebody lets the embeddings learn."""
@@ -521,7 +521,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {
-            "features": F.normalize(features.float(), dim=-1),  # mutant without dim=: features are (B, D)
+            "features": F.normalize(features.float(), dim=-1),
             "prototypes": self.prototypes.float().to(features.device),  # features may be on the CPU already
             "ids": self.config.category_ids,
             "temperature": self.config.confidence_temperature,

@@ -79,7 +79,6 @@ class ProjectionHead(BottleneckHead):
 
     def outputs(self, bottleneck: Tensor) -> Tensor:
         """Embeddings ``(B, O)``: bottleneck rows times the normalised last layer, L2-normalised."""
-        # mutant without dim=, without -: what PyTorch takes by itself
         return F.normalize(bottleneck @ F.normalize(self.last_weight, dim=-1).T, dim=-1)
 
     def similarities(self, bottleneck: Tensor) -> Tensor:
@@ -90,15 +89,12 @@ class ProjectionHead(BottleneckHead):
         (d + B)*B*O, and the cheaper one is taken.
         """
         rows, width = bottleneck.shape
-        # mutant <= to <: no whole numbers make both sides the same: their ratio would be the golden one
         if rows * (rows + width) <= width * width:
             embeddings = self.outputs(bottleneck)
             return embeddings @ embeddings.T
         with torch.autocast(bottleneck.device.type, enabled=False):  # a 65,536-term sum: keep it in float32
-            # mutant without dim=, without -: what PyTorch takes by itself
             weight = F.normalize(self.last_weight.float(), dim=-1)
             hidden = bottleneck.float()
             products = hidden @ (weight.T @ weight) @ hidden.T
-            # mutant 1e-24 to 2e-24: any number that is as good as nothing keeps a row of zeros finite
             norms = products.diagonal().clamp_min(1e-24).sqrt()
             return products / (norms[:, None] * norms[None, :])

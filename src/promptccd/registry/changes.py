@@ -60,7 +60,7 @@ class Step:
     number: int
     entry: LogEntry | None = None
     prototypes: np.ndarray | None = None
-    next_id: int = 0  # mutant: only a step that made an entry says it, and is given it
+    next_id: int = 0
     patch: Patch | None = None
 
 

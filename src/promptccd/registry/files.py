@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 REGISTRY, PROTOTYPES, JOURNAL = "registry.json", "registry.safetensors", "journal.jsonl"
-# mutant: when the registry is written whole changes speed, never what is read
 LONGEST_JOURNAL = 200  # lines, beyond which the registry is written whole again
 PREVIOUS = ".previous-registry.safetensors"  # what belongs to the JSON that is there, while both are replaced
 LARGEST_JSON = 512 * 2**20  # bytes, and of a journal; five million corrected images
@@ -363,7 +362,6 @@ def _keep_previous(folder: Path) -> None:
     """Keep the tensors of the JSON that is there; an interrupted save may have kept them already."""
     if not (folder / REGISTRY).is_file() or not (folder / PROTOTYPES).is_file():
         return
-    # mutant without .is_file(): tensors that do not fit are of no use under another name
     if (folder / PREVIOUS).is_file():
         try:
             _read_tensors(folder / PROTOTYPES, _parsed(_read(folder / REGISTRY))["tensors"])

@@ -18,7 +18,6 @@ from promptccd.errors import RegistryError
 from promptccd.registry.tables import LONGEST_KEY, Draft, Tables
 
 NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
-# mutant 2 to 3: below every id and not NEW is all that is asked of it
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
 MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
 _SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean
@@ -244,7 +243,6 @@ def _update_prototypes(
         if category.aside:  # what looks like it must not change with what came by itself
             continue
         is_first = identity >= first_new
-        # mutant without operand 1: one without clusters is there for its images
         if rows and (own == (by_cluster == identity)).all():
             vector = weighted_mean(groups.prototypes[rows], sizes[rows])
         elif groups.features is not None and own.any():
@@ -306,7 +304,6 @@ def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
     free = np.zeros((len(groups.prototypes), len(columns)))
     pinned = np.zeros_like(free)
     unpinned = np.zeros(len(free))
-    # mutant without .tolist(): numbers of an array are indices as good as a list's
     for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
         if key in tables.pinned:
             pinned[cluster, position[tables.pinned[key]]] += 1
@@ -341,7 +338,6 @@ def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) ->
     enough = (2 * shared >= evidence.sizes[open_clusters, None]) | (
         2 * shared >= evidence.totals[None, open_columns]
     )
-    # mutant 1 to 2: any number above zero keeps pinned images below a free one
     weight = evidence.free[part] + evidence.pinned[part] / (1 + evidence.pinned.sum())
     weight = np.where(enough, weight, 0)
     for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):

@@ -201,7 +201,6 @@ class CategoryRegistry:
         """
         tables = self._tables
         rows = [row for each in sorted(tables.categories) for row in tables.categories[each].rows]
-        # mutant: float32 is stored in that order of bytes on all we test on
         vectors = np.ascontiguousarray(self._prototypes[rows], dtype="<f4")
         state = {
             **{name: getattr(tables, name) for name in TABLE_NAMES},

@@ -126,7 +126,6 @@ def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> 
         results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
         # Not the averages.
         of_stages = [result for result in results if ", stage " in (result.metric_name or "")]
-        # mutant 4 to 5: a card is written with four places too
         on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
     except Exception as error:  # YAML that people wrote fails in a dozen ways
         return f"README.md is no card any more: {one_line(error)}"

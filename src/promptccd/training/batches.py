@@ -69,7 +69,6 @@ class BatchPlan:
         if not batches or not self.num_exemplars:
             return batches
         others, rounds = self.batch_size - self.own, []
-        # mutant / to *: laps beyond those that fill the steps are drawn and never read
         for lap in range(math.ceil(self.steps * others / self.num_exemplars)):
             generator = numpy_generator("exemplar order", self.seed, self.stage, epoch, lap)
             first = self.num_images + lap * self.num_exemplars

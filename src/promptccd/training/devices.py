@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # How long processes wait for one that works alone: it may pretrain a backbone, or push a stage to a slow Hub. One that
 # ends is noticed at once, by the launcher.
-PATIENCE = timedelta(hours=24)  # mutant: a day, more or less
+PATIENCE = timedelta(hours=24)
 _LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
 ON_THE_CPU = "To train on the CPU, set ACCELERATE_USE_CPU=true before the command"
 _LACKING = ("implemented for the", "Could not run 'aten::", "to float64")
@@ -86,7 +86,6 @@ class _GatherWithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (gradient,) = gradients
-        # mutant: gradients of rows that were selected are contiguous as they come
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[ctx.rank]
@@ -276,7 +275,6 @@ def require_alike(model: CategoryDiscoveryModel, view: EvaluationView) -> None:
 
 def _unlike(model: CategoryDiscoveryModel, there: CategoryDiscoveryModel, view: EvaluationView) -> str:
     """What is wrong with a device that a copy of the model is on, by two pictures of noise; empty if nothing is."""
-    # mutant * to /: black pictures would tell as well
     noise = (torch.rand(2, 3, *view.sides, generator=torch_generator("placed")) * 255).byte()
     with torch.no_grad():
         wanted = model.features_of(normalise(noise, view.mean, view.std))
@@ -284,8 +282,7 @@ def _unlike(model: CategoryDiscoveryModel, there: CategoryDiscoveryModel, view: 
             pixels = normalise(noise.to(there.device), view.mean, view.std)
             alike = float((there.eval().features_of(pixels).cpu() * wanted).sum(1).min())
         except (RuntimeError, TypeError) as error:  # an operator that it has not
-            return one_line(error)[:200]  # mutant 200 to 201, 200 to 199: as much as one reads
-    # mutant >= to >: no device gives just this cosine
+            return one_line(error)[:200]
     return "" if alike >= _ALIKE else f"it gives other features than the CPU (cosine {alike:.4f})."
 
 

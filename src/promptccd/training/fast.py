@@ -142,7 +142,6 @@ def _class_weights(
     projection.
     """
     heads = -1, attention.head_dim
-    # mutant without -: the query of one token is (B, H * d), whose last dimension is 1
     query, projection = attention.q_proj(normed[:, 0]).unflatten(-1, heads), attention.k_proj  # (B, H, d)
     if rotation is not None:
         key = rotate(projection(normed).unflatten(-1, heads).transpose(1, 2), rotation)
@@ -156,7 +155,6 @@ def _class_weights(
     if prefix_keys is not None:
         own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query).unflatten(-1, heads))
         scores = torch.cat([own, scores], dim=-1)
-    # mutant without .float(): PyTorch sums a soft-max of halves in float32 by itself
     return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
 
 
@@ -211,7 +209,6 @@ class FrozenBlock(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             rows = self.qkv(self.norm1(tokens)).unflatten(-1, (3, -1, self.head_dim))
             query, key, value = rows.permute(2, 0, 3, 1, 4)
-            # mutant without scale=: that of every backbone so far
             mixed = F.scaled_dot_product_attention(
                 rotate(query, rotation), rotate(key, rotation), value, scale=self.scaling
             )
@@ -224,7 +221,6 @@ def _joined(*parts: nn.Linear) -> nn.Linear:
     weight = torch.cat([part.weight.detach() for part in parts])
     zero = weight.new_zeros(parts[0].out_features)
     bias = torch.cat([zero if part.bias is None else part.bias.detach() for part in parts])
-    # mutant 1 to 2, 1 to 2 #2: the sizes of weights that are replaced
     joined = nn.Linear(1, 1, device="meta")
     joined.weight, joined.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
     return joined

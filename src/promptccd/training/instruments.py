@@ -18,7 +18,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import exact_device, in_smaller_batches
 
 MOST_IMAGES = 512
-REPLAYED = 20  # features drawn of every component # mutant: a mean over one feature more or less
+REPLAYED = 20  # features drawn of every component
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
 # What lets the choice of prompts act where it does not: the likeliest component alone, long enough to be seen.
 TOLD_APART: dict[str, Any] = {
@@ -143,7 +143,7 @@ def measure(
         return Instruments()
     stage, was_training = images.stage.index, model.training
     rows = numpy_generator("instruments", seed, stage).permutation(len(images))[:MOST_IMAGES]
-    model.eval()  # mutant: backbones are in eval mode always, and no head of the package drops anything out
+    model.eval()
     parts: dict[str, list[Tensor]] = {}
 
     def add(pixels: Tensor) -> Tensor:
@@ -156,7 +156,6 @@ def measure(
         in_smaller_batches(add, torch.stack([images.seen_in(view, int(row)) for row in batch]))
     model.train(was_training)
     values = {name: torch.cat(each).cpu() for name, each in parts.items()}
-    # mutant without .double(): the last digits of a mean that is shown with three
     found = {name: float(values[name].double().mean()) for name in TITLES if name in values}
     found |= _in_use(model, values) | _movement(model, seed)
     if model.mixture is not None:
@@ -170,7 +169,6 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     plain = model(pixels, prompted=False).features
     output = model(pixels, prompted=True, project=True)
     values = {"plain": F.normalize(plain.float())}
-    # mutant arguments swapped: the angle between two features is the same from either
     values["prompt_effect"] = _turned(output.features, plain)
     if output.components is not None:
         values["chosen"] = output.components
@@ -240,7 +238,6 @@ def _movement(model: CategoryDiscoveryModel, seed: int) -> dict[str, float]:
     for role, began in first.learning().items():
         if role in ("prompt", "key"):
             now, then = (torch.cat([value.flatten() for value in each]) for each in (learning[role], began))
-            # mutant 1e-12 to 2e-12: any length near none does: it only keeps 0 / 0 from being no number
             found[f"{role}_movement"] = float((now - then).norm() / then.norm().clamp_min(1e-12))
     return found
 

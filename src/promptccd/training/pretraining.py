@@ -28,7 +28,6 @@ from promptccd.training.progress import progress_bar
 
 _BEND_POINTS = 4  # side of the grid of random displacements that bends a picture
 _SEAM_SHARPNESS = 8.0  # of the sigmoid across the line that joins two images, in halves of the image side
-# mutant: the number was chosen for the cost
 _MAX_REFERENCES = 2048  # images that give the kernel components; the cost grows with the cube
 
 
@@ -93,10 +92,7 @@ class _KernelComponents:
         self.options = options
         chosen = torch.randperm(len(images), generator=generator)[:_MAX_REFERENCES].sort().values
         self.references = _gradient_histograms(images[chosen.to(images.device)], options)
-        # mutant: rounding alone: the kernel that is taken apart is in float32 either way
         values, vectors = torch.linalg.eigh(self._kernel(self.references).double())
-        # mutant > to >=: a value that rounding made is just that number by chance alone
-        # mutant 1e-06 to 2e-06, 1 to 2: how far below the largest a value is taken for rounding
         kept = values[-width:] > 1e-6 * values[-1]  # copies of an image add nothing but noise
         scaled = vectors[:, -width:][:, kept] / values[-width:][kept].sqrt()
         # The final norm removes the mean of every feature. A rotation spreads each component over all
@@ -117,7 +113,6 @@ def _gradient_histograms(pictures: Tensor, options: PretrainingOptions) -> Tenso
     grey = F.pad(pictures.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")[:, 0]
     across = grey[:, 1:-1, 2:] - grey[:, 1:-1, :-2]
     down = grey[:, 2:, 1:-1] - grey[:, :-2, 1:-1]
-    # mutant arguments swapped #2: the length of a gradient, in either order
     angle, strength = torch.atan2(down, across), torch.hypot(across, down)
     bins = torch.arange(options.orientations, device=pictures.device) * (2 * math.pi / options.orientations)
     # Soft bins, so that a small turn changes a histogram little.
@@ -133,10 +128,8 @@ def _join(pixels: Tensor, probability: float, generator: torch.Generator) -> Ten
     others = pixels[torch.randperm(batch, generator=generator).to(pixels.device)]
     angle = torch.rand(batch, 1, 1, generator=generator) * (2 * math.pi)
     offset = _uniform((batch, 1, 1), 0.3, generator)
-    # mutant < to <=: a number that is drawn is just the probability by chance alone, once in millions
     joined = torch.rand(batch, 1, 1, generator=generator) < probability
     place = (torch.arange(side) + 0.5) * (2 / side) - 1  # -1 and 1 are the borders
-    # mutant - to +, + to -: another line at random, as likely as this one
     distance = angle.cos() * place + angle.sin() * place[:, None] - offset
     own = torch.sigmoid(_SEAM_SHARPNESS * distance).where(joined, torch.ones(())).to(pixels.device)[:, None]
     return own * pixels + (1 - own) * others
@@ -151,13 +144,10 @@ def _warp(pixels: Tensor, options: PretrainingOptions, generator: torch.Generato
     shift = _uniform((2, batch), options.shift, generator)
     first = torch.stack([angle.cos() * wide, (shear - angle.sin()) * wide, shift[0]], dim=-1)
     second = torch.stack([angle.sin() * high, angle.cos() * high, shift[1]], dim=-1)
-    # mutant without align_corners=: what PyTorch takes by itself
     grid = F.affine_grid(torch.stack([first, second], dim=1), list(pixels.shape), align_corners=False)
     points = torch.randn(batch, 2, _BEND_POINTS, _BEND_POINTS, generator=generator) * options.bend
-    # mutant without align_corners=: what PyTorch takes by itself
     bend = F.interpolate(points, size=pixels.shape[-2:], mode="bicubic", align_corners=False)
     grid = (grid + bend.permute(0, 2, 3, 1)).to(pixels.device)
-    # mutant without align_corners=: what PyTorch takes by itself
     return F.grid_sample(pixels, grid, align_corners=False)
 
 
@@ -167,7 +157,6 @@ def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator) -
 
 def _initial_backbone(config: Dinov2Config, seed: int) -> Dinov2Model:
     """A backbone with seeded weights; the global generator, which transformers draws from, is restored."""
-    # mutant without devices=: the generators of GPUs would be kept as they are, too; nothing here draws from them
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed_of("pretraining-weights", seed))
         return Dinov2Model(copy.deepcopy(config))

@@ -55,7 +55,6 @@ class EpochProgress:
     """
 
     def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
-        # mutant 1 to 2: an epoch of one step is never taken up halfway
         self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / max(1, steps)
         self._started = self._logged = time.monotonic()
         self._outer = tqdm(

@@ -153,7 +153,7 @@ class StageTrainer:
             raise self._out_of_memory(optimizer) from error
         finally:
             bars.close()
-            self.accelerator.free_memory()  # mutant: lets go of what a GPU holds; no value depends on it
+            self.accelerator.free_memory()
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
 
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -366,6 +366,5 @@ def restore(
         kind, _, name = key.partition(".")
         if kind not in ("model", "sum"):
             kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
-            # mutant always: the tests' device is the only one
             own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
             optimizer.state[parameters[name]][kept] = own.clone()

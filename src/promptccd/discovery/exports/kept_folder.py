@@ -490,7 +490,7 @@ class KeptFolder:
 
     def _add(self, lines: list[_Line]) -> None:
         if not lines:
-            return  # mutant guard removed: to add nothing costs a flush of the disk
+            return
         content = b"".join(map(_text_of, lines))
         append_to(self._record, self._end, content)
         self._end += len(content)

@@ -18,7 +18,6 @@ from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
 
 MOST_DOUBTED = 2_000  # images in doubt that are looked at: with all of them, a question would cost N x N
-# mutant 10 to 9: a neighbour more or less is as good; the number was chosen by trial
 NEIGHBOURS = 10  # images that a question says something about
 LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour was asked about
 REPEATED_GROUPS = 0.7  # of the worth of a question, for each earlier one about the same two groups
@@ -103,7 +102,6 @@ class _Chooser:
         repeats = torch.tensor([self.used[pair] for pair in groups], dtype=torch.float64)
         worth = self.left[self.neighbours].sum(1) * self.doubt[self.rows] * REPEATED_GROUPS**repeats
         worth[~self.open[self.rows]] = -1
-        # mutant >= to >: a doubt of exactly zero needs a margin of hundreds of times the median
         if not (worth >= 0).any():
             return None
         place = int(worth.argsort(descending=True, stable=True)[0])
@@ -121,11 +119,8 @@ class _Chooser:
 def _doubt(found: Assignment) -> Tensor:
     """``(N,)`` in 0..1: 1 midway between two groups, less the nearer an image is to one of them."""
     second = found.second_distances.double()
-    # mutant 1e-12 to 2e-12: any number far below a distance that means something keeps 0 / 0 from being no number
     margins = (found.margins.double() / (second + found.distances).clamp(min=1e-12)).clamp(min=0)
-    # mutant 1.0 to 2.0: without a second group all margins are this number, and only their ratio counts
     margins = margins.where(second.isfinite(), 1.0)
-    # mutant 1e-12 to 2e-12: any number far below a margin that means something keeps 0 / 0 from being no number
     return torch.exp(-SHARPNESS * margins / margins.median().clamp(min=1e-12))
 
 
@@ -140,7 +135,7 @@ def _neighbours(points: Tensor, rows: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-SPLIT_RESTARTS = 10  # mutant 10 to 9: a restart more or less of a suggestion; chosen for speed
+SPLIT_RESTARTS = 10
 
 
 def suggest_split(
@@ -160,7 +155,6 @@ def suggest_split(
         DataError: fewer than two members, or all of them alike.
     """
     members = torch.as_tensor(members, dtype=torch.int64).sort().values
-    # mutant without dim=: 1 is what PyTorch takes by itself; it stands there to be read
     points = F.normalize(as_features(features, "features").cpu().double(), dim=1)[members]
     if len(members) < 2 or torch.equal(points, points[:1].expand_as(points)):
         raise DataError(

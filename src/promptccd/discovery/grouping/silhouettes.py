@@ -54,7 +54,6 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Te
     within = squared.gather(1, labels[:, None])[:, 0]
     within = torch.where(is_new, within * sizes[labels] / (sizes[labels] - 1), within)
     nearest = squared.scatter_(1, labels[:, None], torch.inf).amin(1)
-    # mutant 1e-12 to 2e-12: any number far below a distance that means something keeps 0 / 0 from being no number
     values = (nearest - within) / torch.maximum(nearest, within).clamp(min=1e-12)
     values[is_new & (sizes[labels] == 1)] = 0
     return float(values.mean())

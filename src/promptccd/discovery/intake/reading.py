@@ -272,7 +272,6 @@ class _Reader:
             known = None if self.kept.seen is None else self.kept.seen.look(digest)
             look.set_result(known or look_at(content, self.decoding, self._view))
         except BaseException as error:
-            # mutant not caught: whoever waits for the worker gets it too, unless two files of one content race
             look.set_exception(error)
         return digest
 

@@ -18,8 +18,7 @@ from promptccd.images.identity import SeenImage
 from promptccd.storage import parsed_json, read_file
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
-LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files # mutant amount * 1000: no test writes 4 GiB
-# mutant: it is never looked at
+LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files
 ELSEWHERE = np.empty((0, 0), np.uint8)  # in place of a miniature that is in its pack
 _STAMPS = tuple(item.name for item in fields(Stamp) if item.name != "path")
 _numbers_of = attrgetter(*_STAMPS)  # for millions, `astuple` takes long

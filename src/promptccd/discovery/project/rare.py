@@ -10,7 +10,7 @@ from promptccd.discovery.project.features import Features
 from promptccd.models.assignment import squared_distances
 from promptccd.registry import CategoryRegistry
 
-_AT_ONCE = 512  # mutant: how many are compared at once changes speed alone
+_AT_ONCE = 512
 MOST_LOOKED_AT = (
     500  # that later ones are kept away from: those nearest to a category say what its prototype says
 )

@@ -22,7 +22,7 @@ MOST_ERRORS = 0.05
 QUARTERS = 4  # of the least sure order, each of which every fourth draw is from
 ALONE = QUARTERS  # in the place of a quarter: drawn from one category
 _ERRORS = (0.0, MOST_ERRORS / 2, MOST_ERRORS)
-_GRID, _SAMPLES = 1001, 4096  # mutant: more change digits that nobody reads
+_GRID, _SAMPLES = 1001, 4096
 _DRAWS = np.dtype([("wrong", bool), ("left", float), ("found", float), ("quarter", int)])
 
 

@@ -18,7 +18,7 @@ from promptccd.locks import FolderLock
 from promptccd.storage import make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
-_MOST_BYTES = 1000  # of an address # mutant amount * 1000: a megabyte is read as well
+_MOST_BYTES = 1000  # of an address
 TOKEN_BYTES, TOKEN_LENGTH = 24, 32  # in base64
 _WARMS_AFTER_S = 2.0
 _ENDS_WITHIN_S = 1
