@@ -168,7 +168,7 @@ def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplo
         assert main(["split", str(recipe), "--push", "user/ours", "--public"]) == 0
     assert not hub.repo("user/ours", "dataset").private
     listing = next(
-        line for line in caplog.messages if "Sending user/ours (data set, public): 7 files, " in line
+        line for line in caplog.messages if "Sending user/ours (dataset, public): 7 files, " in line
     )
     assert "stage 0 with 2" in listing
     assert "stage 3 with " in listing

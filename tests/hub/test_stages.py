@@ -41,7 +41,7 @@ def test_stages_come_back_with_their_fingerprint(
     assert np.array_equal(stages.labelled.labels, original.labelled.labels)
     for one, other in zip(stages, original, strict=True):
         assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
-        assert one.read(3) == other.read(3)
+        assert one.images.read(3) == other.images.read(3)
         assert one.num_categories == other.num_categories
 
 
@@ -64,7 +64,7 @@ def test_sessions_come_back_with_their_fingerprint(
     assert stages.categories == original.categories
     for one, other in zip(stages, original, strict=True):
         assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
-        assert one.read(3) == other.read(3)
+        assert one.images.read(3) == other.images.read(3)
 
 
 def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
