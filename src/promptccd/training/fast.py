@@ -40,10 +40,13 @@ def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterato
 
     Args:
         model: on its device.
-        precision: ``frozen_precision`` of a recipe, of which copies of the blocks before the last one are made.
+        precision: ``frozen_precision`` of a recipe, of which copies of the blocks before the last one are made; `None`
+            for features that are compared with those of a plain forward. A model that computes in half precision then
+            runs whole, because a row alone is rounded differently.
     """
     usual = model.backbone.calls
-    if precision is not None or not isinstance(usual, FastCalls):
+    is_entered = isinstance(usual, FastCalls) or model.config.precision != "float32"
+    if precision is not None or not is_entered:
         model.backbone.calls = FastCalls(model.backbone, precision or "same")
     try:
         yield
