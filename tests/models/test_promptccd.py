@@ -751,13 +751,9 @@ def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: 
         PromptCCDConfig(**fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [({"hidden_size": 8193}, "hidden_size.*8192"), ({"hidden_act": "evil"}, "hidden_act.*gelu")],
-)
-def test_a_backbone_is_checked_where_its_values_are_read(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(CheckpointError, match=said):
-        backbone_configuration({"model_type": "dinov2", **TINY_BACKBONE, **fields})
+def test_a_backbone_is_checked_where_its_values_are_read() -> None:
+    with pytest.raises(CheckpointError, match="hidden_size: Expected a number from 1 to 8192, got 8193"):
+        backbone_configuration({"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": 8193})
 
 
 def test_a_stage_in_training_has_components_without_categories_and_a_backbone_is_dinov2() -> None:
