@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification,
 
 from promptccd.errors import CheckpointError, shown
 from promptccd.models.base import CategoryDiscoveryModel
-from promptccd.models.checkpoint import HUB_OPTIONS, FoundModel, find_model
+from promptccd.models.checkpoint import BUNDLED, HUB_OPTIONS, FoundModel, find_model
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.configuration import backbone_configuration as _backbone_configuration
 
@@ -97,9 +97,10 @@ def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> 
 def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:
     kind = found.values.get("model_type")
     if found.is_backbone:
+        name = next((name for name, place in BUNDLED.items() if place == found.place), found.place)
         raise CheckpointError(
-            f"{found.place} is a bare backbone, which knows no categories: give a stage that training finished, or "
-            f"group images with it: promptccd discover {found.place} IMAGES --out groups/"
+            f"{name} is a bare backbone, which knows no categories: give a stage that training finished, or "
+            f"group images with it: promptccd discover {name} IMAGES --out groups/"
         )
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(
