@@ -139,7 +139,7 @@ def test_what_is_loaded_is_what_was_pushed(run: RunDirectory, hub: Hub, monkeypa
         assert torch.equal(model(pixels).features, local(pixels).features)
         assert torch.equal(model.prototypes, local.prototypes)
     monkeypatch.setenv("PROMPTCCD_NAMESPACE", "lab")
-    with pytest.raises(OSError, match=r"lab/nothing.*user/nothing"):
+    with pytest.raises(OSError, match="lab/nothing"):
         PromptCCDModel.from_pretrained("nothing")
 
 

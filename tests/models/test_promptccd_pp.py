@@ -352,9 +352,9 @@ def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_parts": 1}, "num_parts >= 2"),
+        ({"num_parts": 1}, "'num_parts': .* from 2 to 1024, got 1"),
         ({"prompts_per_patch": 6}, r"prompts_per_patch <= pool_size \(5\), got 6"),
-        ({"prompt_length": 0}, "prompt_length >= 1"),
+        ({"prompt_length": 0}, "'prompt_length': .* from 1 to 4096, got 0"),
     ],
 )
 def test_impossible_sizes_are_refused(backbone_folder: Path, options: dict[str, int], message: str) -> None:

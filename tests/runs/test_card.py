@@ -347,7 +347,7 @@ def test_a_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_names_cannot_end_the_block_and_long_lists_end() -> None:
-    names = [f"x\n{END}\n`y`", *(f"kind {item}" for item in range(139))]
+    names = [f"x {END} `y`", *(f"kind {item}" for item in range(139))]
     card = card_of(recipe_of("promptccd-cub"), stage=0)
     recipe = recipe_of("promptccd-cub")
     config = VARIANTS["promptccd"].config_class(

@@ -349,7 +349,10 @@ def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"variant": "promptccd-pp", "num_parts": 1}}, "num_parts >= 2"),
+        (
+            {"model": {"variant": "promptccd-pp", "num_parts": 1}},
+            "num_parts: Expected a number from 2 to 1024, got 1",
+        ),
         (
             {"model": {"variant": "promptccd-pp", "pool_size": 3, "prompts_per_patch": 4}},
             r"prompts_per_patch <= pool_size \(3\), got 4",
@@ -361,9 +364,12 @@ def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_pa
         ({"model": {"variant": "promptccd-gcd", "num_parts": 4}}, "for promptccd-gcd 'num_parts'"),
         (
             {"model": {"variant": "promptccd-pp", "router_hidden_size": -3}},
-            "router_hidden_size >= 1, got -3",
+            "router_hidden_size: Expected a number from 1 to 65536, got -3",
         ),
-        ({"model": {"variant": "promptccd-pp", "distill_weight": -1.0}}, "distill_weight >= 0, got -1"),
+        (
+            {"model": {"variant": "promptccd-pp", "distill_weight": -1.0}},
+            "distill_weight: Expected a number from 0 to .*, got -1",
+        ),
         (
             {"model": {"backbone": None, "backbone_config": {"hiden_size": 3}}},
             "backbone_config has no hiden_size",

@@ -99,8 +99,8 @@ def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:
     if found.is_backbone:
         name = next((name for name, place in BUNDLED.items() if place == found.place), found.place)
         raise CheckpointError(
-            f"{name} is a bare backbone, which knows no categories: give a finished stage, or group images "
-            f"with it: promptccd discover {name} IMAGES --out groups/"
+            f"{name} is a bare backbone, which knows no categories: give a stage that training finished, or "
+            f"group images with it: promptccd discover {name} IMAGES --out groups/"
         )
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(

@@ -125,6 +125,12 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         CheckpointError: the configuration is no JSON object, or a link that leads out of the folder.
     """
     written = os.fspath(name)
+    if os.path.isfile(written):
+        raise OSError(
+            f"{written!r} is a file, expected a folder with {CONFIGURATION} and model.safetensors. The scripts of "
+            "transformers convert_dino_to_pytorch.py, convert_dinov2_to_hf.py and convert_dinov3_vit_to_hf.py make one "
+            "of the files that DINO's authors publish."
+        )
     place, revision = split_revision(written)
     if place != written and os.path.isdir(place):
         raise OSError(
@@ -161,7 +167,8 @@ def _without_configuration(place: str, inner: str) -> str:
             f"{place} is a run, which has a model for every stage: give one of {', '.join(stages[:8])}, the last is "
             f"{folder / stages[-1]}."
         )
-    return f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone."
+    hidden = " The folder hides the bundled backbone of that name: rename it." if place in BUNDLED else ""
+    return f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone.{hidden}"
 
 
 def _repository_of(name: str, options: Mapping[str, Any]) -> str:
@@ -290,7 +297,7 @@ def _remedy_of_copy(path: str) -> str:
 
 
 def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = None) -> dict[str, Tensor]:
-    """The safetensors of a checkpoint, one file or shards, mapped into memory.
+    """The tensors of a checkpoint, of one file or shards.
 
     Args:
         found: the model.
@@ -328,7 +335,11 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
             )
-    return tensors
+    # Products of tensors at other addresses than an allocated one may round differently: a resumed run would not be
+    # equal to one that was not interrupted.
+    return {
+        name: tensor if tensor.data_ptr() % 64 == 0 else tensor.clone() for name, tensor in tensors.items()
+    }
 
 
 def _weight_files(found: FoundModel, middle: str) -> list[str]:

@@ -286,7 +286,11 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     try:
         method.model.config_class(**checked)
     except StrictDataclassError as error:
-        raise ConfigurationError(f"{method.name}: {error.__cause__ or error}") from error
+        name = re.match(
+            "Validation error for field '(.+)':", str(error)
+        )  # a message of all fields together has none
+        of_field = f"{name[1]}: " if name else ""
+        raise ConfigurationError(f"{method.name}: {of_field}{error.__cause__ or error}") from error
     # The number of parts has the benchmark's as its default.
     usual = {name: item.default for name, item in method.options.items() if name != "num_parts"}
     return auto | {name: value for name, value in checked.items() if value != usual.get(name)}
