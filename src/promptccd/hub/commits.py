@@ -292,7 +292,8 @@ def reason_of(error: Exception) -> str:
         if is_silence(error):
             return "no answer came in time"
         return "no user is logged in: run `hf auth login`" if login else one_line(error).rstrip(".")[:300]
-    message = one_line(getattr(error, "server_message", None) or error).rstrip(".")[:300]
+    messages = (getattr(each, "server_message", None) for each in _causes(error))
+    message = one_line(next(filter(None, messages), error)).rstrip(".")[:300]
     reason = f"{message} ({response.status_code})"
     if response.status_code == 401:
         return f"{reason}: run `hf auth login` with a token that can write"
@@ -347,10 +348,17 @@ def _requested_pause(response: Any) -> float | None:
     return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
 
 
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and its causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def _response_of(error: BaseException) -> Any:
-    """The answer that an error is about, directly or by its cause; `None` without an answer."""
-    response = getattr(error, "response", None)
-    return response if response is not None or error.__cause__ is None else _response_of(error.__cause__)
+    """The answer that an error is about, directly or by a cause; `None` without an answer."""
+    responses = (getattr(each, "response", None) for each in _causes(error))
+    return next((each for each in responses if each is not None), None)
 
 
 def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str, RepoFile]:

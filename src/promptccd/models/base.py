@@ -187,6 +187,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
             TypeError: an unknown keyword.
         """
         place, is_backbone, hub_options = "state_dict", False, {}
+        is_whole = pretrained_model_name_or_path is None and isinstance(config, cls.config_class)
+        if "state_dict" in kwargs and not is_whole:
+            given = shown(config if pretrained_model_name_or_path is None else pretrained_model_name_or_path)
+            raise TypeError(
+                f"state_dict= is a whole checkpoint: give None as the place, and config= as a "
+                f"{cls.config_class.__name__}, got {given}."
+            )
         if pretrained_model_name_or_path is not None:
             hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
             found = find_model(pretrained_model_name_or_path, **hub_options)
