@@ -56,7 +56,7 @@ def test_training_goes_on_from_a_stage_on_the_hub(
     ("where", "fault", "said"),
     [
         ("", Fault(status=503), "planned (503)"),
-        ("validate-yaml", BAD_GATEWAY, "Expecting value"),
+        ("validate-yaml", BAD_GATEWAY, "the answer is no JSON: "),
         (
             "validate-yaml",
             refused_metadata('"license" must be one of [mit]'),

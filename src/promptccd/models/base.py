@@ -203,13 +203,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
             tensors = stored_tensors(found, most_bytes, kwargs.pop("variant", None))
             kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
             cls._require_modest(config, args, most_bytes, place)
-        if (
-            kwargs.get("device_map") == "auto"
-            and "max_memory" not in kwargs
-            and torch.accelerator.is_available()
-        ):
+        if kwargs.get("device_map") in ("auto", "balanced", "sequential") and "max_memory" not in kwargs:
             # Without `max_memory`, transformers would split a model that fits on one device.
-            kwargs["device_map"] = {"": torch.accelerator.current_device_index()}
+            accelerator = torch.accelerator.current_accelerator(check_available=True)
+            index = "" if accelerator is None else f":{torch.accelerator.current_device_index()}"
+            kwargs["device_map"] = {"": f"{accelerator.type if accelerator else 'cpu'}{index}"}
         with without_key_report():
             # Sizes that do not match are refused below, with their names.
             try:
