@@ -297,9 +297,11 @@ def reason_of(error: Exception) -> str:
             return f"the answer is no JSON: {_words_on(error.doc)}"
         return "no user is logged in: run `hf auth login`" if login else one_line(error).rstrip(".")[:300]
     messages = (getattr(each, "server_message", None) for each in _causes(error))
-    message = one_line(next(filter(None, messages), None) or _words_on(response.text) or error).rstrip(".")[
-        :300
-    ]
+    try:
+        page = _words_on(response.text)
+    except RuntimeError:  # a streamed body that was not read
+        page = ""
+    message = one_line(next(filter(None, messages), None) or page or error).rstrip(".")[:300]
     reason = f"{message} ({response.status_code})"
     if response.status_code == 401:
         return f"{reason}: run `hf auth login` with a token that can write"
