@@ -24,7 +24,7 @@ from promptccd.cli import discovery_commands
 from promptccd.discovery import DiscoverySession, discover, embedding, make_part
 from promptccd.discovery.project.folder import CHUNKS, PROJECT
 from promptccd.errors import ConfigurationError, DivergedError, RunError
-from promptccd.locks import LOCK, FolderLock
+from promptccd.locks import OWNER, FolderLock
 from promptccd.reports import PoolOfDevices
 from promptccd.storage import temporary
 from tests.discovery.conftest import write_pictures
@@ -275,7 +275,7 @@ def strikes(parts: Path, count: int) -> threading.Thread:
         killed = set[int]()
         while len(killed) < count:
             with contextlib.suppress(OSError, ValueError):
-                found = int((parts / "000001-of-2" / LOCK).read_text().partition(" on ")[0])
+                found = int((parts / "000001-of-2" / OWNER).read_text().partition(" on ")[0])
                 if found not in killed:
                     os.kill(found, signal.SIGKILL)
                     killed.add(found)
@@ -311,7 +311,7 @@ def test_a_signal_ends_the_processes_and_what_they_made_stays(stage0, mixed, tmp
     while not [*locks.glob("*/files.jsonl")]:
         assert process.poll() is None
         time.sleep(0.01)
-    at_work = [int(each.read_text().partition(" on ")[0]) for each in locks.glob(f"*/{LOCK}")]
+    at_work = [int(each.read_text().partition(" on ")[0]) for each in locks.glob(f"*/{OWNER}")]
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     if process.returncode:  # else it had ended before

@@ -260,7 +260,7 @@ def strike(place: Path, number: int) -> None:
     """Send a signal to who trains a cell, once it has saved a state."""
     while not list(place.glob("resume/stage*")):
         time.sleep(0.02)
-    os.kill(int((place / ".lock").read_text().partition(" on ")[0]), number)
+    os.kill(int((place / ".lock-owner").read_text().partition(" on ")[0]), number)
 
 
 @pytest.mark.slow
@@ -307,7 +307,7 @@ def remove_a_node(place: Path) -> bool:
     """Kill what is a node of Ray, with all that runs there, where a cell is at work; not the first node."""
     while not list(place.glob("resume/stage*")):
         time.sleep(0.02)
-    worker = psutil.Process(int((place / ".lock").read_text().partition(" on ")[0]))
+    worker = psutil.Process(int((place / ".lock-owner").read_text().partition(" on ")[0]))
     node = next(each for each in worker.parents() if each.name() == "raylet")
     if "--head" in node.cmdline():
         return False

@@ -247,11 +247,10 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
         assert not log.hazards
     here = run_commands(*commands(tmp_path / "here"))
     assert there[:3] == here[:3]
-    assert there[4] == here[4]
     tables = [(tmp_path / each / "found" / "assignments.csv").read_text() for each in ("there", "here")]
     assert tables[0] == tables[1]
     # Scores of an explanation differ in their last digits with the alignment of weights in memory.
-    assert json.loads(there[5])["category"] == json.loads(here[5])["category"]
+    assert json.loads(there[4])["category"] == json.loads(here[4])["category"]
 
 
 @pytest.mark.slow

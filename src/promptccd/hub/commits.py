@@ -5,7 +5,9 @@ the commit that it compared with, and succeeds when sizes and hashes read back e
 """
 
 import hashlib
+import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -291,8 +293,15 @@ def reason_of(error: Exception) -> str:
         login = isinstance(error, LocalTokenNotFoundError)
         if is_silence(error):
             return "no answer came in time"
+        if isinstance(error, json.JSONDecodeError):  # a gateway, or a network's page for logging in
+            return f"the answer is no JSON: {_words_on(error.doc)}"
         return "no user is logged in: run `hf auth login`" if login else one_line(error).rstrip(".")[:300]
-    message = one_line(getattr(error, "server_message", None) or error).rstrip(".")[:300]
+    messages = (getattr(each, "server_message", None) for each in _causes(error))
+    try:
+        page = _words_on(response.text)
+    except RuntimeError:  # a streamed body that was not read
+        page = ""
+    message = one_line(next(filter(None, messages), None) or page or error).rstrip(".")[:300]
     reason = f"{message} ({response.status_code})"
     if response.status_code == 401:
         return f"{reason}: run `hf auth login` with a token that can write"
@@ -347,10 +356,22 @@ def _requested_pause(response: Any) -> float | None:
     return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
 
 
+def _words_on(page: str) -> str:
+    """The words of a page, or of another text, on one line."""
+    return " ".join(re.sub("<[^>]*>", " ", page[:10_000]).split())[:300]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it was raised from, or while what was handled."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
 def _response_of(error: BaseException) -> Any:
-    """The answer that an error is about, directly or by its cause; `None` without an answer."""
-    response = getattr(error, "response", None)
-    return response if response is not None or error.__cause__ is None else _response_of(error.__cause__)
+    """The answer that an error is about, directly or by a cause; `None` without an answer."""
+    responses = (getattr(each, "response", None) for each in _causes(error))
+    return next((each for each in responses if each is not None), None)
 
 
 def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str, RepoFile]:

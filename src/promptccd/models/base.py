@@ -187,6 +187,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
             TypeError: an unknown keyword.
         """
         place, is_backbone, hub_options = "state_dict", False, {}
+        is_whole = pretrained_model_name_or_path is None and isinstance(config, cls.config_class)
+        if "state_dict" in kwargs and not is_whole:
+            given = shown(config if pretrained_model_name_or_path is None else pretrained_model_name_or_path)
+            raise TypeError(
+                f"state_dict= is a whole checkpoint: give None as the place, and config= as a "
+                f"{cls.config_class.__name__}, got {given}."
+            )
         if pretrained_model_name_or_path is not None:
             hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
             found = find_model(pretrained_model_name_or_path, **hub_options)
@@ -196,13 +203,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
             tensors = stored_tensors(found, most_bytes, kwargs.pop("variant", None))
             kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
             cls._require_modest(config, args, most_bytes, place)
-        if (
-            kwargs.get("device_map") == "auto"
-            and "max_memory" not in kwargs
-            and torch.accelerator.is_available()
-        ):
+        if kwargs.get("device_map") in ("auto", "balanced", "sequential") and "max_memory" not in kwargs:
             # Without `max_memory`, transformers would split a model that fits on one device.
-            kwargs["device_map"] = {"": torch.accelerator.current_device_index()}
+            accelerator = torch.accelerator.current_accelerator(check_available=True)
+            index = "" if accelerator is None else f":{torch.accelerator.current_device_index()}"
+            kwargs["device_map"] = {"": f"{accelerator.type if accelerator else 'cpu'}{index}"}
         with without_key_report():
             # Sizes that do not match are refused below, with their names.
             try:
