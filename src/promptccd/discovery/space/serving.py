@@ -22,9 +22,9 @@ from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, c
 from promptccd.discovery.space.visits import OVER, Visits
 from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
 from promptccd.discovery.workbench.take_away import rows_of
+from promptccd.disk import parsed_json
 from promptccd.images.limits import MIB, IntakeLimits
 from promptccd.reports.page import csv_text
-from promptccd.storage import parsed_json
 
 BODY_BYTES = MIB  # of a request that is no upload; and of what a form adds to the files
 COOKIE = "promptccd_visitor"
