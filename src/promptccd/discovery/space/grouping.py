@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
@@ -108,7 +108,7 @@ class Grouping:
                     raise DataError(f"No image came: {why}.")
                 visit.photos.mkdir(exist_ok=True)
                 for path in came:
-                    system.rename(path, visit.photos / path.name)
+                    systems.rename(path, visit.photos / path.name)
             finally:
                 shutil.rmtree(arriving)
                 for upload in uploads:
