@@ -35,7 +35,7 @@ from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
 from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.history import EpochRecord
 from promptccd.training.instruments import TITLES, Instruments
-from promptccd.training.recipe import Recipe, shipped
+from promptccd.training.recipe import Recipe, assembled, shipped
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 EXAMPLES = "examples"  # folder of a stage
@@ -456,7 +456,11 @@ def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Fields that a recipe sets and a result depends on; local folders are not named."""
-    values, usual, free = recipe.to_dict(), Recipe().to_dict(), FREE_FIELDS["training"]
+    values, free = recipe.to_dict(), FREE_FIELDS["training"]
+    usual = Recipe.from_dict(assembled([{"model": {"backbone": recipe.model.backbone}}])).to_dict()
+    usual["model"]["backbone"] = (
+        Recipe().model.backbone
+    )  # it stands in the card, and brings its values with it
     change_places(values, _shown_place)
     if recipe.data.unlabelled is not None:  # a card does not depend on later streams
         values["data"] |= {"unlabelled": None, "class_blocks": None}
