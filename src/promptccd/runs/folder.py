@@ -18,9 +18,7 @@ from safetensors.torch import save
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.stages import StageStream
-from promptccd.errors import MOST_LISTED, RunError, nothing_at
-from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.storage import (
+from promptccd.disk import (
     make_inside,
     newer_format,
     parsed_json,
@@ -29,6 +27,8 @@ from promptccd.storage import (
     remove_leftovers,
     write_file,
 )
+from promptccd.errors import MOST_LISTED, RunError, nothing_at
+from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 

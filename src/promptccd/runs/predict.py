@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
 from promptccd.data.sources import inside, read_regular_file
@@ -204,7 +204,7 @@ def _read_ahead(
 ) -> Iterator[tuple[str, _Viewed]]:
     """Names and what was read, in order; threads read at most so many files ahead of the caller."""
     ahead: deque[tuple[str, Future[_Viewed]]] = deque()
-    with ThreadPoolExecutor(system.available_cores()) as pool:
+    with ThreadPoolExecutor(systems.available_cores()) as pool:
         try:
             for name in names:
                 ahead.append((name, pool.submit(read, name)))

@@ -27,6 +27,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
+from promptccd.disk import trusted
 from promptccd.errors import ConfigurationError, DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, labelled_categories
 from promptccd.evaluation.counting import COUNTS
@@ -68,7 +69,6 @@ from promptccd.runs.start import (
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking, group_picture
-from promptccd.storage import trusted
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import (
     PATIENCE,
