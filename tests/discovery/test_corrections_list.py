@@ -2,9 +2,9 @@
 
 import pytest
 
+from promptccd.discovery.page import routes
 from promptccd.discovery.project.corrections_list import CORRECTIONS, Kind, correction
 from promptccd.discovery.project.project import Project
-from promptccd.discovery.page import routes
 
 
 def test_the_list_names_the_corrections_of_a_project_and_of_the_page() -> None:
