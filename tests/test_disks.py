@@ -20,8 +20,8 @@ from promptccd import systems
 from promptccd.cli.ends import end_of
 from promptccd.data import loaders
 from promptccd.data.loaders import loader_options, workers_for
+from promptccd.discovery.page.server import ADDRESS, address_of
 from promptccd.discovery.project.folder import PAGE, PROJECT
-from promptccd.discovery.workbench.serving import ADDRESS, address_of
 from promptccd.disk import write_directory
 from promptccd.errors import DeviceError, RunError
 from promptccd.locks import FolderLock

@@ -31,7 +31,6 @@ from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, ass
 from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import IntakeReport
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import (
     COLUMNS,
     FEATURES,
@@ -43,6 +42,7 @@ from promptccd.discovery.project.folder import (
 )
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
+from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import (
     read_file,

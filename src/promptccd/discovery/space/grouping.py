@@ -19,9 +19,9 @@ from promptccd.discovery.discover import DiscoveryResult, discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.publish import export_publish
 from promptccd.discovery.intake.reading import find_source
+from promptccd.discovery.page.export_job import rows_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
-from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.locks import LOCK

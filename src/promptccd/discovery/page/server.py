@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from promptccd import systems
+from promptccd.discovery.page.routes import build_routes
+from promptccd.discovery.page.site import ServingThread, listen
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PAGE, PROJECT
-from promptccd.discovery.site import ServingThread, listen
-from promptccd.discovery.workbench.routes import build_routes
 from promptccd.disk import make_inside, open_to_change, read_file
 from promptccd.errors import DiskError, PromptCCDError, RunError
 from promptccd.locks import FolderLock
