@@ -271,7 +271,7 @@ def by_kmeans(table: dict) -> dict:
 
 def sum_again(folder: Path) -> None:
     """Give a folder whose files a test changed new checksums."""
-    from promptccd.storage import CHECKSUMS, write_directory
+    from promptccd.disk import CHECKSUMS, write_directory
 
     (folder / CHECKSUMS).unlink(missing_ok=True)
     write_directory(

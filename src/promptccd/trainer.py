@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 from promptccd.data.options import ViewOptions
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import IN_MEMORY
+from promptccd.disk import trusted, write_directory
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
@@ -24,7 +25,6 @@ from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.storage import trusted, write_directory
 from promptccd.training.accelerator import accelerator_for
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
-from promptccd import PromptCCDModel, system
+from promptccd import PromptCCDModel, systems
 from promptccd.cli.main import main
 from promptccd.clustering import split_and_merge
 from promptccd.clustering.counting import calibrate
@@ -288,7 +288,7 @@ def test_a_model_is_loaded_onto_one_gpu(backbone_folder: Path, tmp_path: Path) -
 
 
 def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "available_cores", lambda: 24)
+    monkeypatch.setattr(systems, "available_cores", lambda: 24)
     assert (accelerator_for(TrainingArguments()).mixed_precision, workers_for(None)) == ("no", 0)
     with pretend_gpu():
         assert workers_for(None) == 8

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from promptccd.columns import hash_column, hashes_in, sealed, unsealed
+from promptccd.disk import make_folder, make_inside, read_file, refuse_links, write_file
 from promptccd.errors import PromptCCDError
-from promptccd.storage import make_folder, make_inside, read_file, refuse_links, write_file
 
 logger = logging.getLogger(__name__)
 

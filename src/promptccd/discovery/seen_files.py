@@ -28,12 +28,12 @@ from promptccd.discovery.project.file_columns import (
 )
 from promptccd.discovery.project.folder import COLUMNS, FEATURES, FILES, MINIATURES, PICTURES, THUMBS
 from promptccd.discovery.project.places import LARGEST_LIST, keys_in
+from promptccd.disk import append_to, parsed_json, plain_json, read_lines, remove, write_file
 from promptccd.errors import PromptCCDError
 from promptccd.images.capture_dates import KEPT
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
-from promptccd.storage import append_to, parsed_json, plain_json, read_lines, remove, write_file
 
 logger = logging.getLogger(__name__)
 

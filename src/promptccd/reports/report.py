@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from promptccd.data.options import number, require_in_range
+from promptccd.disk import require_writable
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.paper import published_table
 from promptccd.evaluation.tables import Grid
@@ -22,7 +23,6 @@ from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.runs.card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.runs.stage import categories_at, load_configuration
-from promptccd.storage import require_writable
 from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)

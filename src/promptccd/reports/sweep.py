@@ -25,6 +25,15 @@ from transformers.utils import logging as transformers_logging
 
 from promptccd.data.labels import label_column_of, read_categories
 from promptccd.data.tables import open_images
+from promptccd.disk import (
+    make_inside,
+    open_to_change,
+    problems_of,
+    read_file,
+    refuse_links,
+    remove_leftovers,
+    write_file,
+)
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
@@ -37,15 +46,6 @@ from promptccd.runs.folder import RunDirectory
 from promptccd.runs.run_groups import PIXELS, baseline_rows
 from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
-from promptccd.storage import (
-    make_inside,
-    open_to_change,
-    problems_of,
-    read_file,
-    refuse_links,
-    remove_leftovers,
-    write_file,
-)
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Layer, Recipe, own_name, recipe_for_images
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from datasets import Dataset, Features, Image
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
 from promptccd.data.image_rows import ImageRows
@@ -207,7 +207,7 @@ def predict_folder(
 
 def _batches(rows: range, read: Callable[[int], Any], size: int) -> Iterator[list[tuple[int, Any]]]:
     """Batches of rows and what was read of each; threads read the next batch while the caller uses one."""
-    with ThreadPoolExecutor(system.available_cores()) as pool:
+    with ThreadPoolExecutor(systems.available_cores()) as pool:
         following = pool.map(read, rows[:size])
         for start in rows[::size]:
             batch, following = following, pool.map(read, rows[start + size : start + 2 * size])

@@ -22,6 +22,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
+from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore, labelled_categories
 from promptccd.evaluation.counting import COUNTS
@@ -53,7 +54,6 @@ from promptccd.runs.start import (
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking, group_picture
-from promptccd.storage import trusted
 from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import (

@@ -13,9 +13,9 @@ import numpy as np
 
 from promptccd.columns import hash_column, hashes_in, json_column, narrow, sealed, unsealed
 from promptccd.data.sources import Stamp
+from promptccd.disk import parsed_json, read_file
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.identity import SeenImage
-from promptccd.storage import parsed_json, read_file
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 LARGEST_COLUMNS = 4 * 2**30  # bytes, of some 20 million files

@@ -7,9 +7,9 @@ lost, see `promptccd.discovery.cache` and `promptccd.discovery.seen_files`.
 
 from pathlib import Path
 
+from promptccd.disk import PROJECT as PROJECT
+from promptccd.disk import make_inside, refuse_links, remove_leftovers
 from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
-from promptccd.storage import PROJECT as PROJECT
-from promptccd.storage import make_inside, refuse_links, remove_leftovers
 
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
 FILES, COLUMNS = "files.jsonl", "files.safetensors"

@@ -10,7 +10,7 @@ from pathlib import Path
 from promptccd.data.names import parts_of
 from promptccd.discovery.project.file_columns import FileColumns, read_columns
 from promptccd.discovery.project.folder import COLUMNS, FILES
-from promptccd.storage import parsed_json, read_file
+from promptccd.disk import parsed_json, read_file
 
 LARGEST_LIST = 4 * 2**30  # bytes, of more lines than are ever written
 FEWEST_DIGITS = 6  # of a hash, to stand for all of them

@@ -20,6 +20,7 @@ from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.discovery.project.stage import Checkpoint
+from promptccd.disk import REPLACED, parsed_json, remove_leftovers, write_file
 from promptccd.errors import RegistryError, nothing_at
 from promptccd.locks import FolderLock
 from promptccd.registry import (
@@ -43,7 +44,6 @@ from promptccd.registry import (
     has_registry,
 )
 from promptccd.registry.tables import Patch
-from promptccd.storage import REPLACED, parsed_json, remove_leftovers, write_file
 
 if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features, Means

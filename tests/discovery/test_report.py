@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from promptccd.discovery import assignment_rows
-from promptccd.discovery import page as page_module
-from promptccd.discovery.page import write_page
+from promptccd.discovery import report as page_module
+from promptccd.discovery.report import write_page
 from promptccd.registry import Merge, Rename
 from tests.browsing import Visit
 from tests.discovery.conftest import grouped, write_pictures

@@ -13,8 +13,8 @@ import pytest
 
 from promptccd.registry import Confirm, Edit, Move, Rename
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.workbench.test_page import CHOSEN, KEYS_FOR_PHOTOGRAPHS, Person, edits_of
-from tests.discovery.workbench.test_page import person as person
+from tests.discovery.page.test_page import CHOSEN, KEYS_FOR_PHOTOGRAPHS, Person, edits_of
+from tests.discovery.page.test_page import person as person
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.discovery import Project
 from tests.discovery.corrected import registry_in
-from tests.discovery.workbench.conftest import EACH, KINDS, Window
-from tests.discovery.workbench.test_page import Person, first_group
-from tests.discovery.workbench.test_page import person as person
+from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.page.test_page import Person, first_group
+from tests.discovery.page.test_page import person as person
 
 
 def test_fewer_or_more_groups_are_asked_for_by_their_number(window: Window, project: Path) -> None:

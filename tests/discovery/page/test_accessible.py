@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browsing import driver
-from tests.discovery.workbench.conftest import Window
+from tests.discovery.page.conftest import Window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

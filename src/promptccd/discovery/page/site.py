@@ -19,7 +19,7 @@ import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
-from promptccd import system
+from promptccd import systems
 from promptccd.errors import RunError
 
 Message = MutableMapping[str, Any]
@@ -181,7 +181,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         # Name the protocol: otherwise asyncio does not set TCP_NODELAY, and every answer waits 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            system.bind_alone(listening, (host, number))
+            systems.bind_alone(listening, (host, number))
             listening.listen(2048)
             return listening
         except OSError as error:

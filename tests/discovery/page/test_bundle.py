@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import promptccd.discovery.workbench
+import promptccd.discovery.page
 
 SOURCES = Path(__file__).parents[3] / "frontend"
-BUNDLE = Path(promptccd.discovery.workbench.__file__).parent / "bundle"
+BUNDLE = Path(promptccd.discovery.page.__file__).parent / "bundle"
 
 
 def test_the_sources_give_the_bundle(tmp_path: Path) -> None:

@@ -22,17 +22,17 @@ import numpy as np
 import pytest
 
 from promptccd.discovery import Project
+from promptccd.discovery.page import OpenPage, address_of
+from promptccd.discovery.page.routes import WAITS_S
+from promptccd.discovery.page.server import ADDRESS
+from promptccd.discovery.page.site import listen
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project import project as project_module
-from promptccd.discovery.site import listen
-from promptccd.discovery.workbench import OpenPage, address_of
-from promptccd.discovery.workbench.routes import WAITS_S
-from promptccd.discovery.workbench.serving import ADDRESS
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
 from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.workbench.conftest import EACH, KINDS, Window
+from tests.discovery.page.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
 KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))

@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from promptccd import system
+from promptccd import systems
+from promptccd.discovery.page.routes import build_routes
+from promptccd.discovery.page.site import ServingThread, listen
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PAGE, PROJECT
-from promptccd.discovery.site import ServingThread, listen
-from promptccd.discovery.workbench.routes import build_routes
+from promptccd.disk import make_inside, open_to_change, read_file
 from promptccd.errors import DiskError, PromptCCDError, RunError
 from promptccd.locks import FolderLock
-from promptccd.storage import make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
 _MOST_BYTES = 1000  # of an address
@@ -113,7 +113,7 @@ def _last_time(path: Path) -> tuple[str, int | None]:
         address = urlsplit(kept["url"])
         token = parse_qs(address.query)["token"][0]
         is_own = (
-            kept["file"] == seen.st_ino and kept["host"] == socket.gethostname() and system.is_private(seen)
+            kept["file"] == seen.st_ino and kept["host"] == socket.gethostname() and systems.is_private(seen)
         )
         if is_own and len(token) >= TOKEN_LENGTH:
             return token, address.port
@@ -136,7 +136,7 @@ def _keep(path: Path, url: str) -> None:
     path.unlink(missing_ok=True)
     descriptor = open_to_change(path)
     try:
-        system.make_private(descriptor)
+        systems.make_private(descriptor)
         kept = {"url": url, "host": socket.gethostname(), "file": os.fstat(descriptor).st_ino}
         os.write(descriptor, json.dumps(kept).encode())
     finally:

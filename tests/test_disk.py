@@ -16,10 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
-from promptccd.errors import DiskError, RunError
-from promptccd.locks import LOCK, FolderLock
-from promptccd.runs.stage import EXEMPLARS, load_exemplars
-from promptccd.storage import (
+from promptccd.disk import (
     REPLACED,
     make_folder,
     make_inside,
@@ -36,6 +33,9 @@ from promptccd.storage import (
     write_directory,
     write_file,
 )
+from promptccd.errors import DiskError, RunError
+from promptccd.locks import LOCK, FolderLock
+from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from tests.disk import disk_calls, in_order
 
 

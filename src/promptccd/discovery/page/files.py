@@ -14,13 +14,13 @@ from urllib.parse import quote
 import numpy as np
 from starlette.responses import Response
 
-from promptccd import system
+from promptccd import systems
 from promptccd.discovery.options import TABLE
 from promptccd.discovery.project import ProjectView
+from promptccd.disk import read_file
 from promptccd.errors import RunError
 from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Status
-from promptccd.storage import read_file
 
 LARGEST_TABLE = 2**30  # bytes
 # What every browser shows, by how it begins; others are for other programs.
@@ -75,7 +75,7 @@ def show_in_folder(bench: ProjectView, row: int) -> dict[str, str]:
     path = bench.photos.file_of(bench.photos.keys[row])
     if path is None:
         raise RunError(f"{bench.photos.names[row]!r} is no file: it lies in an archive or a data set.")
-    if not system.has_shown(path):
+    if not systems.has_shown(path):
         raise RunError(f"Nothing on this machine shows folders. The file is {path}")
     return {"path": str(path)}
 

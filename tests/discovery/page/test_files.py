@@ -17,10 +17,10 @@ from PIL import ExifTags, Image
 from promptccd.data.names import display_name
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.options import TABLE
-from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery.page import OpenPage
 from tests.browsing import watch
-from tests.discovery.workbench.conftest import Window
-from tests.discovery.workbench.test_page import WIDE, Person
+from tests.discovery.page.conftest import Window
+from tests.discovery.page.test_page import WIDE, Person
 from tests.photographs import pixels
 
 if TYPE_CHECKING:

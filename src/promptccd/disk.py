@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptccd import system
+from promptccd import systems
 from promptccd.errors import DiskError, RunError
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def write_directory(
         fill(staging)
         _complete(staging)
         _put_in_place(staging, path, replace)
-        system.flush(path.parent)
+        systems.flush(path.parent)
     except Exception as error:
         is_of_disk = _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE))
         if not is_of_disk and "SafetensorError" not in type(error).__name__:
@@ -105,7 +105,7 @@ def make_folder(folder: str | Path) -> Path:
         missing = [each for each in (made, *made.parents) if not each.exists()]
         made.mkdir(parents=True, exist_ok=True)
         for each in missing:
-            system.flush(each.parent)
+            systems.flush(each.parent)
     except OSError as error:
         raise _cannot_write(folder, error) from error
     return made
@@ -133,12 +133,12 @@ def write_file(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     staging = temporary(path)
     try:
-        with open(system.open_file(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
+        with open(systems.open_file(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        system.rename(staging, path)
-        system.flush(path.parent)
+        systems.rename(staging, path)
+        systems.flush(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             staging.unlink()
@@ -157,7 +157,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     """
     refuse_links(path.parent, [path.name])
     try:
-        descriptor = system.open_file(path, flags | os.O_RDWR | os.O_CREAT)
+        descriptor = systems.open_file(path, flags | os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise _cannot_write(path, error) from error
     found = os.fstat(descriptor)
@@ -178,7 +178,7 @@ def read_file(path: Path, most: int = sys.maxsize) -> bytes:
         RunError: it is a link, no regular file, or larger.
     """
     refuse_links(path.parent, [path.name])
-    with open(system.open_file(path, os.O_RDONLY), "rb") as stream:
+    with open(systems.open_file(path, os.O_RDONLY), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise RunError(f"{path} is no file: remove it and run the same command again.")
         if (size := os.fstat(stream.fileno()).st_size) > most:
@@ -215,11 +215,11 @@ def append_to(path: Path, end: int, content: bytes) -> None:
     descriptor = open_to_change(path)
     try:
         os.ftruncate(descriptor, end)
-        if system.write_at(descriptor, content, end) < len(content):
+        if systems.write_at(descriptor, content, end) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(descriptor)
         if is_new:
-            system.flush(path.parent)
+            systems.flush(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, end)
@@ -234,7 +234,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
     Raises:
         RunError: naming the links.
     """
-    linked = [name for name in names if system.is_link(folder / name)]
+    linked = [name for name in names if systems.is_link(folder / name)]
     if linked:
         raise RunError(
             f"{folder} holds a link where promptccd writes, and nothing is written through links: remove "
@@ -248,7 +248,7 @@ def links_in(folder: Path) -> list[str]:
         os.path.relpath(os.path.join(parent, name), folder)
         for parent, folders, files in os.walk(folder)
         for name in (*folders, *files)
-        if system.is_link(Path(parent, name))
+        if systems.is_link(Path(parent, name))
     )
 
 
@@ -258,7 +258,7 @@ def require_no_links(folder: Path) -> None:
     Raises:
         RunError: it is a link, or holds some.
     """
-    linked = [folder.name] if system.is_link(folder) else links_in(folder)
+    linked = [folder.name] if systems.is_link(folder) else links_in(folder)
     if linked:
         raise RunError(
             f"{folder}: {', '.join(linked[:5])} leads elsewhere, and what lies there is not passed on: put a copy in "
@@ -272,7 +272,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
     Raises:
         DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
     """
-    if wrong := system.too_long(folder / _LONGEST_PATH):
+    if wrong := systems.too_long(folder / _LONGEST_PATH):
         raise DiskError(
             f"Files of {what} would have {wrong}, in {folder}. Give a folder with a shorter path."
         )
@@ -311,7 +311,7 @@ def newer_format(version: Any, known: int) -> str | None:
 def own_files(path: Path) -> set[str]:
     """Names of a directory's files, without what systems, the Hub and its client lay beside them."""
     names = (file.relative_to(path).as_posix() for file in _files(path))
-    return {name for name in names if not name.startswith(FETCHED_WITH) and not system.left_by_system(name)}
+    return {name for name in names if not name.startswith(FETCHED_WITH) and not systems.left_by_system(name)}
 
 
 def problems_of(path: Path) -> list[str]:
@@ -350,14 +350,14 @@ def trusted(path: Path) -> bool:
         return True
     aside = path.with_name(f"{REFUSED}{path.name}")
     remove(aside)
-    system.rename(path, aside)
+    systems.rename(path, aside)
     logger.warning("Refused %s: %s. It was moved to %s.", path.name, "; ".join(problems), aside.name)
     return False
 
 
 def remove(path: Path) -> None:
     """Delete a file, a folder with everything in it, or a link itself, if it exists."""
-    if path.is_dir() and not system.is_link(path):
+    if path.is_dir() and not systems.is_link(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
@@ -371,13 +371,13 @@ def remove_leftovers(folder: Path) -> None:
     """
     for item in folder.glob(f"{REPLACED}*"):
         original = item.with_name(item.name.removeprefix(REPLACED))
-        if system.is_link(item) or not item.is_dir() or not original.name or original.name.startswith("."):
+        if systems.is_link(item) or not item.is_dir() or not original.name or original.name.startswith("."):
             continue
         if os.path.lexists(original):
             remove(item)
         elif (item / CHECKSUMS).is_file():
-            system.rename(item, original)
-            system.flush(folder)
+            systems.rename(item, original)
+            systems.flush(folder)
     for item in folder.glob(f"{TEMPORARY}*"):
         made = _LEFTOVER.fullmatch(item.name)
         if made and (made[1] == _this_host() or _is_old(item)):
@@ -428,16 +428,16 @@ def _complete(staging: Path) -> None:
         if found.st_nlink < 2:  # another folder has it as well
             read_only = not found.st_mode & stat.S_IWUSR
             # safetensors writes 0600, which a colleague could not read
-            system.make_private(file, mode & 0o444 if read_only else mode)
-        system.flush(file)
+            systems.make_private(file, mode & 0o444 if read_only else mode)
+        systems.flush(file)
     for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
-        system.flush(folder)
+        systems.flush(folder)
 
 
 def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
     if not replace or not path.exists():
         try:
-            system.rename(staging, path)
+            systems.rename(staging, path)
         except OSError as error:
             # Where locks do not reach other computers, one of them may have done the same.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
@@ -449,11 +449,11 @@ def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
         return
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
-    system.rename(path, aside)
+    systems.rename(path, aside)
     try:
-        system.rename(staging, path)
+        systems.rename(staging, path)
     except OSError:
-        system.rename(aside, path)
+        systems.rename(aside, path)
         raise
     remove(aside)
 
@@ -483,7 +483,7 @@ def has_links(folder: Path) -> bool:
     try:
         tried.mkdir()
         (tried / "a").touch()
-        system.link(tried / "a", tried / "b")
+        systems.link(tried / "a", tried / "b")
     except OSError:
         return False
     finally:
@@ -537,4 +537,4 @@ def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in codes
     told = re.search(r"os error (\d+)\)", str(error))  # safetensors raises its own error around the system's
-    return told is not None and system.error_number(int(told[1])) in codes
+    return told is not None and systems.error_number(int(told[1])) in codes

@@ -18,16 +18,16 @@ from PIL import Image
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.ways import EXPORTS
+from promptccd.discovery.page import OpenPage
+from promptccd.discovery.page.routes import FOREVER
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
-from promptccd.discovery.workbench import OpenPage
-from promptccd.discovery.workbench.routes import FOREVER
 from promptccd.registry import CategoryRegistry, Move, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
-from tests.discovery.workbench.conftest import EACH, KINDS, Window
+from tests.discovery.page.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
 UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
@@ -527,7 +527,7 @@ def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any
 def test_looking_and_sorting_wait_for_torch_alone(project: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.project import ProjectView\n"
-        "from promptccd.discovery.workbench import OpenPage\n"
+        "from promptccd.discovery.page import OpenPage\n"
         "view = ProjectView(Path(sys.argv[1]))\n"
         "first = view.summary()['groups'][0]['id']\n"
         "moved = view.corrected(lambda: view.move(view.photos.keys[:2], first))\n"

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery.page import OpenPage
 from tests.discovery.conftest import write_pictures
 
 KINDS, EACH = 4, 8

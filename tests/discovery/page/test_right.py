@@ -29,7 +29,7 @@ from promptccd.registry import (
     load_registry,
     save_registry,
 )
-from tests.discovery.workbench.conftest import EACH, KINDS, Window
+from tests.discovery.page.conftest import EACH, KINDS, Window
 
 COUNT = 40
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.discovery.workbench.routes import build_routes
-    from promptccd.discovery.workbench.serving import OpenPage, address_of
+    from promptccd.discovery.page.routes import build_routes
+    from promptccd.discovery.page.server import OpenPage, address_of
 
 __all__ = ["OpenPage", "address_of", "build_routes"]
 

@@ -16,12 +16,12 @@ from promptccd.errors import RegistryError
 from promptccd.registry import CategoryRegistry, Confirm, NotACategory, Rename, Sort, StageGroups
 from tests.browsing import watch
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.workbench.conftest import EACH, KINDS, Window
+from tests.discovery.page.conftest import EACH, KINDS, Window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from promptccd.discovery.workbench import OpenPage
+    from promptccd.discovery.page import OpenPage
 
 # What stands or lies beyond the screen, but for lists that are scrolled sideways.
 BEYOND = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(

@@ -19,11 +19,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Route
 
 from promptccd.discovery.exports.rows import assignments_csv
+from promptccd.discovery.page import files as photo_files
+from promptccd.discovery.page.export_job import TakeAway, rows_of
+from promptccd.discovery.page.site import App, Guard, Message, Receive, Send, Site, cookies, header
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES, Photos
-from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, cookies, header
-from promptccd.discovery.workbench import files as photo_files
-from promptccd.discovery.workbench.take_away import TakeAway, rows_of
 from promptccd.errors import PromptCCDError, RegistryError
 from promptccd.images.decode import media_type
 from promptccd.images.limits import MIB
@@ -220,7 +220,7 @@ async def bundle(request: Request) -> Response:
 
 @cache
 def _bundled(name: str) -> bytes:
-    return (files("promptccd.discovery.workbench") / "bundle" / name).read_bytes()
+    return (files("promptccd.discovery.page") / "bundle" / name).read_bytes()
 
 
 def _names(bench: ProjectView, asked: Request) -> list[str]:

@@ -9,12 +9,12 @@ import numpy as np
 from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
+from promptccd.disk import write_file
 from promptccd.images.decode import Status
 from promptccd.registry.changes import SURE
 from promptccd.reports import render_page, stage_maps
 from promptccd.reports.cards import picture_uri
 from promptccd.reports.charts import FEWEST_ON_MAP, style_of
-from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page
 MAX_LISTED = 500  # files in a list; the CSV has all

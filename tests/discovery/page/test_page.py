@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery.page import OpenPage
 from promptccd.registry import Merge, Move, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
-from tests.discovery.workbench.conftest import EACH, KINDS
+from tests.discovery.page.conftest import EACH, KINDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route

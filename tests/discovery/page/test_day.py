@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.cli.main import main
+from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.project.folder import PAGE, PROJECT
-from promptccd.discovery.workbench import OpenPage, address_of
 from tests.browsing import watch
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.workbench.conftest import EACH, KINDS, Window
-from tests.discovery.workbench.test_page import CHOSEN, WIDE, Person, first_group
-from tests.discovery.workbench.test_page import person as person
+from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.page.test_page import CHOSEN, WIDE, Person, first_group
+from tests.discovery.page.test_page import person as person
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

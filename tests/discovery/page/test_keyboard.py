@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.discovery.corrected import registry_in
-from tests.discovery.workbench.test_page import CHOSEN, Person, first_group, sizes
-from tests.discovery.workbench.test_page import person as person
+from tests.discovery.page.test_page import CHOSEN, Person, first_group, sizes
+from tests.discovery.page.test_page import person as person
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -10,7 +10,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
-from promptccd.discovery.site import Guard, Message, Receive, Send, Site
+from promptccd.discovery.page.site import Guard, Message, Receive, Send, Site
 
 Found = TypeVar("Found")
 HOME = Site.of_machine()
