@@ -13,6 +13,7 @@ from promptccd.disk import require_writable
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.paper import published_table
 from promptccd.evaluation.tables import Grid
+from promptccd.models import load_configuration
 from promptccd.reports.cards import CardMaker, CategoryCard
 from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import scored_sections, shared_sections
@@ -22,7 +23,7 @@ from promptccd.reports.run_groups import require_different, require_seeds_alone,
 from promptccd.reports.tables import ReportedRun, read_run, report_tables, unscored_tables
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.runs.card import data_in_words, hub_id_of
-from promptccd.runs.stage import categories_at, load_configuration
+from promptccd.runs.stage import categories_at
 from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)

@@ -134,9 +134,9 @@ class SweepCell:
         return self.name.removesuffix(f"-seed{self.seed}")
 
     @property
-    def answers_natively(self) -> bool:
+    def predicts_natively(self) -> bool:
         """Whether the paper's rows of its method are those of the method's own classifier."""
-        return method_named(self.recipe.model.variant).answers_natively
+        return method_named(self.recipe.model.variant).predicts_natively
 
     @cached_property
     def backbone_key(self) -> str:
@@ -316,14 +316,14 @@ class ProtocolScoring:
         score = self._score(cell)
         if score is None:
             return None
-        return (score.native if cell.answers_natively else None) or score.as_published
+        return (score.native if cell.predicts_natively else None) or score.as_published
 
     def other(self, cell: SweepCell) -> ContinualScore | None:
         """The score of the other answer of a method that has two; `None` for other methods."""
         score = self._score(cell)
         if score is None or score.native is None:
             return None
-        return score.as_published if cell.answers_natively else score.native
+        return score.as_published if cell.predicts_natively else score.native
 
     def _score(self, cell: SweepCell) -> ContinualScore | None:
         if self.protocol == "cacc":
