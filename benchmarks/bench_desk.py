@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from benchmarks.bench_right import truth_of
-from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery.page import OpenPage
 
 MILESTONES = (0.8, 0.9, 0.95, 0.99)
 PAGE, LEAST = 30, 8  # as frontend/src/check.tsx has them

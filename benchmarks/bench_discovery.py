@@ -30,7 +30,7 @@ from promptccd.data.views import normalise
 from promptccd.discovery.embedding import Embedder, load_embedder, resolve_precision
 from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.system import available_cores
+from promptccd.systems import available_cores
 
 CHUNK = 32
 

@@ -36,8 +36,8 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.storage import write_json
-from promptccd.system import available_cores
+from promptccd.disk import write_json
+from promptccd.systems import available_cores
 from promptccd.training.devices import placed
 from promptccd.training.history import read_history
 from promptccd.training.options import PretrainingOptions

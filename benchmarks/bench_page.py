@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.page_project import make_project
 
-IMPORTS = "import promptccd_command, promptccd.cli.page_commands, promptccd.discovery.workbench.serving"
+IMPORTS = "import promptccd_command, promptccd.cli.page_commands, promptccd.discovery.page.server"
 ROOT = "const root = document.querySelector('promptccd-desk').shadowRoot;"
 FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
 FIRST = (
@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--photographs", type=int, nargs="+", default=[10_000])
     parser.add_argument("--folder", type=Path, default=Path("build/bench_page"), help="keeps what is made")
     arguments = parser.parse_args(argv)
-    bundle = files("promptccd.discovery.workbench") / "bundle"
+    bundle = files("promptccd.discovery.page") / "bundle"
     weight = sum(len(gzip.compress((bundle / name).read_bytes())) for name in ("index.html", "desk.js"))
     print(f"page without photographs: {weight / 1000:.1f} kB, compressed")
     with sync_playwright() as playwright:

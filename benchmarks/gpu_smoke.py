@@ -29,9 +29,9 @@ from accelerate.state import AcceleratorState
 
 from promptccd.cli.main import parse
 from promptccd.data.tables import load_images
+from promptccd.disk import write_json
 from promptccd.runs import RunDirectory
-from promptccd.storage import write_json
-from promptccd.system import available_cores
+from promptccd.systems import available_cores
 from promptccd.training.recipe import shipped_methods
 
 # Enough for every stage and every part of a step to run; nothing is learnt.

@@ -2,7 +2,7 @@
 import { build } from "esbuild";
 import { copyFile, readFile, writeFile } from "node:fs/promises";
 
-const out = process.argv[2] ?? "../src/promptccd/discovery/workbench/bundle";
+const out = process.argv[2] ?? "../src/promptccd/discovery/page/bundle";
 await build({
   entryPoints: ["src/main.ts"],
   outfile: `${out}/desk.js`,

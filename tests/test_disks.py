@@ -16,16 +16,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from promptccd import system
+from promptccd import systems
 from promptccd.cli.ends import end_of
 from promptccd.data import loaders
 from promptccd.data.loaders import loader_options, workers_for
+from promptccd.discovery.page.server import ADDRESS, address_of
 from promptccd.discovery.project.folder import PAGE, PROJECT
-from promptccd.discovery.workbench.serving import ADDRESS, address_of
+from promptccd.disk import write_directory
 from promptccd.errors import DeviceError, RunError
 from promptccd.locks import FolderLock
 from promptccd.processes import end_with_parent
-from promptccd.storage import write_directory
 from tests.discovery.conftest import write_pictures
 
 # What a disk refuses, as it does: by the number of the error, in every call of the process.
@@ -122,8 +122,8 @@ MEMORY = shutil.disk_usage("/")
     [(10**9, 4, ""), (64 * 2**20, 1, "by 1 of them"), (4 * 2**20, 0, "by this process itself")],
 )
 def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, said, monkeypatch, caplog):
-    monkeypatch.setattr(system, "available_cores", lambda: 4)
-    monkeypatch.setattr(system.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
+    monkeypatch.setattr(systems, "available_cores", lambda: 4)
+    monkeypatch.setattr(systems.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
     loaders._say_how_many.cache_clear()
     assert workers_for(8, 19_000_000) == workers
     assert said in caplog.text

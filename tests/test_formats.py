@@ -12,10 +12,10 @@ from promptccd.data.splits import CategorySplit
 from promptccd.discovery import DiscoverySession
 from promptccd.discovery.checkpoint import load_progress
 from promptccd.discovery.project.features import features_of
+from promptccd.disk import problems_of
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory
-from promptccd.storage import problems_of
 from promptccd.training.history import read_history
 from tests.discovery.corrected import registry_in
 

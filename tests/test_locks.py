@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from promptccd import locks, system
+from promptccd import locks, systems
+from promptccd.disk import remove_leftovers, temporary, write_directory
 from promptccd.errors import RunError
 from promptccd.locks import FolderLock, Owner, owner_of, owners_of
-from promptccd.storage import remove_leftovers, temporary, write_directory
 from tests.disk import lease_of_another_computer
 
 
 @pytest.fixture
 def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on a disk whose locks do not reach other computers; its leases are renewed and given up quickly."""
-    monkeypatch.setattr(system, "locks_reach", lambda folder: False)
+    monkeypatch.setattr(systems, "locks_reach", lambda folder: False)
     monkeypatch.setattr(locks, "BEAT_S", 0.1)
     monkeypatch.setattr(locks, "DEAD_S", 0.6)
     return tmp_path
@@ -33,9 +33,9 @@ def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 HOLD = """
 import sys, time
 from pathlib import Path
-from promptccd import locks, system
+from promptccd import locks, systems
 if sys.argv[2] == "lease":
-    system.locks_reach = lambda folder: False
+    systems.locks_reach = lambda folder: False
     locks.BEAT_S, locks.DEAD_S = 0.1, 0.6
 held = locks.FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
@@ -53,7 +53,7 @@ def holder(folder: Path, kind: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("reaches", [True, False])
 def test_a_lock_names_its_owner_and_ends_when_it_is_closed(tmp_path, monkeypatch, reaches):
-    monkeypatch.setattr(system, "locks_reach", lambda folder: reaches)
+    monkeypatch.setattr(systems, "locks_reach", lambda folder: reaches)
     monkeypatch.setattr(locks, "BEAT_S", 0.05)
     monkeypatch.setenv("SLURM_JOB_ID", "38_2")
     assert owner_of(tmp_path / "missing") is owner_of(tmp_path) is None
@@ -102,7 +102,7 @@ def test_asking_who_writes_delays_nobody(tmp_path):
 @pytest.mark.moderate
 @pytest.mark.parametrize("kind", ["lock", "lease"])
 def test_the_lock_of_a_killed_process_is_acquired(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(system, "locks_reach", lambda folder: kind == "lock")
+    monkeypatch.setattr(systems, "locks_reach", lambda folder: kind == "lock")
     monkeypatch.setattr(locks, "BEAT_S", 0.1)
     monkeypatch.setattr(locks, "DEAD_S", 0.6)
     with holder(tmp_path, kind) as process:
@@ -213,8 +213,8 @@ Mount = namedtuple("Mount", "mountpoint fstype opts")
 def test_it_is_known_which_locks_reach_other_computers(tmp_path, monkeypatch, kind, options, reach):
     mounts = [Mount("/", "ext4", "localflock"), Mount(str(tmp_path), kind, options)]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-    assert system.locks_reach(tmp_path / "run") is reach
-    assert system.file_system_of(tmp_path) == kind
+    assert systems.locks_reach(tmp_path / "run") is reach
+    assert systems.file_system_of(tmp_path) == kind
     with FolderLock(tmp_path / "run"):
         assert (tmp_path / "run" / ".lock-lease").exists() is not reach
 

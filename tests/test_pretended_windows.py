@@ -31,10 +31,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is pret
 BEGIN = """
 import errno, os, stat, sys, time
 from pathlib import Path
-from promptccd import processes, storage, system
+from promptccd import processes, disk, systems
 from promptccd.errors import DiskError, RunError
 from promptccd.locks import *
-from promptccd.storage import *
+from promptccd.disk import *
 def refusal(act, kind=OSError):
     try:
         act()
@@ -135,35 +135,35 @@ def test_files_are_read_written_and_locked_where_they_are_told_to(windows):
     windows.run(
         r"""
 locked = []
-locking = system.msvcrt.locking
+locking = systems.msvcrt.locking
 def watched(descriptor, mode, count):
     locked.append((os.lseek(descriptor, 0, os.SEEK_CUR), count))
     locking(descriptor, mode, count)
-system.msvcrt.locking = watched
-one, two = (system.open_file(here / "a", os.O_RDWR | os.O_CREAT) for _ in range(2))
-assert system.write_at(one, b"a\nheron", 3) == 7
-assert system.has_locked(one) is True and system.has_locked(two) is False
+systems.msvcrt.locking = watched
+one, two = (systems.open_file(here / "a", os.O_RDWR | os.O_CREAT) for _ in range(2))
+assert systems.write_at(one, b"a\nheron", 3) == 7
+assert systems.has_locked(one) is True and systems.has_locked(two) is False
 assert locked == [(2**30, 1)] * 2, locked
-assert system.read_at(two, 5, 2) == b"\0a\nhe"
+assert systems.read_at(two, 5, 2) == b"\0a\nhe"
 os.close(one)
-assert system.has_locked(two) is True
+assert systems.has_locked(two) is True
 for number, is_told in ((errno.EBADF, True), (errno.EAGAIN, True), (errno.EACCES, False), (errno.EDEADLK, False)):
     def refuse(*given):
         raise OSError(number, os.strerror(number))
-    system.msvcrt.locking = refuse
+    systems.msvcrt.locking = refuse
     if is_told:
-        assert refusal(lambda: system.has_locked(two)).errno == number
+        assert refusal(lambda: systems.has_locked(two)).errno == number
     else:
-        assert system.has_locked(two) is False
-system.make_private(two)  # which Windows has not: nothing is done
+        assert systems.has_locked(two) is False
+systems.make_private(two)  # which Windows has not: nothing is done
 os.close(two)
-system.flush(here); system.flush(here / "a")
+systems.flush(here); systems.flush(here / "a")
 os.chmod(here / "a", 0o644)
-system.make_read_only(here / "a")
+systems.make_read_only(here / "a")
 assert stat.S_IMODE(os.stat(here / "a").st_mode) == 0o644
-assert system.is_own_file(here / "a") is True and system.is_own_file(here) is False
-assert system.is_private(os.stat(here / "a")) is True
-system.make_private(here / "a")
+assert systems.is_own_file(here / "a") is True and systems.is_own_file(here) is False
+assert systems.is_private(os.stat(here / "a")) is True
+systems.make_private(here / "a")
 assert stat.S_IMODE(os.stat(here / "a").st_mode) == 0o600
 """
     )
@@ -202,17 +202,17 @@ def test_nothing_is_opened_through_links_and_junctions_but_placeholders_are(wind
         r"""
 opened = len(os.listdir("/proc/self/fd"))
 for name in ("link", "dangling", "junction"):
-    assert system.is_link(here / name) is True, name
+    assert systems.is_link(here / name) is True, name
     assert "holds a link" in str(refusal(lambda: read_file(here / name), RunError))
     for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
-        assert refusal(lambda: system.open_file(here / name, flags)).errno == errno.ELOOP, name
-assert sorted(each.name for each in os.scandir(here) if system.is_link(each)) == ["dangling", "junction", "link"]
+        assert refusal(lambda: systems.open_file(here / name, flags)).errno == errno.ELOOP, name
+assert sorted(each.name for each in os.scandir(here) if systems.is_link(each)) == ["dangling", "junction", "link"]
 assert links_in(here) == ["dangling", "junction", "link"]
 for name in ("real", "placeholder.txt", "deduplicated.txt", "folder", "none"):
-    assert system.is_link(here / name) is False, name
+    assert systems.is_link(here / name) is False, name
 assert read_file(here / "real") == b"mine"
 assert read_file(here / "placeholder.txt") == read_file(here / "deduplicated.txt") == b"from a cloud"
-descriptor = system.open_file(here / "placeholder.txt", os.O_RDWR | os.O_APPEND)
+descriptor = systems.open_file(here / "placeholder.txt", os.O_RDWR | os.O_APPEND)
 os.write(descriptor, b"!\n"); os.lseek(descriptor, 0, 0)
 assert os.read(descriptor, 99) == b"from a cloud!\n"
 os.close(descriptor)
@@ -222,22 +222,22 @@ def replaced(path):
     os.replace(here / "placeholder.new", path)
     return lstat(path)
 os.lstat = replaced  # between two looks at one
-assert refusal(lambda: system.open_file(here / "placeholder.txt", os.O_RDONLY)).errno == errno.ELOOP
-assert refusal(lambda: system.open_file(here / "folder", os.O_RDONLY)).errno == errno.EISDIR
-missing = refusal(lambda: system.open_file(here / "none", os.O_RDONLY), FileNotFoundError)
+assert refusal(lambda: systems.open_file(here / "placeholder.txt", os.O_RDONLY)).errno == errno.ELOOP
+assert refusal(lambda: systems.open_file(here / "folder", os.O_RDONLY)).errno == errno.EISDIR
+missing = refusal(lambda: systems.open_file(here / "none", os.O_RDONLY), FileNotFoundError)
 assert missing.filename == str(here / "none")
 for name in ("real", "folder"):
-    refusal(lambda: system.open_file(here / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), FileExistsError)
+    refusal(lambda: systems.open_file(here / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), FileExistsError)
 again, os.open = os.open, None  # only a placeholder needs it, which follows links
-descriptor = system.open_file(here / "real", os.O_WRONLY)
+descriptor = systems.open_file(here / "real", os.O_WRONLY)
 os.open = again
 assert not os.get_inheritable(descriptor)
 os.write(descriptor, b"a\n")
 assert refusal(lambda: os.read(descriptor, 1)).errno == errno.EBADF
 os.close(descriptor)
 os.chmod(here / "real", stat.S_IREAD)
-os.close(system.open_file(here / "real", os.O_RDONLY))
-denied = refusal(lambda: system.open_file(here / "real", os.O_WRONLY), PermissionError)
+os.close(systems.open_file(here / "real", os.O_RDONLY))
+denied = refusal(lambda: systems.open_file(here / "real", os.O_WRONLY), PermissionError)
 assert (denied.errno, denied.filename) == (errno.EACCES, str(here / "real"))
 remove(here / "junction")
 assert not os.path.lexists(here / "junction") and (here / "folder").is_dir()
@@ -252,7 +252,7 @@ assert len(os.listdir("/proc/self/fd")) == opened
 def test_a_name_is_taken_over_once_nobody_has_the_file_open(windows):
     windows.run(
         """
-system.time = clock = Clock()
+systems.time = clock = Clock()
 write_file(here / "a", "old")
 held = open(here / "a")
 clock.due[0.3] = held.close
@@ -272,7 +272,7 @@ def test_what_is_denied_is_refused_at_once(windows):
     (windows.disk / "link").symlink_to(windows.disk / "whose")
     windows.run(
         """
-system.time = clock = Clock()
+systems.time = clock = Clock()
 def is_at_once(act, kind=PermissionError):
     begun = clock.now
     refusal(act, kind)
@@ -281,16 +281,16 @@ write_file(here / "a", "old"); write_file(here / "whose", "mine")
 os.chmod(here / "a", stat.S_IREAD); os.chmod(here / "whose", 0)  # which somebody else may rename alone
 (here / "b").mkdir(); (here / "c").mkdir()
 assert is_at_once(lambda: write_file(here / "a", "new"), DiskError)
-assert is_at_once(lambda: system.rename(here / "b", here / "c"))
+assert is_at_once(lambda: systems.rename(here / "b", here / "c"))
 os.chmod(here / "a", stat.S_IWRITE | stat.S_IREAD)
 def denied(*given):
     error = PermissionError(errno.EACCES, "Access is denied"); error.winerror = 5
     raise error
 os.replace = denied
 for source, target in (("whose", "d"), ("a", "whose")):
-    assert is_at_once(lambda: system.rename(here / source, here / target)), source
+    assert is_at_once(lambda: systems.rename(here / source, here / target)), source
 for source, target in (("b", "d"), ("a", "link"), ("none", "d")):
-    assert not is_at_once(lambda: system.rename(here / source, here / target)), source
+    assert not is_at_once(lambda: systems.rename(here / source, here / target)), source
 """
     )
 
@@ -300,7 +300,7 @@ def test_who_has_a_file_open_is_waited_for_whatever_windows_calls_it(windows):
     """It often says that access is denied; a look at the file itself tells the two apart."""
     windows.run(
         """
-system.time = clock = Clock()
+systems.time = clock = Clock()
 write_file(here / "a", "old"); write_file(here / "b", "new"); (here / "c").mkdir()
 replace, tried = os.replace, []
 def busy(*given):
@@ -312,9 +312,9 @@ def busy(*given):
 os.replace = busy
 held = open(here / "a")
 clock.due[0.03] = held.close
-system.rename(here / "b", here / "a")
+systems.rename(here / "b", here / "a")
 assert (here / "a").read_text() == "new"
-system.rename(here / "c", here / "d")
+systems.rename(here / "c", here / "d")
 assert (here / "d").is_dir() and len(tried) == 8 and clock.now > 0.11
 """
     )
@@ -334,7 +334,7 @@ for name in ("free", "kept"):
     link_or_copy(here / name, here / f"{name}.jpg")
 assert os.lstat(here / "free.jpg").st_nlink == 2
 assert os.lstat(here / "kept.jpg").st_nlink == 1 and os.lstat(here / "kept.jpg").st_mtime == 10
-system.flush(here / "kept.jpg")
+systems.flush(here / "kept.jpg")
 (here / "kept.jpg").unlink()
 """
     )
@@ -346,19 +346,19 @@ def test_paths_are_measured_as_windows_does(windows):
 deep = here / ("d" * 40) / ("e" * 40)
 room = 259 - len(str(deep)) - 1
 told = "a path of 260 characters where the system takes 259"
-assert system.too_long(deep / ("f" * room)) == system.too_long(Path("a")) == ""
-assert system.too_long(deep / ("f" * (room + 1))) == told
+assert systems.too_long(deep / ("f" * room)) == systems.too_long(Path("a")) == ""
+assert systems.too_long(deep / ("f" * (room + 1))) == told
 owl = chr(0x1F989)  # two units of UTF-16
-assert not system.too_long(deep / (owl * (room // 2)))
-assert system.too_long(deep / (owl * (room // 2 + 1)))
+assert not systems.too_long(deep / (owl * (room // 2)))
+assert systems.too_long(deep / (owl * (room // 2 + 1)))
 os.environ[{LONG_PATHS!r}] = "0"
-assert system.too_long(deep / ("f" * (room + 1))) == told
+assert systems.too_long(deep / ("f" * (room + 1))) == told
 os.environ[{LONG_PATHS!r}] = "1"
-assert not system.too_long(deep.joinpath("n" * 255))
-assert system.too_long(here / ("n" * 256)) == "a name of 256 characters where the disk takes 255"
+assert not systems.too_long(deep.joinpath("n" * 255))
+assert systems.too_long(here / ("n" * 256)) == "a name of 256 characters where the disk takes 255"
 deep = Path("/", *["d" * 199] * 163)
-assert not system.too_long(deep / ("n" * 165))
-assert system.too_long(deep / ("n" * 166)) == "a path of 32767 characters where the system takes 32766"
+assert not systems.too_long(deep / ("n" * 165))
+assert systems.too_long(deep / ("n" * 166)) == "a path of 32767 characters where the system takes 32766"
 """
     )
 
@@ -366,9 +366,9 @@ assert system.too_long(deep / ("n" * 166)) == "a path of 32767 characters where 
 def test_what_the_system_tells_of_itself(windows):
     windows.run(
         """
-assert 10**6 < system.peak_memory() < 10**11
-assert system.available_cores() == os.cpu_count()
-assert system.free_memory() > 10**6
+assert 10**6 < systems.peak_memory() < 10**11
+assert systems.available_cores() == os.cpu_count()
+assert systems.free_memory() > 10**6
 import socket
 sockets = [socket.socket() for _ in range(2)]
 options = []
@@ -376,9 +376,9 @@ class Watched(socket.socket):
     def setsockopt(self, level, option, value):
         options.append(option); super().setsockopt(level, option, value)
 with Watched() as one:
-    system.bind_alone(one, ("127.0.0.1", 0)); one.listen()
+    systems.bind_alone(one, ("127.0.0.1", 0)); one.listen()
 assert options == [socket.SO_KEEPALIVE]  # which stands for SO_EXCLUSIVEADDRUSE here
-storage.system.make_private(os.open(here / "x", os.O_CREAT | os.O_BINARY))
+disk.systems.make_private(os.open(here / "x", os.O_CREAT | os.O_BINARY))
 """
     )
 
@@ -810,8 +810,8 @@ def test_long_paths_are_refused_before_the_work_and_left_out_of_exports(windows)
         """
 from promptccd.discovery.exports.kept_folder import KeptFolder, text_item
 deep = here / ("d" * 100) / ("e" * 100)
-print(refusal(lambda: storage.require_space(deep, 1, "the training"), DiskError))
-storage.require_space(here / "short", 1, "the training")
+print(refusal(lambda: disk.require_space(deep, 1, "the training"), DiskError))
+disk.require_space(here / "short", 1, "the training")
 with KeptFolder.opened(here / "out") as folder:
     long = "n" * 240 + ".txt"
     placed = folder.put([text_item("a.txt", "a", "a photograph"), text_item(long, "b", "another")])

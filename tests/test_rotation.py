@@ -83,7 +83,7 @@ def test_what_a_landing_changes_is_run_by_it(repository: Path) -> None:
 
 
 def test_tests_mirror_modules() -> None:
-    pairs = {"src/promptccd/storage.py": "tests/test_storage.py", "docs/index.md": "docs/index.md"}
+    pairs = {"src/promptccd/disk.py": "tests/test_disk.py", "docs/index.md": "docs/index.md"}
     assert {name: mirror_of(PurePosixPath(name)) for name in pairs} == pairs
 
 

@@ -10,7 +10,7 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``reports`` and ``hub`` do not know each other.
 ORDER = [
-    ["on_demand", "version"], ["errors"], ["system", "processes"], ["storage"], ["locks"], ["columns"], ["images"],
+    ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["locks"], ["columns"], ["images"],
     ["data"], ["models"], ["clustering"],
     ["methods"], ["pipeline"], ["training"], ["evaluation"], ["registry"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],
@@ -179,8 +179,8 @@ def platform_names(tree: ast.Module) -> set[str]:
 
 def test_two_modules_know_the_platform() -> None:
     said = {name: names for name in MODULES if (names := platform_names(tree_of(name)))}
-    assert set(said) == {"promptccd.system", "promptccd.processes"}, said
-    assert {"fcntl", "os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.system"]
+    assert set(said) == {"promptccd.systems", "promptccd.processes"}, said
+    assert {"fcntl", "os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.systems"]
     assert {"signal", "os.killpg", "multiprocessing.get_context"} <= said["promptccd.processes"]
 
 

@@ -11,7 +11,7 @@ from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.space.visits import PHOTOS_HERE
 from promptccd.registry import Rename
 
-EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/space/example"
+EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"
 NAMED = {1: "sailing boat", 3: "aeroplane", 9: "bonsai", 11: "flamingo"}  # by the number of a photograph
 
 

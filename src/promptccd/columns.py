@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from promptccd.storage import plain_json
+from promptccd.disk import plain_json
 
 HASH_BYTES = 32  # of a SHA-256
 HASH = re.compile("[0-9a-f]{64}")  # the same as text

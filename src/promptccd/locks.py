@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
-from promptccd import system
+from promptccd import systems
+from promptccd.disk import make_folder, open_to_change, refuse_links, write_file
 from promptccd.errors import RunError
-from promptccd.storage import make_folder, open_to_change, refuse_links, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -101,14 +101,14 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
         )  # the door: no link, and a disk that can be written
         wait_s = max(wait_s, _SHORTEST_WAIT_S)
         try:
-            reaches = system.locks_reach(folder)
+            reaches = systems.locks_reach(folder)
             lock = FileLock(folder / LOCK, thread_local=False) if reaches else _lease(folder)
             self._lock = _acquired(lock, folder, wait_s)
         except (OSError, NotImplementedError) as error:
             logger.warning(
                 "The disk of %s (%s) has no locks (%s). This process renews the file %s there every %.0f s; another "
                 "process can acquire it when it was not renewed for %.0f s.",
-                folder, system.file_system_of(folder), error, LEASE, BEAT_S, DEAD_S,
+                folder, systems.file_system_of(folder), error, LEASE, BEAT_S, DEAD_S,
             )  # fmt: skip
             self._lock = _acquired(_lease(folder), folder, wait_s)
         write_file(folder / OWNER, f"{Owner.this()}\n")
@@ -131,7 +131,7 @@ def owner_of(folder: Path) -> Owner | None:
     try:
         refuse_links(folder, [LOCK, OWNER, LEASE])
         if (holder := _lease(folder).owner) is not None:
-            is_dead = holder.hostname == socket.gethostname() and not system.is_running(holder.pid)
+            is_dead = holder.hostname == socket.gethostname() and not systems.is_running(holder.pid)
             return None if is_dead else Owner.of(folder)
         with FileLock(folder / LOCK, timeout=0):
             return None

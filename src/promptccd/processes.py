@@ -1,4 +1,4 @@
-"""What Linux, macOS and Windows do differently with signals and processes; see `promptccd.system` for all else."""
+"""What Linux, macOS and Windows do differently with signals and processes; see `promptccd.systems` for all else."""
 
 import contextlib
 import errno

@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from promptccd.disk import remove_leftovers, trusted, write_directory
 from promptccd.runs import RunDirectory
-from promptccd.storage import remove_leftovers, trusted, write_directory
 from promptccd.training import TrainingState
 from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
 

@@ -406,7 +406,7 @@ PROCESS = """
     import sys, time
     from pathlib import Path
 
-    from promptccd import system
+    from promptccd import systems
     from promptccd.data import StageStream, cached
     from promptccd.data.image_rows import ImageRows
     from promptccd.data.readable import StageImages

@@ -17,9 +17,9 @@ from promptccd.data.folders import FolderSource, LabelledFolder, by_category, im
 from promptccd.data.labels import read_categories
 from promptccd.data.tables import load_images, open_images
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.disk import EXPORTED, PROJECT
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
-from promptccd.storage import EXPORTED, PROJECT
 
 KINDS = ("boat", "bus", "tram")
 

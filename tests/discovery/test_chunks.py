@@ -20,15 +20,15 @@ import pytest
 import torch
 from PIL import Image
 
-from promptccd import system
+from promptccd import systems
 from promptccd.cli import discovery_commands
 from promptccd.discovery import DiscoverySession, discover, embedding, make_part
 from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import CHUNKS, PROJECT
+from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.locks import OWNER, FolderLock
 from promptccd.reports import PoolOfDevices
-from promptccd.storage import temporary
 from tests.discovery.conftest import write_pictures
 from tests.discovery.test_discover import run
 
@@ -263,7 +263,7 @@ def test_what_a_part_does_not_do_is_said(stage0, mixed, tmp_path, caplog):
 )
 def test_a_process_for_each_device(monkeypatch, caplog, gpus, wanted, devices):
     monkeypatch.setattr(discovery_commands.reports, "visible_devices", lambda: gpus)
-    monkeypatch.setattr(system, "available_cores", lambda: 8)
+    monkeypatch.setattr(systems, "available_cores", lambda: 8)
     with caplog.at_level(logging.INFO, logger="promptccd"):
         engine = discovery_commands._engine(argparse.Namespace(engine=None, devices=wanted, workers=None))
     assert (engine and engine.devices) == devices

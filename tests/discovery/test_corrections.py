@@ -17,6 +17,7 @@ from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.adapt import carry_prototypes
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
+from promptccd.disk import REPLACED, problems_of, remove_leftovers, write_file
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
 from promptccd.locks import FolderLock
 from promptccd.registry import (
@@ -30,7 +31,6 @@ from promptccd.registry import (
     save_registry,
 )
 from promptccd.runs import load_model
-from promptccd.storage import REPLACED, problems_of, remove_leftovers, write_file
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped
 from tests.discovery.corrected import correct, registry_in

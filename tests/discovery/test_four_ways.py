@@ -10,12 +10,12 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
+from promptccd.discovery.page import OpenPage
 from promptccd.discovery.project.folder import PROJECT
-from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.workbench.conftest import Window
+from tests.discovery.page.conftest import Window
 
 Way = Callable[[Path], Callable[..., None]]
 

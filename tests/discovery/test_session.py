@@ -15,8 +15,8 @@ from promptccd.discovery import (
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.page import write_page
 from promptccd.discovery.project import corrections
+from promptccd.discovery.report import write_page
 from promptccd.errors import DataError, DivergedError, RegistryError
 from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registry, save_registry
 from promptccd.runs import load_model

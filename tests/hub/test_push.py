@@ -18,11 +18,11 @@ from huggingface_hub.errors import (
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
+from promptccd.disk import write_json
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import commits, push_run, push_stage, pusher
 from promptccd.hub.commits import Repository
 from promptccd.runs import RunDirectory, load_model, train_run
-from promptccd.storage import write_json
 from promptccd.trainer import train_recipe
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.recipe import Recipe

@@ -64,7 +64,7 @@ def test_a_registry_comes_back_as_it_was_pushed(
 def test_a_repository_without_registry_starts_one(edited: Path, hub: Hub) -> None:
     for name in ("registry.json", "registry.safetensors", "checksums.json"):
         (edited / "stage3" / name).unlink()
-    from promptccd.storage import write_directory
+    from promptccd.disk import write_directory
 
     place = edited / "stage3"
     write_directory(place, lambda staging: shutil.copytree(place, staging, dirs_exist_ok=True), replace=True)

@@ -9,12 +9,12 @@ from huggingface_hub import HfApi
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
+from promptccd.disk import problems_of, sha256_of
 from promptccd.hub.commits import Repository
 from promptccd.hub.push import push_run, push_stage
 from promptccd.hub.verify import download_stage, fetch_stages
 from promptccd.runs import RunDirectory
 from promptccd.runs.stage import FROZEN, LEARNT
-from promptccd.storage import problems_of, sha256_of
 from tests.hub.server import Hub
 
 

@@ -15,7 +15,7 @@ import PIL
 import pytest
 from PIL import Image, ImageFile, ImageOps
 
-from promptccd import system
+from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
 from promptccd.images.depth import Depths
 from promptccd.images.limits import MAX_REDUCED
@@ -313,7 +313,7 @@ def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
         def refuse(*args):
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr(system, "open_file", refuse)
+        monkeypatch.setattr(systems, "open_file", refuse)
     assert decode_image(path).verdict == Verdict(SKIPPED, "no permission to read the file")
 
 

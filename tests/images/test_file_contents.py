@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.sources import read_regular_file
 from promptccd.images import decode
 from promptccd.images.clean import clean_image
@@ -222,9 +222,9 @@ def test_large_photographs_of_every_kind_are_handed_on_reduced_and_leave_whole(
 @pytest.mark.usefixtures("large")
 def test_a_large_picture_is_decoded_only_if_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     content = encoded(photograph(411, 303), "PNG")
-    monkeypatch.setattr(system, "free_memory", lambda: 16 * 411 * 303)
+    monkeypatch.setattr(systems, "free_memory", lambda: 16 * 411 * 303)
     assert decode_image(content, HOW).verdict.status is Status.NOTED
-    monkeypatch.setattr(system, "free_memory", lambda: 16 * 411 * 303 - 1)
+    monkeypatch.setattr(systems, "free_memory", lambda: 16 * 411 * 303 - 1)
     verdict = decode_image(content, HOW).verdict
     assert (verdict.status, verdict.is_passing) == (Status.SKIPPED, True)
     assert "GB are free: close other programs" in verdict.note

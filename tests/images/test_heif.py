@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import leftovers
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
@@ -83,7 +83,7 @@ def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pyt
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1)
     assert "as no photograph has" in decode_image(content).verdict.note
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1000)
-    monkeypatch.setattr(system, "free_memory", lambda: 959_999)
+    monkeypatch.setattr(systems, "free_memory", lambda: 959_999)
     assert "take up to 0.0 GB of memory" in decode_image(content).verdict.note
 
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import build_image_processor
+from promptccd.disk import CHECKSUMS
 from promptccd.models import VARIANTS, CategorySpread
-from promptccd.storage import CHECKSUMS
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.models.hostile import CANARY, CONFIG, EVIL_CODE, EVIL_MAP, INDEX, WEIGHTS, Case, mutation, values
 from tests.models.hostile_cases import CASES, EVIL_PROCESSOR

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from promptccd import system
+from promptccd import systems
 from promptccd.errors import DiskError, InterruptedRunError
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training import history
@@ -132,11 +132,11 @@ def test_memory_of_a_gpu_is_measured_from_its_reset_and_that_of_the_process_in_b
     gpu, cpu, reset = torch.device("cuda:1"), torch.device("cpu"), []
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", {gpu: 7_000}.__getitem__)
-    monkeypatch.setattr(system.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=3))
+    monkeypatch.setattr(systems.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=3))
     for device in (cpu, gpu):
         reset_peak_memory(device)
     assert reset == [gpu]
-    monkeypatch.setattr(system.sys, "platform", "linux")
+    monkeypatch.setattr(systems.sys, "platform", "linux")
     assert peak_memory(gpu) == {"process": 3 * 1024, "accelerator": 7_000}
-    monkeypatch.setattr(system.sys, "platform", "darwin")
+    monkeypatch.setattr(systems.sys, "platform", "darwin")
     assert peak_memory(cpu) == {"process": 3, "accelerator": None}

@@ -8,10 +8,10 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
+from promptccd.disk import CHECKSUMS, EDITABLE
 from promptccd.errors import RunError
 from promptccd.runs import load_model
 from promptccd.runs.stage import load_view
-from promptccd.storage import CHECKSUMS, EDITABLE
 from tests.discovery.conftest import write_pictures
 
 Damage = Callable[[Path], object]

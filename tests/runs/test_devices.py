@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from promptccd import system
+from promptccd import systems
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError, DivergedError, OutOfMemoryError, RunError
 from promptccd.images.decode import DecodedImage, Decoding, decode_image
@@ -249,7 +249,7 @@ def test_images_are_read_on_every_core_and_not_far_ahead(
 
     model.register_forward_pre_hook(count)
     expected = predict_folder(model, trained_run / "stage3", tmp_path)
-    monkeypatch.setattr(system, "available_cores", lambda: 2)
+    monkeypatch.setattr(systems, "available_cores", lambda: 2)
     monkeypatch.setattr(predict, "decode_image", read)
     reads_at_forwards.clear()
     found = predict_folder(model, trained_run / "stage3", tmp_path, batch_size=2)
@@ -346,7 +346,7 @@ def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_compute
     options: list[str], trained_run: Path, pictures: Path, tmp_path: Path, capsys, monkeypatch
 ) -> None:
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("promptccd.disk.shutil.disk_usage", lambda path: usage)
     words = [
         "discover",
         str(trained_run / "stage3"),

@@ -17,12 +17,12 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 
 from promptccd.data.views import normalise
+from promptccd.disk import temporary
 from promptccd.errors import DivergedError, InterruptedRunError, RunError, SplitMismatchError
 from promptccd.locks import FolderLock
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
 from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
-from promptccd.storage import temporary
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from promptccd.disk import remove_leftovers
 from promptccd.errors import RunError
 from promptccd.hub import verify
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
-from promptccd.storage import remove_leftovers
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import quick_recipe

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from promptccd import PromptCCDModel, system
+from promptccd import PromptCCDModel, systems
 from promptccd.cli.main import main
+from promptccd.disk import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.runs import train_run
 from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
 from promptccd.runs.start import model_on_meta
-from promptccd.storage import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe
 from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
@@ -164,7 +164,7 @@ def test_a_disk_without_hard_links_keeps_a_copy_for_each(run: Path, monkeypatch)
 
     shutil.rmtree(run / "stage3")
     model = PromptCCDModel.from_pretrained(run / "stage2")
-    monkeypatch.setattr(system, "link", refuse)
+    monkeypatch.setattr(systems, "link", refuse)
     save_again(model, run / "stage3")
     assert not same_file(run / "stage3" / FROZEN, run / "stage2" / FROZEN)
     assert sha256_of(run / "stage3" / FROZEN) == sha256_of(run / "stage2" / FROZEN)

@@ -11,6 +11,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.clustering.spread import measure_spread
+from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
@@ -19,7 +20,6 @@ from promptccd.reports import ReportOptions, write_report
 from promptccd.reports.tables import read_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import earlier_images, key_of, observe_stage
-from promptccd.storage import problems_of
 from tests.discovery.corrected import correct, registry_in
 
 

@@ -18,12 +18,12 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
+from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import Work, score_baselines
 from promptccd.runs import RunDirectory, train_run
-from promptccd.storage import temporary
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images, quick_recipe
 from tests.processes import processes_of

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from promptccd import locks, system
+from promptccd import locks, systems
 from promptccd.cli.main import main
+from promptccd.disk import write_directory
 from promptccd.locks import FolderLock
 from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
 from promptccd.reports.engines import Job
-from promptccd.storage import write_directory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
 from tests.disk import lease_of_another_computer
@@ -163,7 +163,7 @@ def test_a_cell_of_a_computer_that_went_down_is_begun(
     """Its lease says for ever that it is at work, so that whoever begins has to look whether it is renewed."""
     monkeypatch.setattr(locks, "BEAT_S", 0.1)
     monkeypatch.setattr(locks, "DEAD_S", 0.4)
-    monkeypatch.setattr(system, "locks_reach", lambda folder: False)
+    monkeypatch.setattr(systems, "locks_reach", lambda folder: False)
     monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
     (cell,) = plan(recipes, tmp_path, seeds=(1,))
     place = tmp_path / "tiny-seed1"
@@ -211,10 +211,10 @@ def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path,
 
 HOST = """
 import socket, sys
-from promptccd import system
+from promptccd import systems
 if not {reach}:  # this host sees no lock of the other
     socket.gethostname = lambda: "{name}"
-    system.fcntl.flock = lambda descriptor, how: None
+    systems.fcntl.flock = lambda descriptor, how: None
 from promptccd.cli.main import main
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from promptccd import discovery, reports, system
+from promptccd import discovery, reports, systems
 from promptccd.cli.parsing import (
     MOST_DIGITS,
     MOST_SEED,
@@ -187,7 +187,7 @@ def _engine(options: argparse.Namespace) -> "PoolOfDevices | RayEngine | None":
     gpus, wanted = reports.visible_devices(), options.devices
     if wanted != "all" and not re.fullmatch(r"[1-9]\d{0,3}", wanted):
         raise ConfigurationError(f"Expected --devices to be all or a number from 1 on, got {wanted[:50]!r}.")
-    found = gpus if wanted == "all" else (gpus or [""] * system.available_cores())[: int(wanted)]
+    found = gpus if wanted == "all" else (gpus or [""] * systems.available_cores())[: int(wanted)]
     where = f"GPU {', '.join(found)}" if gpus else "no GPU is here"
     logger.info("--devices %s: processes %d (%s).", wanted, max(1, len(found)), where)
     return reports.PoolOfDevices(found, options.workers) if len(found) > 1 else None

@@ -18,8 +18,8 @@ from promptccd.cli.parsing import (
 )
 from promptccd.cli.tables import explanation_table
 from promptccd.data.names import display_name
+from promptccd.disk import require_writable
 from promptccd.errors import ConfigurationError, MismatchError
-from promptccd.storage import require_writable
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptccd import runs
+from promptccd.cli.logs import hide_bars
 from promptccd.cli.parsing import add_decoding, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
-from promptccd.discovery import workbench
+from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
 
 if TYPE_CHECKING:
+    from promptccd.discovery.page import OpenPage
     from promptccd.discovery.space.page import SpaceServer
-    from promptccd.discovery.workbench import OpenPage
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
     )
     add_decoding(opened)
     _add_page_options(opened)
-    opened.set_defaults(run=open_command, needs=("promptccd.discovery.workbench.serving",))
+    opened.set_defaults(run=open_command, needs=("promptccd.discovery.page.server",))
 
 
 def open_command(options: argparse.Namespace) -> None:
@@ -49,7 +50,7 @@ def open_command(options: argparse.Namespace) -> None:
     folder = Path(os.path.expanduser(options.folder))
     is_project = has_registry(folder / PROJECT)
     out = folder if is_project else _place_beside(folder, options.out)
-    if (url := workbench.address_of(out)) is not None:
+    if (url := pages.address_of(out)) is not None:
         print(f"{out} is open already: {url}", flush=True)
         _show(url, options)
         if not is_project:
@@ -71,7 +72,7 @@ def open_command(options: argparse.Namespace) -> None:
     # holds corrections up for seconds later on.
     gc.disable()
     try:
-        page = workbench.OpenPage(out, options.port)
+        page = pages.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
@@ -110,6 +111,7 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
     from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
+    hide_bars()
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, options.model, out)
     with StopRequest() as stop:
         session = DiscoverySession.open(

@@ -13,10 +13,10 @@ from promptccd import evaluation, reports, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, Parser, add_plugin, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
+from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.reports.table_parts import paper_tables
-from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import known_fields, recipe_folder
 
 if TYPE_CHECKING:

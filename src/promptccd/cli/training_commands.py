@@ -10,9 +10,9 @@ from promptccd import data, hub, runs
 from promptccd.cli.parsing import Parser, add_push_target, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
+from promptccd.disk import readable_size
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.processes import is_first_process
-from promptccd.storage import readable_size
 from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, summary_of
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from PIL import __version__ as pillow_version
 from PIL import features
 from torch.utils.data import DataLoader, Dataset
 
-from promptccd import storage
+from promptccd import disk
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.options import ViewOptions
@@ -207,7 +207,7 @@ class ImageCache:
             paths = _paths_of(folder, images, self._views)
             parts = [_Part.at(path) for path in paths]
             if None in parts:
-                storage.make_folder(folder)
+                disk.make_folder(folder)
                 with _only_process(folder, progress):
                     _make(paths, images, self._views, num_workers, progress)
                 parts = [_Part.at(path) for path in paths]
@@ -267,12 +267,12 @@ def _make(
     for done, (path, batch) in enumerate(zip(missing, made, strict=True)):
         size += batch.nbytes
         needed = round(batch.nbytes * (len(missing) - done) / SHARE)
-        storage.require_space(path.parent, needed, "copies of images, which may take half of what is free")
+        disk.require_space(path.parent, needed, "copies of images, which may take half of what is free")
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, _SCHEMA) as writer:
             writer.write_batch(batch)
-        storage.write_file(path, sink.getvalue().to_pybytes())
+        disk.write_file(path, sink.getvalue().to_pybytes())
     logger.info(
         "Copies of %d images are stored in %s (%s); that took %.0f s.",
-        count, paths[0].parent, storage.readable_size(size), time.monotonic() - started,
+        count, paths[0].parent, disk.readable_size(size), time.monotonic() - started,
     )  # fmt: skip

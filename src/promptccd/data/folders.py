@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unicodedata import normalize
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name, folder_reason, leftovers, library_reason, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
@@ -23,11 +23,11 @@ from promptccd.data.sources import (
     inside,
     read_regular_file,
 )
+from promptccd.disk import CHECKSUMS, EXPORTED, PROJECT
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.files import first_bytes
 from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.storage import CHECKSUMS, EXPORTED, PROJECT
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
 _OURS = {  # by the names that are all in such a folder
@@ -143,7 +143,7 @@ class FolderSource(ImageSource):
 
     def _folder_or_reason(self, item: os.DirEntry[str], above: tuple[str, ...]) -> tuple[str, str]:
         """The resolved place of a folder to search, or empty; and why an item is left out, or empty."""
-        target, is_link = item.path, system.is_link(item)
+        target, is_link = item.path, systems.is_link(item)
         left = library_reason(os.path.basename(above[-1]), item.name)
         if is_link:
             try:

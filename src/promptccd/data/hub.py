@@ -32,11 +32,11 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.data.splits import UNUSED, CategorySplit
+from promptccd.disk import parsed_json
 from promptccd.errors import DataError
-from promptccd.storage import parsed_json
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
 KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
@@ -301,6 +301,6 @@ def _write_pictures(table: Dataset, folder: Path) -> None:
             if suffix in _SUFFIXES:
                 (staging / f"{int(row['sample_id']):06d}{suffix}").write_bytes(row["image"]["bytes"])
         if not folder.exists():  # another process may have been first
-            system.rename(staging, folder)
+            systems.rename(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from promptccd import system
+from promptccd import systems
 from promptccd.processes import end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def usual_workers() -> int:
         return 0
     # Of this training on this machine, as launchers say it.
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(MOST_USUAL, system.available_cores() // processes)
+    return min(MOST_USUAL, systems.available_cores() // processes)
 
 
 def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
@@ -40,7 +40,7 @@ def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
         batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
     """
     wanted = usual_workers() if wanted is None else wanted
-    workers, free = min(wanted, system.available_cores()), system.free_shared_memory()
+    workers, free = min(wanted, systems.available_cores()), systems.free_shared_memory()
     if not batch_bytes or not workers or free is None:
         return workers
     fitting = free // (IN_FLIGHT * batch_bytes)
@@ -54,7 +54,7 @@ def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
     logger.warning(
         "Shared memory (%s) is short, and a loader process needs %d MB of it: images are loaded by %s. More of it "
         "(docker run --shm-size 2g) or a smaller --batch_size allows %d.",
-        system.SHARED_MEMORY, megabytes, f"{fitting} of them" if fitting else "this process itself", workers,
+        systems.SHARED_MEMORY, megabytes, f"{fitting} of them" if fitting else "this process itself", workers,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from promptccd.images.kinds import HEIF_SUFFIXES, heif_plugin
 from promptccd.images.raw import RAW_SUFFIXES
-from promptccd.system import left_by_system
+from promptccd.systems import left_by_system
 
 # Folders in which programs keep photographs, by the whole name or how it ends, and where in them the photographs lie as
 # they were taken. The rest are small copies and faces of them, which would be grouped beside them.

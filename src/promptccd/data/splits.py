@@ -17,8 +17,8 @@ import numpy as np
 
 from promptccd.data.names import display_name
 from promptccd.data.randomness import numpy_generator
+from promptccd.disk import newer_format
 from promptccd.errors import DataError
-from promptccd.storage import newer_format
 
 FORMAT = 1  # of split.json
 UNUSED = -1  # label of a row that no stage gets

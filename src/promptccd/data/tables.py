@@ -39,11 +39,11 @@ from promptccd.data.labels import LABEL, STREAM, in_order
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.data.sources import is_below
 from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
+from promptccd.disk import PROJECT, parsed_json
 from promptccd.errors import DataError, PromptCCDError, nothing_at
 from promptccd.images.files import first_bytes
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import IntakeLimits, SkippedFileError
-from promptccd.storage import PROJECT, parsed_json
 
 logger = logging.getLogger(__name__)
 

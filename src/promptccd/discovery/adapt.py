@@ -31,13 +31,13 @@ from promptccd.discovery.intake.intake import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
 from promptccd.discovery.project.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
+from promptccd.disk import parsed_json, write_json
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.predict import load_model
-from promptccd.runs.train import accelerator_for
-from promptccd.storage import parsed_json, write_json
+from promptccd.training.accelerator import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.stage_trainer import StageTrainer

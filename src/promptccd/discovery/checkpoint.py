@@ -15,11 +15,11 @@ from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.project.folder import BEFORE, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.session import DiscoverySession
+from promptccd.disk import make_folder, make_inside, write_directory, write_file
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
-from promptccd.storage import make_folder, make_inside, write_directory, write_file
 
 logger = logging.getLogger(__name__)
 

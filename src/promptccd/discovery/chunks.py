@@ -21,12 +21,12 @@ from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import CHUNKS, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
+from promptccd.disk import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 from promptccd.errors import ConfigurationError
 from promptccd.images.limits import ByteBudget, IntakeLimits
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.runs.folder import RunDirectory
-from promptccd.storage import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,6 @@ from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import IntakeReport
 from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import (
     PROJECT,
     RECORD,
@@ -40,13 +39,9 @@ from promptccd.discovery.project.folder import (
 )
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
+from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import DataError, RunError
-from promptccd.locks import LOCK, FolderLock
-from promptccd.registry import StageChange, alike_pairs, load_registry
-from promptccd.registry.columns import require_room
-from promptccd.reports import PoolOfDevices, RayEngine
-from promptccd.storage import (
+from promptccd.disk import (
     read_file,
     readable_size,
     refuse_links,
@@ -54,6 +49,11 @@ from promptccd.storage import (
     require_space,
     write_file,
 )
+from promptccd.errors import DataError, RunError
+from promptccd.locks import LOCK, FolderLock
+from promptccd.registry import StageChange, alike_pairs, load_registry
+from promptccd.registry.columns import require_room
+from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.training.progress import StopRequest, progress_bar, readable_time
 from promptccd.version import __version__
 

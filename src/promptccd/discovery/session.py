@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from promptccd import system
+from promptccd import systems
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
@@ -109,7 +109,7 @@ class DiscoverySession:
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen
-        self.workers = workers or system.available_cores()
+        self.workers = workers or systems.available_cores()
         self.stages: list[SessionStage] = []
         self._estimate: CountEstimate | None = None
 

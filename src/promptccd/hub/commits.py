@@ -28,10 +28,10 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
+from promptccd.disk import sha256_of
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
 from promptccd.runs.card import KEPT, merge_card
 from promptccd.runs.provenance import CARD
-from promptccd.storage import sha256_of
 from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)

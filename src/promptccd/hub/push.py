@@ -8,6 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
+from promptccd.disk import own_files, problems_of, require_no_links
 from promptccd.errors import HubError, PromptCCDError, one_line
 from promptccd.hub.commits import (
     CARD,
@@ -25,7 +26,6 @@ from promptccd.runs.card import EXAMPLES, placed
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
 from promptccd.runs.provenance import Source
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
-from promptccd.storage import own_files, problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
 

@@ -15,15 +15,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from promptccd.errors import ConfigurationError, HubError, RunError, one_line
-from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
-from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
-from promptccd.runs import RunDirectory
-from promptccd.runs.card import seed_on_card
-from promptccd.runs.provenance import Source
-from promptccd.runs.stage import FROZEN, find_frozen, load_configuration, share_frozen, stages_beside
-from promptccd.runs.verify import Check, run_checks, stage_checks
-from promptccd.storage import (
+from promptccd.disk import (
     CHECKSUMS,
     EDITABLE,
     links_in,
@@ -33,6 +25,14 @@ from promptccd.storage import (
     trusted,
     write_directory,
 )
+from promptccd.errors import ConfigurationError, HubError, RunError, one_line
+from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
+from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
+from promptccd.runs import RunDirectory
+from promptccd.runs.card import seed_on_card
+from promptccd.runs.provenance import Source
+from promptccd.runs.stage import FROZEN, find_frozen, load_configuration, share_frozen, stages_beside
+from promptccd.runs.verify import Check, run_checks, stage_checks
 
 logger = logging.getLogger(__name__)
 _ABSENT = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import ExifTags, Image
 
-from promptccd import system
+from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.depth import (
@@ -357,7 +357,7 @@ def _room_for(pixels: int) -> Iterator[None]:
         yield
         return
     with _LARGE:
-        needed, free = BYTES_PER_PIXEL * pixels, system.free_memory()
+        needed, free = BYTES_PER_PIXEL * pixels, systems.free_memory()
         if free is not None and needed > free:
             raise _RefusedError(
                 f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} "

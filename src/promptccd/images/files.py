@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from promptccd import system
+from promptccd import systems
 from promptccd.images.limits import SkippedFileError
 
 
@@ -36,7 +36,7 @@ def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterat
                 "not a regular file"
             )  # to open a pipe or a device may do something already
         # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
-        descriptor = system.open_file(path, os.O_RDONLY)
+        descriptor = systems.open_file(path, os.O_RDONLY)
         with open(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):

@@ -20,6 +20,15 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from promptccd.disk import (
+    append_to,
+    newer_format,
+    plain_json,
+    read_lines,
+    refuse_links,
+    sha256_of,
+    write_file,
+)
 from promptccd.errors import RegistryError
 from promptccd.registry.changes import LONGEST_TIME, History, LogEntry, Step
 from promptccd.registry.columns import COLUMNS, MOST_IMAGES, columns_of, strict_json, take_columns
@@ -35,15 +44,6 @@ from promptccd.registry.tables import (
     Look,
     Patch,
     Tables,
-)
-from promptccd.storage import (
-    append_to,
-    newer_format,
-    plain_json,
-    read_lines,
-    refuse_links,
-    sha256_of,
-    write_file,
 )
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, Step, compare
 from promptccd.registry.edits import Edit
@@ -26,7 +27,6 @@ from promptccd.registry.tables import (
     check_name,
     mended_name,
 )
-from promptccd.storage import plain_json
 
 NOTHING_YET = -1  # stage of a registry that observed none
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from promptccd import system
+from promptccd import systems
+from promptccd.disk import make_folder, make_inside
 from promptccd.errors import ConfigurationError
 from promptccd.processes import ProcessApart
-from promptccd.storage import make_folder, make_inside
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ADDRESS = "RAY_ADDRESS"
@@ -137,7 +137,7 @@ class PoolOfDevices(Engine):
 
     def __init__(self, devices: Sequence[str], cpus: int | None = None):
         self.devices, self.places = devices, max(1, len(devices))
-        self.cpus = max(1, (cpus or system.available_cores()) // self.places)
+        self.cpus = max(1, (cpus or systems.available_cores()) // self.places)
 
     def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
         """Start a process."""

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from promptccd.storage import make_folder, remove_leftovers, write_file
+from promptccd.disk import make_folder, remove_leftovers, write_file
 
 Record = dict[str, Any]
 

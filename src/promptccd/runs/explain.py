@@ -13,10 +13,10 @@ from PIL import Image
 
 from promptccd.data.hub import pictures_at
 from promptccd.data.views import EvaluationView, normalise
+from promptccd.disk import make_folder, remove_leftovers, write_file
 from promptccd.errors import DataError
 from promptccd.images.decode import decode_image
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.storage import make_folder, remove_leftovers, write_file
 from promptccd.training.features import require_finite
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay

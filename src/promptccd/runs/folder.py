@@ -18,9 +18,7 @@ from safetensors.torch import save
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.stages import StageStream
-from promptccd.errors import MOST_LISTED, RunError, nothing_at
-from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.storage import (
+from promptccd.disk import (
     make_inside,
     newer_format,
     parsed_json,
@@ -29,6 +27,8 @@ from promptccd.storage import (
     remove_leftovers,
     write_file,
 )
+from promptccd.errors import MOST_LISTED, RunError, nothing_at
+from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 
@@ -230,7 +230,12 @@ class RunDirectory:
 
     def require_split(self, stages: StageStream) -> None:
         """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
-        stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
+        recorded = str((self.read("split.json") or {}).get("fingerprint"))
+        for name, fingerprint in (
+            ("manifest.json", self.manifest["split_fingerprint"]),
+            ("split.json", recorded),
+        ):
+            stages.require_fingerprint(fingerprint, f"By {name}, the run in {self.path}")
 
     # Resumable states
 

@@ -18,9 +18,18 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
+from promptccd.disk import (
+    CHECKSUMS,
+    parsed_json,
+    problems_of,
+    recorded_sum,
+    sha256_of,
+    write_directory,
+    write_json,
+)
 from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
@@ -29,6 +38,7 @@ from promptccd.models import load_configuration as stored_configuration
 from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import (
     PREPROCESSOR,
+    aligned,
     load_processor,
     split_revision,
 )
@@ -46,15 +56,6 @@ from promptccd.registry.labelling import Labelled
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
-from promptccd.storage import (
-    CHECKSUMS,
-    parsed_json,
-    problems_of,
-    recorded_sum,
-    sha256_of,
-    write_directory,
-    write_json,
-)
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.options import ModelArguments, TrainingArguments
 
@@ -408,11 +409,13 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
         return
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
-    content = save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
+    content = aligned(
+        save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
+    )
     digest = hashlib.sha256(content).hexdigest()
     if not _has_linked(find_frozen(digest, candidates), folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
-        system.make_read_only(folder / FROZEN)
+        systems.make_read_only(folder / FROZEN)
     with safe_open(folder / LEARNT, "pt") as opened:
         placed = dict.fromkeys(opened.keys(), LEARNT) | dict.fromkeys(frozen, FROZEN)
     size = sum(each.nbytes for each in model.state_dict().values())
@@ -432,7 +435,7 @@ def find_frozen(digest: str, stages: Iterable[Path]) -> Path | None:
     for stage in stages:
         path = stage / FROZEN
         try:
-            is_ours = system.is_own_file(path) and recorded_sum(path) == digest
+            is_ours = systems.is_own_file(path) and recorded_sum(path) == digest
             if is_ours and sha256_of(path) == digest:  # it may have been altered since
                 return path
         except OSError:
@@ -445,16 +448,16 @@ def share_frozen(folder: Path, candidates: Iterable[Path]) -> None:
     own, linked = folder / FROZEN, folder / f"{FROZEN}.linked"
     if own.is_file():
         if _has_linked(find_frozen(sha256_of(own), candidates), linked):
-            system.rename(linked, own)
+            systems.rename(linked, own)
         else:
-            system.make_read_only(own)
+            systems.make_read_only(own)
 
 
 def _has_linked(source: Path | None, target: Path) -> bool:
     """Whether a file got a second name; some disks have no such thing, and two disks never share a file."""
     try:
         if source is not None:
-            system.link(source, target)
+            systems.link(source, target)
     except OSError:
         return False
     return source is not None

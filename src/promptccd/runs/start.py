@@ -24,12 +24,12 @@ from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
+from promptccd.disk import refuse_links, remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
 from promptccd.methods import PARTS, method_named
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.checkpoint import load_processor
 from promptccd.runs.folder import FETCHED, FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
-from promptccd.storage import refuse_links, remove_leftovers, trusted, write_directory, write_file
 from promptccd.training.devices import exact_device, same_on_all
 from promptccd.training.history import HISTORY
 from promptccd.training.options import DataArguments

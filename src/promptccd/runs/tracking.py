@@ -13,10 +13,10 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from promptccd.data.readable import StageImages
+from promptccd.disk import make_inside, read_file, write_file
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import Discovery
 from promptccd.runs.folder import RunDirectory
-from promptccd.storage import make_inside, read_file, write_file
 from promptccd.training.callbacks import CategoryDiscoveryCallback, RunState, TrainingControl
 from promptccd.training.options import TrainingArguments
 

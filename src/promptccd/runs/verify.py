@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
+from promptccd.disk import problems_of
 from promptccd.errors import PromptCCDError, RunError, one_line
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
@@ -15,7 +16,6 @@ from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory, assignments_in
 from promptccd.runs.predict import load_model
-from promptccd.storage import problems_of
 
 # Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
 TOLERANCE = 0.01

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from promptccd import system
+from promptccd import systems
+from promptccd.disk import open_to_change, parsed_json, read_file
 from promptccd.errors import DiskError
-from promptccd.storage import open_to_change, parsed_json, read_file
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def peak_memory(device: torch.device) -> dict[str, int | None]:
     `reset_peak_memory`, `None` on a CPU.
     """
     accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return {"process": system.peak_memory(), "accelerator": accelerator}
+    return {"process": systems.peak_memory(), "accelerator": accelerator}
 
 
 HISTORY = "history.jsonl"

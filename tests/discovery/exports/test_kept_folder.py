@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, link_or_copy
+from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
-from promptccd.storage import EXPORTED
 
 
 def _write(content: bytes, target: Path) -> None:

@@ -21,10 +21,10 @@ from promptccd.discovery.exports.kept_folder import Export
 from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project.photos import Photos
+from promptccd.disk import EXPORTED
 from promptccd.errors import RunError
 from promptccd.images.decode import decode_image
 from promptccd.locks import OWNER
-from promptccd.storage import EXPORTED
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
 from tests.discovery.stored import relocate

@@ -27,7 +27,7 @@ from promptccd.errors import DataError
 from promptccd.images import identity
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
-from promptccd.system import available_cores
+from promptccd.systems import available_cores
 from tests.conftest import coloured_images
 from tests.discovery.conftest import image_of
 from tests.images.test_decode import (

@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name
-from promptccd.errors import DataError, DiskError, RunError
-from promptccd.locks import LOCK, FolderLock
-from promptccd.storage import (
+from promptccd.disk import (
     EXPORTED,
     TEMPORARY,
     append_to,
@@ -38,6 +36,8 @@ from promptccd.storage import (
     temporary,
     write_file,
 )
+from promptccd.errors import DataError, DiskError, RunError
+from promptccd.locks import LOCK, FolderLock
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class KeptFolder:
         placed, absent = {place: place for place in wanted}, list[Item]()
         for place, item in wanted.items():
             line, size = self._own.get(place), self._size(place)
-            if wrong := system.too_long(self.path / place):
+            if wrong := systems.too_long(self.path / place):
                 self.export.missing.append(
                     (item.called, f"it would have {wrong}: give a shorter path with --to")
                 )
@@ -378,7 +378,7 @@ class KeptFolder:
             for line, item in free:
                 tick()
                 self._folder_of(item.place)
-                system.rename(self.path / line.place, self.path / item.place)
+                systems.rename(self.path / line.place, self.path / item.place)
                 self.export.moved += 1
             self._flush_folders({each.place for pair in free for each in pair})
             moved = {item.place for _, item in free}
@@ -412,7 +412,7 @@ class KeptFolder:
         """Give files their names, once they and their lines are on the disk."""
         for staging, _, _ in waiting:
             if os.lstat(staging).st_nlink < 2:  # a second name of a file that has long been there
-                system.flush(staging)
+                systems.flush(staging)
         before = {line.place: self._own.get(line.place) for _, line, _ in waiting}
         placed = dict[str, str]()
         self._add([line for _, line, _ in waiting])
@@ -425,7 +425,7 @@ class KeptFolder:
                 self._add([] if there is None else [there])
             else:
                 try:
-                    system.rename(staging, self.path / line.place)
+                    systems.rename(staging, self.path / line.place)
                 except OSError as error:
                     self._give_up(staging, item, error)
                     continue
@@ -484,7 +484,7 @@ class KeptFolder:
 
     def _flush_folders(self, places: set[str]) -> None:
         for folder in {os.path.dirname(place) for place in places} | {""}:
-            system.flush(self.path / folder)
+            systems.flush(self.path / folder)
 
     # The record
 
@@ -508,17 +508,17 @@ def link_or_copy(source: Path, target: Path) -> None:
         OSError: there is neither a link nor room for a copy.
     """
     with source.open("rb") as opened, target.open("xb") as made:
-        cloned = system.has_cloned(opened.fileno(), made.fileno())
+        cloned = systems.has_cloned(opened.fileno(), made.fileno())
     if not cloned:
         target.unlink()
         try:
-            system.link(source, target)
+            systems.link(source, target)
             return
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
         shutil.copyfile(source, target)
-    system.copy_facts(source, target)
+    systems.copy_facts(source, target)
 
 
 def _write(content: bytes, target: Path) -> None:
@@ -528,7 +528,7 @@ def _write(content: bytes, target: Path) -> None:
 def _holds_something(path: Path) -> bool:
     try:
         names = [f"{each.name}{'/' * each.is_dir()}" for each in path.iterdir()]
-        return any(not (name.startswith((LOCK, TEMPORARY)) or system.left_by_system(name)) for name in names)
+        return any(not (name.startswith((LOCK, TEMPORARY)) or systems.left_by_system(name)) for name in names)
     except OSError:
         return True  # no folder
 

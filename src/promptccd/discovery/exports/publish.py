@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
+from promptccd.disk import temporary
 from promptccd.errors import DataError
-from promptccd.storage import temporary
 
 PUBLISH, PARQUET = "publish", "publish-parquet"
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
@@ -179,7 +179,7 @@ def _part(made_of: str, number: int, count: int) -> str:
 
 
 def _rename(path: Path, target: Path) -> None:
-    system.rename(path, target)
+    systems.rename(path, target)
 
 
 def _is_there(target: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import EITHER, display_name, system_reason, unsafe_reason
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
 from promptccd.errors import DataError
@@ -51,7 +51,7 @@ class ArchiveSource(ImageSource):
     def __init__(self, path: str | os.PathLike[str]):
         self.name = f"Archive {display_name(os.path.basename(path))!r}"
         try:
-            self._stream = _GuardedStream(system.open_file(path, os.O_RDONLY), self.name)
+            self._stream = _GuardedStream(systems.open_file(path, os.O_RDONLY), self.name)
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
         found = os.fstat(self._stream.fileno())

@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.data.sources import Stamp
 from promptccd.discovery.intake.locations import SeenPicture
+from promptccd.disk import append_to, make_folder, open_to_change, refuse_links, remove
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.images.capture_dates import KEPT
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
-from promptccd.storage import append_to, make_folder, open_to_change, refuse_links, remove
 
 logger = logging.getLogger(__name__)
 
@@ -540,7 +540,7 @@ def _checked(database: sqlite3.Connection, folder: Path | None = None) -> sqlite
         database.execute("pragma trusted_schema = off")
         tables = _tables_of(database)
         if folder is not None and not tables:
-            mode = "wal" if system.locks_reach(folder) else "truncate"
+            mode = "wal" if systems.locks_reach(folder) else "truncate"
             database.execute(f"pragma journal_mode = {mode}")
             database.executescript(f"begin immediate;{SCHEMA}commit")
         elif tables != _tables_of(_empty()):

@@ -16,9 +16,9 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
+from promptccd.disk import read_file, write_file
 from promptccd.registry import CategoryRegistry
 from promptccd.registry.tables import Patch
-from promptccd.storage import read_file, write_file
 
 
 class Features:

@@ -7,9 +7,9 @@ lost, see `promptccd.discovery.intake.seen`.
 
 from pathlib import Path
 
+from promptccd.disk import PROJECT as PROJECT
+from promptccd.disk import make_inside, refuse_links, remove_leftovers
 from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
-from promptccd.storage import PROJECT as PROJECT
-from promptccd.storage import make_inside, refuse_links, remove_leftovers
 
 RECORD, BEFORE = "project.json", "before"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over

@@ -148,8 +148,9 @@ class Photos:
             self._store.close()
 
     def _write(self) -> None:
-        self._store.add_cells(self._fresh)
-        self._fresh = {}
+        if self._fresh:
+            self._store.add_cells(self._fresh)
+            self._fresh = {}
 
     def path(self, key: str) -> str:
         """Where the file of a picture is or was; empty for a row of a data set, below the archive for a member."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.project.folder import BEFORE, PROJECT, RECORD
+from promptccd.disk import newer_format, parsed_json, read_file
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.images.decode import Decoding
 from promptccd.images.depth import Depths
 from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry
-from promptccd.storage import newer_format, parsed_json, read_file
 
 logger = logging.getLogger(__name__)
 

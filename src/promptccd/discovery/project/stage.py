@@ -4,8 +4,8 @@ import logging
 import shutil
 from pathlib import Path
 
+from promptccd.disk import CHECKSUMS, remove_leftovers, require_no_links, write_directory
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
-from promptccd.storage import CHECKSUMS, remove_leftovers, require_no_links, write_directory
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import os
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
-from promptccd.discovery.site import Site
+from promptccd.discovery.page.site import Site
 from promptccd.discovery.space.page import Space, build_space
 from promptccd.discovery.space.visits import Together
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from promptccd import system
+from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
@@ -19,9 +19,9 @@ from promptccd.discovery.discover import DiscoveryResult, discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.publish import export_publish
 from promptccd.discovery.intake.reading import find_source
+from promptccd.discovery.page.export_job import rows_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
-from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.locks import LOCK
@@ -108,7 +108,7 @@ class Grouping:
                     raise DataError(f"No image came: {why}.")
                 visit.photos.mkdir(exist_ok=True)
                 for path in came:
-                    system.rename(path, visit.photos / path.name)
+                    systems.rename(path, visit.photos / path.name)
             finally:
                 shutil.rmtree(arriving)
                 for upload in uploads:

@@ -17,7 +17,7 @@ from typing import Any
 import gradio as gr
 from fastapi import FastAPI
 
-from promptccd.discovery.site import ServingThread, Site, listen
+from promptccd.discovery.page.site import ServingThread, Site, listen
 from promptccd.discovery.space.grouping import Grouping, called
 from promptccd.discovery.space.serving import SCREENS, RequestGuard, owner_of, screens_of
 from promptccd.discovery.space.visits import Together, Visit, Visits
@@ -43,7 +43,7 @@ MODEL: Mapping[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}  
 SCRIPT = f'<script type="module" src="{SCREENS[1:]}desk.js"></script>'  # of the element that shows groups
 DOWNLOAD = "() => document.querySelector('#pc-links a[download$=zip]')?.click()"
 THEME = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # nothing is fetched
-_PARTS = templates_of("promptccd.discovery.space").get_template("parts.html.jinja").module
+_PARTS = templates_of("promptccd.discovery.page").get_template("parts.html.jinja").module
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class SpaceServer(ServingThread):
         outer.mount(SCREENS.rstrip("/"), screens_of(space.visits))
         space.blocks.has_launched = True  # so that Gradio checks where a file lies that it is to take
         limits = space.grouping.limits
-        css = (files("promptccd.discovery.space") / "templates/space.css").read_text(encoding="utf-8")
+        css = (files("promptccd.discovery.page") / "templates/space.css").read_text(encoding="utf-8")
         app = gr.mount_gradio_app(
             outer, space.blocks, path="/", head=SCRIPT, theme=THEME, css=css, footer_links=[],
             run_history=False, enable_monitoring=False, ssr_mode=False, show_error=False, pwa=False,

@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
-from promptccd.discovery.site import App, Guard, Message, Receive, Send, Site, cookies, header
+from promptccd.discovery.page.export_job import rows_of
+from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, screens
+from promptccd.discovery.page.site import App, Guard, Message, Receive, Send, Site, cookies, header
 from promptccd.discovery.space.visits import OVER, Visits
-from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
-from promptccd.discovery.workbench.take_away import rows_of
+from promptccd.disk import parsed_json
 from promptccd.images.limits import MIB, IntakeLimits
 from promptccd.reports.page import csv_text
-from promptccd.storage import parsed_json
 
 BODY_BYTES = MIB  # of a request that is no upload; and of what a form adds to the files
 COOKIE = "promptccd_visitor"

@@ -20,7 +20,7 @@ from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.registry import has_registry
 
-EXAMPLE = Path(os.path.realpath(__file__)).with_name("example")
+EXAMPLE = Path(os.path.realpath(__file__)).parents[1] / "page" / "example"
 PHOTOS_HERE = "{photographs}"  # stands in the example for the folder of its photographs
 SHORT_S = 5.0  # that work takes at most which cannot be cancelled
 OVER = "This visit is over and its photographs are deleted: load the page again."

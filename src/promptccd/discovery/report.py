@@ -1,0 +1,169 @@
+"""``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from promptccd.discovery.exports.rows import AssignmentRow
+from promptccd.discovery.groups import GroupView, group_views
+from promptccd.discovery.session import DiscoverySession
+from promptccd.disk import write_file
+from promptccd.images.decode import Status
+from promptccd.registry.changes import SURE
+from promptccd.reports import render_page, stage_maps
+from promptccd.reports.cards import picture_uri
+from promptccd.reports.charts import FEWEST_ON_MAP, style_of
+
+MAX_BYTES = 12_000_000  # of all pictures of a page
+MAX_LISTED = 500  # files in a list; the CSV has all
+MAP_SIDE, MAP_MARGIN = 600.0, 12.0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture on the page; `uri` is empty once the page is full."""
+
+    name: str
+    uri: str
+
+
+@dataclass(frozen=True)
+class MapDot:
+    """An image on the map."""
+
+    x: float
+    y: float
+    style: int
+    mark: int
+    is_new: bool
+    text: str
+
+
+def write_page(
+    session: DiscoverySession,
+    rows: Sequence[AssignmentRow],
+    path: Path,
+    *,
+    end: str = "",
+) -> Path:
+    """Write the page of the newest stage; it loads nothing from the network.
+
+    Args:
+        session: its images are grouped.
+        rows: of `assignment_rows`.
+        path: of the page.
+        end: last text of the file.
+    """
+    groups = group_views(session)
+    keys = [key for group in groups for key in (*group.typical, *group.borderline)]
+    pictures = _pictures(session, keys)
+    shown = [
+        (group, [pictures[key] for key in group.typical], [pictures[key] for key in group.borderline])
+        for group in groups
+        if group.size
+    ]
+    stage, report = session.current, session.current.intake.report()
+    heading = "Groups" if shown else "No groups"
+    dots = _dots(session, groups)
+    used = [row for row in rows if row.status == "used"]
+    unsure = [row for row in used if row.confidence is not None and row.confidence < SURE]
+    files, names = stage.intake.files, [file.name for file in stage.intake.files]
+    page = render_page(
+        "discovery.html.jinja",
+        title=f"{heading} in {_images(report.used)}",
+        report=report,
+        stage=stage.stage,
+        estimate=session.estimate,
+        groups=shown,
+        empty=[group for group in groups if not group.size],
+        dots=dots,
+        legend=[(group, *style_of(group.id)) for group in groups if group.size],
+        map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
+        change=_change_in_words(session) + _aside_in_words(session, rows),
+        num_unsure=len(unsure),
+        unsure=unsure[:MAX_LISTED],
+        skipped=[
+            (name, file.verdict.note)
+            for name, file in zip(names, files, strict=True)
+            if file.verdict.status is Status.SKIPPED
+        ][:MAX_LISTED],
+        duplicates=[(row.file, row.note) for row in rows if row.status == "duplicate"][:MAX_LISTED],
+        near=[
+            (names[stage.files[key].index], names[first.index])
+            for key, first in list(session.near_duplicates.items())[:MAX_LISTED]
+        ],
+        moments=session.num_moments,
+    )  # fmt: skip
+    write_file(path, page + end)
+    return path
+
+
+def _pictures(session: DiscoverySession, keys: Sequence[str]) -> dict[str, Picture]:
+    """Thumbnails as ``data:`` URIs by key, as long as the page has room."""
+    contents, left = session.thumbnails(keys), MAX_BYTES
+    pictures = {}
+    for key in keys:
+        content = contents[key] if left > 0 else b""
+        left -= len(content)
+        pictures[key] = Picture(session.file_of(key)[1].name, picture_uri(content))
+    return pictures
+
+
+def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot]:
+    """The newest images on a map, in units of the drawing; empty if they are too few to lay out."""
+    found = session.assignment()
+    if len(found.keys) < FEWEST_ON_MAP:
+        return []
+    maps = stage_maps([found.features.numpy()], seed=session.seed)
+    layout = maps.layouts[0]
+    scale = MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)  # the map fits into a square
+    places = (layout - layout.min(axis=0)) * scale + MAP_MARGIN
+    by_id = {group.id: group for group in groups}
+    dots = []
+    for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
+        group = by_id[int(found.category_ids[row])]
+        name = session.file_of(found.keys[row])[1].name
+        dots.append(MapDot(x, y, *style_of(group.id), group.standing == "new", f"{name}: {group.title}"))
+    return dots
+
+
+def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The changes of the stage: headings, and below each the categories with what became of them."""
+    change, registry = session.change, session.registry
+
+    def title(identity: int) -> str:
+        return f"{identity} · {registry.categories[identity].name}"
+
+    def where_to(retired: int) -> str:
+        target = registry.resolve(retired)
+        return "(is no category)" if target is None else f"(merged into {target})"
+
+    lines: list[tuple[str, list[tuple[str, str]]]] = [
+        ("New", [(title(each), f"({registry.categories[each].size})") for each in change.new]),
+        ("Grown", [(title(each), f"({was} to {now})") for each, (was, now) in change.grown.items()]),
+        ("Shrunk", [(title(each), f"({was} to {now})") for each, (was, now) in change.shrunk.items()]),
+        ("Renamed", [(title(each), f"(was {was})") for each, (was, _) in change.renamed.items()]),
+        ("Retired", [(title(each), where_to(each)) for each in change.retired]),
+        ("Left without images", [(title(each), "") for each in change.emptied]),
+        ("Moved", [("", f"{_images(len(change.moved))} seen before")] * bool(change.moved)),
+        ("No longer sure", [("", _images(len(change.unsure)))] * bool(change.unsure)),
+        ("In no category", [("", _images(change.unassigned))] * bool(change.unassigned)),
+    ]
+    return [(heading, items) for heading, items in lines if items]
+
+
+def _aside_in_words(
+    session: DiscoverySession, rows: Sequence[AssignmentRow]
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """How many of the images a person set aside, and how many came because they are like those."""
+    by_people = session.registry.put_aside
+    aside = {row.picture for row in rows if row.status == "aside"}
+    parts = [("by you", len(aside & by_people)), ("because they are like those", len(aside - by_people))]
+    said = [("", f"{_images(count)} {why}") for why, count in parts if count]
+    return [("Set aside", said)] * bool(said)
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'s' * (count != 1)}"

@@ -1,0 +1,540 @@
+"""Everything that is written to disk: there whole or not at all, and never through a link.
+
+A directory is filled under a temporary name, every file is flushed to disk and its checksum recorded, and one rename
+puts it in place. A reader trusts nothing whose checksums do not match. Tensors are safetensors, the rest is JSON.
+
+Folders are passed on, and somebody may have placed links or pipes under the names that we write. The folder that a
+person names may be a link, or lie behind one. Below it we write under names that nobody can foresee, rename them into
+place, and refuse every link that stands in the way.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from promptccd import systems
+from promptccd.errors import DiskError, RunError
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of directories: stages, states inside a stage
+CHECKSUMS = "checksums.json"
+PROJECT = ".promptccd"  # folder of a discovery, beside its results
+EXPORTED = ".promptccd-export"  # what an export made, under a name that `datasets` does not take for data
+TEMPORARY = ".tmp-"
+REFUSED = ".refused-"
+REPLACED = ".replaced-"
+EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
+_OLD_S = 86_400
+_LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
+_LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})", re.DOTALL)
+_LONGEST_PATH = (
+    f"{PROJECT}/{TEMPORARY}before-0123456789ab/registry.safetensors"  # of a run or a project, in its folder
+)
+_NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+# Files that the Hub, its client and git leave beside a checkpoint that they fetched.
+FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
+
+
+def write_directory(
+    path: Path,
+    fill: Callable[[Path], None],
+    *,
+    replace: bool = False,
+    needed: int = 0,
+) -> None:
+    """Create a directory atomically.
+
+    Args:
+        path: the final name; must not exist, unless it is replaced.
+        fill: writes the files into the folder it is given.
+        replace: replace an existing directory. A process that is killed between the two renames leaves the old one
+            aside, and `remove_leftovers` puts it back.
+        needed: estimated bytes, for the message when the disk is full.
+
+    Raises:
+        DiskError: the disk is full or cannot be written to; nothing is left behind.
+        RunError: a link stands under that name.
+    """
+    refuse_links(path.parent, [path.name, f"{REPLACED}{path.name}"])
+    make_folder(path.parent)
+    staging = temporary(path)
+    try:
+        staging.mkdir()
+        fill(staging)
+        _complete(staging)
+        _put_in_place(staging, path, replace)
+        systems.flush(path.parent)
+    except Exception as error:
+        is_of_disk = _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE))
+        if not is_of_disk and "SafetensorError" not in type(error).__name__:
+            raise
+        least = max(needed, sum(file.stat().st_size for file in _files(staging)))
+        shutil.rmtree(staging, ignore_errors=True)
+        if _has_error_code(error, (errno.ENOSPC,)):
+            least = max(least, _free(path))  # the free space was not enough
+        raise _not_written(
+            path, f"more than {readable_size(least)}", "What was saved before", error
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)  # gone, if it is in place
+
+
+def make_folder(folder: str | Path) -> Path:
+    """A folder that a person named, made if it does not exist.
+
+    Raises:
+        DiskError: it cannot be made.
+    """
+    made = Path(folder)
+    try:
+        missing = [each for each in (made, *made.parents) if not each.exists()]
+        made.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            systems.flush(each.parent)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return made
+
+
+def make_inside(folder: Path, name: str) -> Path:
+    """A folder of ours in one that a person named, made if it does not exist.
+
+    Raises:
+        RunError: a link stands there.
+        DiskError: it cannot be made.
+    """
+    refuse_links(folder, [name])
+    return make_folder(folder / name)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a small file atomically; text is written as UTF-8.
+
+    Raises:
+        DiskError: it cannot be written; the old content stays.
+        RunError: a link stands under that name.
+    """
+    refuse_links(path.parent, [path.name])
+    data = content.encode() if isinstance(content, str) else content
+    staging = temporary(path)
+    try:
+        with open(systems.open_file(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        systems.rename(staging, path)
+        systems.flush(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            staging.unlink()
+        raise _not_written(path, readable_size(len(data)), "The old one", error) from error
+
+
+def open_to_change(path: Path, flags: int = 0) -> int:
+    """Open a lock or a log, which is changed in place; made if it does not exist.
+
+    Returns:
+        A descriptor for the caller to close, opened for reading and writing and with `flags`.
+
+    Raises:
+        RunError: the path is a link, no regular file, or has a second name elsewhere.
+        DiskError: it cannot be written.
+    """
+    refuse_links(path.parent, [path.name])
+    try:
+        descriptor = systems.open_file(path, flags | os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
+        return descriptor
+    os.close(descriptor)
+    what = "has another name elsewhere (a hard link)" if stat.S_ISREG(found.st_mode) else "is no file"
+    raise RunError(
+        f"{path} {what}, and nothing is written into that: remove it and run the same command again."
+    )
+
+
+def read_file(path: Path, most: int = sys.maxsize) -> bytes:
+    """The content of a file of ours that will be written again; `most` is the largest size in bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        RunError: it is a link, no regular file, or larger.
+    """
+    refuse_links(path.parent, [path.name])
+    with open(systems.open_file(path, os.O_RDONLY), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise RunError(f"{path} is no file: remove it and run the same command again.")
+        if (size := os.fstat(stream.fileno()).st_size) > most:
+            raise RunError(f"{path} has {size} bytes, more than the {most} that we would have written.")
+        return stream.read()
+
+
+def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
+    """Whole lines of a file that grows at its end, without their line ends; and where the last of them ends.
+
+    An incomplete last line is from a process that was killed; `append_to` overwrites it. A missing file has no lines.
+
+    Raises:
+        RunError: it is a link, no regular file, or larger than `most` bytes.
+    """
+    try:
+        content = read_file(path, most)
+    except FileNotFoundError:
+        return [], 0
+    *lines, torn = content.split(b"\n")
+    if torn:
+        logger.warning("%s ends within a line, which is left out: its writer did not come to its end.", path)
+    return lines, len(content) - len(torn)
+
+
+def append_to(path: Path, end: int, content: bytes) -> None:
+    """Overwrite a file from a position on, flushed to disk; made if it does not exist.
+
+    Raises:
+        DiskError: it cannot be written; up to the position the file is unchanged.
+        RunError: a link stands under that name.
+    """
+    is_new = not os.path.lexists(path)
+    descriptor = open_to_change(path)
+    try:
+        os.ftruncate(descriptor, end)
+        if systems.write_at(descriptor, content, end) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+        if is_new:
+            systems.flush(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise _not_written(path, readable_size(len(content)), "What it held", error) from error
+    finally:
+        os.close(descriptor)
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Make sure that names in a folder that we write to are no links.
+
+    Raises:
+        RunError: naming the links.
+    """
+    linked = [name for name in names if systems.is_link(folder / name)]
+    if linked:
+        raise RunError(
+            f"{folder} holds a link where promptccd writes, and nothing is written through links: remove "
+            f"{', '.join(linked)}, or put a copy of what it leads to in its place."
+        )
+
+
+def links_in(folder: Path) -> list[str]:
+    """Links anywhere in a folder, by their paths in it; we never make one."""
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+        if systems.is_link(Path(parent, name))
+    )
+
+
+def require_no_links(folder: Path) -> None:
+    """Make sure that a folder is no link and holds none, before it is copied or sent.
+
+    Raises:
+        RunError: it is a link, or holds some.
+    """
+    linked = [folder.name] if systems.is_link(folder) else links_in(folder)
+    if linked:
+        raise RunError(
+            f"{folder}: {', '.join(linked[:5])} leads elsewhere, and what lies there is not passed on: put a copy in "
+            "the place of the link."
+        )
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Make sure before long work that a folder, which need not exist, has room for `needed` bytes and our longest path.
+
+    Raises:
+        DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
+    """
+    if wrong := systems.too_long(folder / _LONGEST_PATH):
+        raise DiskError(
+            f"Files of {what} would have {wrong}, in {folder}. Give a folder with a shorter path."
+        )
+    free = _free(folder)
+    if free < needed:
+        raise DiskError(
+            f"No room for {what}: about {readable_size(needed)} needed, {readable_size(free)} free in {folder}. Free "
+            "some space, or give another folder."
+        )
+
+
+def require_writable(folder: Path) -> None:
+    """Make sure before long work that a folder, which need not exist, can be written; nothing of it is left.
+
+    Raises:
+        DiskError: it cannot be.
+    """
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    try:  # rights alone tell less than the disk itself
+        (tried := temporary(there / "tried")).mkdir()
+        tried.rmdir()
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def newer_format(version: Any, known: int) -> str | None:
+    """What to say of a file in a format that only a newer version reads; `None` where this one reads it."""
+    if type(version) is not int or version <= known:
+        return None
+    return (
+        f"has format {version}, and this version of promptccd reads formats up to {known}. A newer promptccd reads "
+        "it: pip install --upgrade promptccd."
+    )
+
+
+def own_files(path: Path) -> set[str]:
+    """Names of a directory's files, without what systems, the Hub and its client lay beside them."""
+    names = (file.relative_to(path).as_posix() for file in _files(path))
+    return {name for name in names if not name.startswith(FETCHED_WITH) and not systems.left_by_system(name)}
+
+
+def problems_of(path: Path) -> list[str]:
+    """Why a directory cannot be trusted, one phrase per file; empty if it is whole.
+
+    Raises:
+        RunError: a newer version wrote it.
+    """
+    expected = _sums(path)
+    if expected is None:
+        return [f"{CHECKSUMS} is missing or unreadable"]
+    newer = newer_format(expected.pop("format", FORMAT), FORMAT)
+    if newer is not None:
+        raise RunError(f"{path} {newer}")
+    present = {file.relative_to(path).as_posix() for file in _files(path)} - {CHECKSUMS}
+    problems = [f"{name} is missing" for name in sorted(expected.keys() - present) if name not in EDITABLE]
+    others = own_files(path) - expected.keys() - {CHECKSUMS, *EDITABLE}
+    problems += [f"{name} does not belong there" for name in sorted(others)]
+    for name in sorted(present & expected.keys() - set(EDITABLE)):
+        if sha256_of(path / name) != expected[name]:
+            problems.append(f"{name} was altered or cut short")
+    return problems
+
+
+def trusted(path: Path) -> bool:
+    """Whether a directory is whole; a damaged one is renamed out of the way, with a warning.
+
+    Raises:
+        RunError: it is a link, or a newer version wrote it.
+    """
+    refuse_links(path.parent, [path.name, f"{REFUSED}{path.name}"])
+    if not path.exists():
+        return False
+    problems = [f"{name} is a link" for name in links_in(path)] or problems_of(path)
+    if not problems:
+        return True
+    aside = path.with_name(f"{REFUSED}{path.name}")
+    remove(aside)
+    systems.rename(path, aside)
+    logger.warning("Refused %s: %s. It was moved to %s.", path.name, "; ".join(problems), aside.name)
+    return False
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder with everything in it, or a link itself, if it exists."""
+    if path.is_dir() and not systems.is_link(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary files of a killed writer, and put back what it was about to replace.
+
+    Only names that we may have made ourselves are touched: in somebody else's folder other things may have such names.
+    What another computer began may be at work: it stays for a day.
+    """
+    for item in folder.glob(f"{REPLACED}*"):
+        original = item.with_name(item.name.removeprefix(REPLACED))
+        if systems.is_link(item) or not item.is_dir() or not original.name or original.name.startswith("."):
+            continue
+        if os.path.lexists(original):
+            remove(item)
+        elif (item / CHECKSUMS).is_file():
+            systems.rename(item, original)
+            systems.flush(folder)
+    for item in folder.glob(f"{TEMPORARY}*"):
+        made = _LEFTOVER.fullmatch(item.name)
+        if made and (made[1] == _this_host() or _is_old(item)):
+            remove(item)
+
+
+def parsed_json(content: str | bytes) -> Any:
+    """What `json.loads` makes of it, or else a `ValueError`, also where it is nested too deeply to be read."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def plain_json(value: Any) -> bytes:
+    """Plain values as JSON on one line; equal ones give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON, keys sorted, into a directory that is being filled."""
+    path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8", newline="\n")
+
+
+def temporary(path: Path) -> Path:
+    """A name beside a path that nobody can foresee, and that tells which computer made it."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}{_this_host()}")
+
+
+def _this_host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > _OLD_S
+    except OSError:  # its writer has just put it in place
+        return False
+
+
+def _complete(staging: Path) -> None:
+    """Write the checksums, set modes, and flush everything to disk."""
+    sums: dict[str, Any] = {file.relative_to(staging).as_posix(): sha256_of(file) for file in _files(staging)}
+    write_json(staging / CHECKSUMS, {**sums, "format": FORMAT})
+    mode = staging.stat().st_mode & 0o666  # follows the umask
+    for file in _files(staging):
+        found = file.stat()
+        if found.st_nlink < 2:  # another folder has it as well
+            read_only = not found.st_mode & stat.S_IWUSR
+            # safetensors writes 0600, which a colleague could not read
+            systems.make_private(file, mode & 0o444 if read_only else mode)
+        systems.flush(file)
+    for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
+        systems.flush(folder)
+
+
+def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
+    if not replace or not path.exists():
+        try:
+            systems.rename(staging, path)
+        except OSError as error:
+            # Where locks do not reach other computers, one of them may have done the same.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
+                raise
+            if _computed(path) != _computed(staging):
+                raise RunError(
+                    f"Another process wrote {path} meanwhile, and with other content. Give one of them another folder."
+                ) from error
+        return
+    aside = path.with_name(f"{REPLACED}{path.name}")
+    remove(aside)
+    systems.rename(path, aside)
+    try:
+        systems.rename(staging, path)
+    except OSError:
+        systems.rename(aside, path)
+        raise
+    remove(aside)
+
+
+def _sums(path: Path) -> dict[str, Any] | None:
+    """Checksums by file and the format, `None` if they cannot be read."""
+    if not (path / CHECKSUMS).is_file() or (path / CHECKSUMS).stat().st_size > _LARGEST_SUMS:
+        return None
+    try:
+        values = parsed_json((path / CHECKSUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _computed(path: Path) -> dict[str, Any]:
+    """Checksums of what does not depend on the computer that made a directory: of its tensors, if it holds some."""
+    sums = _sums(path) or {}
+    return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
+
+
+def has_links(folder: Path) -> bool:
+    """Whether the disk of a folder gives files second names (hard links), which is tried; most do."""
+    if not folder.is_dir():
+        return True
+    tried = temporary(folder / "links")
+    try:
+        tried.mkdir()
+        (tried / "a").touch()
+        systems.link(tried / "a", tried / "b")
+    except OSError:
+        return False
+    finally:
+        shutil.rmtree(tried, ignore_errors=True)
+    return True
+
+
+def recorded_sum(file: Path) -> Any:
+    """What the checksums beside a file say of it; `None` if they do not."""
+    return (_sums(file.parent) or {}).get(file.name)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(item for item in folder.rglob("*") if item.is_file())
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _free(path: Path) -> int:
+    """Free bytes on the disk that a path is or will be on."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    return shutil.disk_usage(there).free
+
+
+def readable_size(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def _cannot_write(path: str | Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"Cannot write to {str(path)!r}: {error.strerror}. Give another folder, or the right to write there."
+    )
+
+
+def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskError:
+    """The error for a failed write: the reason, the space needed and free, and what is untouched."""
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    mended = "free some space" if _has_error_code(error, _NO_SPACE) else "make it writable"
+    return DiskError(
+        f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). {kept} is untouched: "
+        f"{mended} and run the same command again."
+    )
+
+
+def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in codes
+    told = re.search(r"os error (\d+)\)", str(error))  # safetensors raises its own error around the system's
+    return told is not None and systems.error_number(int(told[1])) in codes

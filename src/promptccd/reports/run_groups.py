@@ -1,0 +1,181 @@
+"""Which runs are averaged, the names of their rows in a table, and which runs the baselines are scored with."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from promptccd.errors import ConfigurationError
+from promptccd.runs.folder import RunDirectory
+from promptccd.runs.start import FREE_FIELDS, backbone_of
+from promptccd.training.recipe import Recipe
+
+PIXELS = "raw pixels"
+Settings = dict[str, Any]
+
+
+def without_seed(name: str) -> str:
+    """Name of a run without ``-seed7``: runs that differ in their seed are averaged."""
+    return re.sub(r"-seed\d+$", "", name)
+
+
+def row_names(paths: Sequence[str | Path]) -> list[str]:
+    """Name of the row of every run; runs in one row differ only in their seed.
+
+    Runs of one name that differ in more get their folders into the name, or else their seeds. An unfinished run has a
+    row of its own, because its average is over fewer stages.
+
+    Raises:
+        RunError: a path is no run.
+    """
+    runs = [_Run(Path(path).resolve()) for path in paths]
+    names = _row_names(runs, parts=1)
+    return [names[run.path] for run in runs]
+
+
+def require_seeds_alone(paths: Sequence[str | Path]) -> None:
+    """Refuse, with a `ConfigurationError` that names the difference, to average runs that differ in more than seeds."""
+    difference = _difference([_Run(Path(path)) for path in paths])
+    if difference is not None:
+        raise ConfigurationError(
+            f"Expected runs that differ in their seed alone, but {difference}: put --compare before them, or report "
+            "them one by one."
+        )
+
+
+def require_different(paths: Sequence[str | Path]) -> None:
+    """Refuse, with a `ConfigurationError`, a run that is given twice: as two seeds it would narrow the deviation."""
+    seen = set[Path]()
+    for path in paths:
+        place = Path(path).resolve()
+        if place in seen:
+            raise ConfigurationError(f"{path} is given twice: give every run once.")
+        seen.add(place)
+
+
+def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
+    """For every run, the baselines to score with it (``raw pixels``, ``frozen ...``) and the names of their rows.
+
+    A baseline is scored once per data, views, restarts, backbone and seed, if possible with a run whose number of
+    categories was given. Baselines that differ only in their seed share a row; if a baseline has several rows, each is
+    followed by the name of a run's row in brackets.
+
+    Args:
+        paths: folders of the runs.
+        rows: their `row_names`.
+    """
+    runs = [_Run(Path(path)) for path in paths]
+    sources: dict[tuple[str, str, int], int] = {}
+    for place in sorted(range(len(runs)), key=lambda place: runs[place].counting != "known"):
+        for name, key in runs[place].baselines():
+            sources.setdefault((name, key, runs[place].seed), place)
+    titles: dict[tuple[str, str, str], str] = {}
+    for (name, key, _), place in sources.items():
+        titles.setdefault((name, key, runs[place].counting), rows[place])
+    several = Counter(name for name, _, _ in titles)
+    found: list[dict[str, str]] = [{} for _ in runs]
+    for (name, key, _), place in sources.items():
+        title = titles[name, key, runs[place].counting]
+        found[place][name] = f"{name} ({title})" if several[name] > 1 else name
+    return found
+
+
+def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
+    """The name of the frozen backbone of a run as a baseline; backbones in folders differ by seed and share one."""
+    backbone = backbone_of(recipe, run)
+    return "frozen backbone" if Path(backbone).exists() else f"frozen {backbone}"
+
+
+class _Run:
+    """What distinguishes a run from others; its records are read once, because making a recipe takes a while.
+
+    Attributes:
+        path: its folder.
+        seed: of the training.
+        counting: how it got its numbers of categories.
+        settings: everything else that decides its result, by name.
+        unfinished: end of its row's name: how many stages are finished, or empty if all are.
+    """
+
+    def __init__(self, path: Path):
+        run, recipe = RunDirectory(path), RunDirectory(path).recipe
+        self.path, self.seed, self.counting = path, recipe.training.seed, str(recipe.training.category_count)
+        self._backbone, self._frozen = backbone_of(recipe, run), frozen_name(recipe, run)
+        self._finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
+        done, wanted = self._finished - 1, run.num_stages - 1
+        self.unfinished = "" if done == wanted else f" ({done} of {wanted} stages)"
+        self.settings = _fields(run, recipe)
+        for name, value in self._backbone_settings().items():
+            self.settings[f"backbone.{name}"] = value
+
+    def baselines(self) -> Iterator[tuple[str, str]]:
+        """Names of its baselines, each with the settings that decide it, except the seed and the counting."""
+        shown = ("data.", "views.", "training.kmeans_restarts")
+        for name, follows in ((self._frozen, (*shown, "backbone.")), (PIXELS, shown)):
+            key = {**_only(self.settings, *follows), "stages": self._finished}
+            yield name, json.dumps(key, sort_keys=True)
+
+    def _backbone_settings(self) -> Settings:
+        """How a run pretrained the backbone, since every seed has its own; or the place of any other backbone."""
+        backbone = Path(self._backbone)
+        maker = RunDirectory(backbone.parent)
+        if backbone.name == maker.backbone.name and maker.begun:
+            own = maker.path == self.path
+            fields = self.settings if own else _fields(maker, maker.recipe)
+            return _only(fields, "data.", "views.", "pretraining.", "model.backbone_config")
+        place = str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))
+        return {"place": place}
+
+
+def _row_names(runs: Sequence[_Run], parts: int) -> dict[Path, str]:
+    """Names made of so many last parts of the path, or more where runs would have the same name."""
+    groups: dict[str, list[_Run]] = {}
+    for run in runs:
+        groups.setdefault(without_seed(_last(run.path, parts)) + run.unfinished, []).append(run)
+    names: dict[Path, str] = {}
+    for name, group in groups.items():
+        if _difference(group) is None:
+            names |= {run.path: name for run in group}
+        elif len({run.path.parent for run in group}) > 1:
+            names |= _row_names(group, parts + 1)
+        else:
+            names |= {run.path: _last(run.path, parts) + run.unfinished for run in group}
+    return names
+
+
+def _last(path: Path, parts: int) -> str:
+    return "/".join(path.parts[-parts:])
+
+
+def _difference(runs: Sequence[_Run]) -> str | None:
+    """Why runs are not different seeds of one setting, in words; `None` if they are."""
+    first, seeds = runs[0], dict[int, _Run]()
+    for run in runs:
+        for name in [*first.settings, *run.settings]:
+            one, other = first.settings.get(name), run.settings.get(name)
+            if one != other:
+                return f"{name} is {one!r} in {first.path} and {other!r} in {run.path}"
+        mate = seeds.setdefault(run.seed, run)
+        if mate is not run:
+            return f"training.seed is {run.seed} in both {mate.path} and {run.path}"
+    return None
+
+
+def _fields(run: RunDirectory, recipe: Recipe) -> Settings:
+    """A recipe by ``section.field``, without the seed, the backbone and the `FREE_FIELDS`."""
+    fields = {
+        f"{section}.{name}": value
+        for section, values in recipe.to_dict().items()
+        for name, value in values.items()
+        if name not in FREE_FIELDS.get(section, ())
+        and (section, name) not in (("training", "seed"), ("model", "backbone"))
+    }
+    if recipe.data.resolved.split_rule != "sessions":  # sessions number the categories anew for every seed
+        fields["data.fingerprint"] = run.manifest["data_fingerprint"]
+    return fields
+
+
+def _only(settings: Settings, *beginnings: str) -> Settings:
+    return {name: value for name, value in settings.items() if name.startswith(beginnings)}

@@ -1,0 +1,256 @@
+"""Screens of one proposal, from what a person has approved, and photographs that are grown from examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.proposals import SCREEN, SEEDS, screen
+from promptccd.errors import RegistryError
+from promptccd.registry import CategoryRegistry, Confirm, NotACategory, Rename, Sort, StageGroups
+from tests.browsing import watch
+from tests.discovery.corrected import correct, registry_in
+from tests.discovery.page.conftest import EACH, KINDS, Window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from promptccd.discovery.page import OpenPage
+
+# What stands or lies beyond the screen, but for lists that are scrolled sideways.
+BEYOND = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(
+    '.right, .caption, .foot, .photo, .bar > *, .grow, .grow .choice')].flatMap((each) => {
+  const { left, right, bottom, width } = each.getBoundingClientRect();
+  const isFoot = each.matches('.foot') && bottom > innerHeight;
+  return width > 1 && (left < 0 || right > innerWidth + 1 || isFoot) ? [each.className || each.textContent] : [];
+})"""
+STRAY = 5  # images of kind 1 in group 0
+
+
+def sorted_wrong() -> tuple[CategoryRegistry, Features]:
+    """Two groups of 30; the first images of group 0 look like group 1."""
+    keys = [f"{number:02}" for number in range(60)]
+    rng, kinds = np.random.default_rng(0), np.arange(60) // 30
+    looks = np.eye(8)[np.where(np.arange(60) < STRAY, 1, kinds)] + 0.1 * rng.normal(size=(60, 8))
+    looks /= np.linalg.norm(looks, axis=1, keepdims=True)
+    registry = CategoryRegistry()
+    sure = np.where(np.arange(60) < STRAY, 0.9, 0.99)
+    registry.observe(0, StageGroups(keys, kinds, np.eye(8, dtype=np.float32)[:2], confidences=sure))
+    return registry, Features(keys, torch.from_numpy(looks).float())
+
+
+def test_what_looks_like_another_group_comes_first_and_is_proposed_for_it() -> None:
+    registry, features = sorted_wrong()
+    registry.edit(Confirm([f"{number:02}" for number in (20, 21, 22, 23, 40, 41, 42, 43)]))
+    found = screen(registry, features, features.keys)
+    strays = {f"{number:02}" for number in range(STRAY)}
+    assert found["group"] == 1
+    assert strays <= set(found["images"])
+    assert len(found["images"]) == SCREEN
+    assert found["approved"] == 4
+    assert {each[0] for each in found["offered"]} == {1}
+    assert not set(found["images"]) & registry.pinned.keys()
+    likest = dict(zip(found["images"], found["like"], strict=True))
+    assert min(likest.values()) > 0.8
+
+
+def test_the_surest_stand_for_a_group_until_as_many_are_approved() -> None:
+    registry, features = sorted_wrong()
+    found = screen(registry, features, features.keys)
+    assert found["group"] == 1
+    assert {f"{number:02}" for number in range(STRAY)} <= set(found["images"])
+    assert (found["approved"], SEEDS) == (0, 4)
+
+
+def test_a_photograph_that_stands_for_its_group_does_not_speak_for_itself() -> None:
+    """Two of kind 1 are alone in group 0."""
+    registry, features = sorted_wrong()
+    rest = ["30", "31", "32", "33"]
+    found = screen(registry, features, ["00", "01", *rest], rest)
+    assert (found["group"], set(found["images"])) == (1, {"00", "01"})
+
+
+def test_what_was_skipped_or_approved_is_not_asked_about_and_it_ends() -> None:
+    registry, features = sorted_wrong()
+    skipped, screens = set[str](), 0
+    while found := screen(registry, features, features.keys, skipped):
+        assert not skipped & set(found["images"])
+        skipped |= set(found["images"])
+        screens += 1
+    assert (len(skipped), screens) == (60, 4)
+    registry.edit(Confirm(list(features.keys)))
+    assert screen(registry, features, features.keys) is None
+
+
+def test_images_go_to_several_groups_in_one_step() -> None:
+    registry, _ = sorted_wrong()
+    before = registry.state_hash()
+    with pytest.raises(RegistryError, match="a category for each of 2"):
+        registry.edit(Sort(["00", "01"], [1]))
+    with pytest.raises(RegistryError, match="no category 7"):
+        registry.edit(Sort(["00", "01"], [1, 7]))
+    assert registry.state_hash() == before
+    registry.edit(Sort(["00", "01", "30", "10"], [1, None, 1, 0]))
+    assert [registry.members.get(key) for key in ("00", "01", "30", "10")] == [1, None, 1, 0]
+    assert sorted(registry.pinned) == ["00", "10", "30"]
+    assert sorted(registry.looks) == ["00", "01", "10", "30"]
+    registry.undo()
+    assert registry.state_hash() == before
+
+
+def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: Path, tmp_path: Path) -> None:
+    state = window.get("state")
+    groups, generation = [each["id"] for each in state["groups"]], state["generation"]
+    rows, to = [0, 1, 2, 9], [groups[1], groups[2], groups[1], groups[0]]
+    assert window.do(do="sort", rows=rows, to=to, generation=generation)[0] == 200
+    at_once = registry_in(project)
+    window.do(do="undo", number=window.get("state")["undo"]["number"])
+    for row, group in zip(rows, to, strict=True):
+        window.do(do="move", rows=[row], group=group, generation=generation)
+    one_by_one = registry_in(project)
+    assert at_once.members == one_by_one.members
+    both = (each.active_prototypes().matrix for each in (at_once, one_by_one))
+    np.testing.assert_allclose(*both, atol=1e-6)
+
+
+@pytest.mark.parametrize(("to", "reason"), [("x", "a list"), ([0], "for each"), ([0, "a"], "Expected group")])
+def test_a_sort_that_is_none_is_refused(reader: Window, to: object, reason: str) -> None:
+    asked = {"do": "sort", "rows": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
+    status, told = reader.do(**asked)
+    assert (status, reason in told["error"]) == (409, True), told
+
+
+def test_examples_come_first_then_the_likest_and_none_that_is_more_like_another(reader: Window) -> None:
+    found = reader.get("alike?rows=5,3")
+    assert set(found["rows"][:2]) == {3, 5}
+    assert found["like"][:2] == [1, 1]
+    assert found["like"] == sorted(found["like"], reverse=True)
+    assert len(found["rows"]) == KINDS * EACH
+    other = found["rows"][-1]
+    without = reader.get(f"alike?rows=5,3&unlike={other}")["rows"]
+    assert other not in without
+    assert 2 <= len(without) < len(found["rows"])
+    home = reader.get("why/5")["group"]
+    inside = reader.get(f"alike?rows=5&within={home}")["rows"]
+    assert inside[0] == 5
+    assert all(reader.get(f"why/{row}")["group"] == home for row in inside)
+
+
+@pytest.mark.parametrize(
+    "path", ["alike?rows=", "alike?rows=999", "alike?rows=1&unlike=999", "check?skip=999"]
+)
+def test_photographs_that_are_not_there_are_none(reader: Window, path: str) -> None:
+    assert reader.ask(f"/api/{path}")[0] == 404
+
+
+def test_more_examples_than_are_taken_are_refused_with_both_numbers(reader: Window) -> None:
+    status, _, content = reader.ask(f"/api/alike?rows={','.join(['1'] * 1001)}")
+    assert status == 409
+    assert b"1001 photographs: select at most 1000" in content
+
+
+@pytest.fixture
+def visit(browser: Browser, page: OpenPage) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 860})
+    seen = watch(context.new_page())
+    seen.page.goto(page.url)
+    seen.page.locator(".card img").first.wait_for()
+    yield seen.page
+    assert (seen.complaints, seen.foreign_requests) == ([], [])
+    context.close()
+
+
+@pytest.mark.slow
+def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhere(
+    visit: Page, project: Path
+) -> None:
+    names = [each.id for each in registry_in(project).active]
+    visit.evaluate("location.hash = 'view=check'")
+    shown = visit.locator(".page li")
+    shown.first.wait_for()
+    rows = [int(row.get_attribute("data-row")) for row in visit.locator(".page img").all()]
+    shown.nth(0).click()
+    shown.nth(2).click(modifiers=["Shift"])
+    assert visit.locator(".page li.picked").count() == 3
+    second = visit.locator(".offered .offer").nth(1)
+    target = second.locator("span").last.inner_text()
+    visit.keyboard.press("2")
+    assert visit.locator(".page li small").filter(has_text=target).count() >= 3
+    visit.keyboard.press("ArrowRight")
+    visit.keyboard.press("0")
+    assert not registry_in(project).pinned  # nothing is saved before the whole screen is
+    visit.keyboard.press("Enter")
+    visit.locator(".status").filter(has_text=f"Sorted {len(rows)}").wait_for()
+    registry = registry_in(project)
+    assert len(registry.looks) == len(rows)
+    assert len(registry.pinned) == len(rows) - 1
+    home = int(target.removeprefix("Group "))  # none has a name
+    assert [*registry.members.values()].count(home) >= 3
+    visit.keyboard.press("Control+z")
+    visit.locator(".status").filter(has_text="Taken back").wait_for()
+    assert not registry_in(project).looks
+    assert [each.id for each in registry_in(project).active] == names
+
+
+@pytest.mark.slow
+def test_a_group_is_split_by_example_in_four_actions(visit: Page, project: Path) -> None:
+    group = registry_in(project).active[0]
+    correct(project, lambda registry: registry.edit(Rename(group.id, "all of it")))
+    visit.evaluate(f"location.hash = 'view=group&of={group.id}'")
+    visit.locator(".cell").first.wait_for()
+    visit.locator(".cell").first.focus()
+    visit.keyboard.press("Shift+L")
+    visit.locator(".like").first.wait_for()
+    assert visit.get_by_label("only in").is_checked()
+    assert visit.locator(".cell").count() == group.size
+    slider = visit.get_by_label("Least likeness that is selected")
+    likes = sorted((float(each.inner_text()) for each in visit.locator(".like").all()), reverse=True)
+    assert likes[0] == 1
+    slider.fill(str(round(likes[2] - 0.005, 2)))
+    chosen = sum(like >= round(likes[2] - 0.005, 2) for like in likes)
+    visit.get_by_text(f"{chosen} selected").first.wait_for()
+    visit.keyboard.press("g")  # though the slider has the focus
+    visit.locator(".status").filter(has_text="Made").wait_for()
+    assert registry_in(project).categories[group.id].size == group.size - chosen
+
+
+@pytest.mark.slow
+def test_back_leaves_a_group_that_is_approved_and_another_window_ends_a_draw(
+    visit: Page, project: Path
+) -> None:
+    first, second, *_ = sorted(registry_in(project).active, key=lambda each: (-each.size, each.id))
+    visit.get_by_text("Approve the sure ones").click()
+    visit.locator("h2").filter(has_text=f"Group {first.id}”").wait_for()
+    visit.keyboard.press("Enter")
+    visit.locator("h2").filter(has_text=f"Group {second.id}”").wait_for()
+    visit.go_back()
+    visit.locator(".cards").wait_for()
+    visit.evaluate(f"location.hash = 'view=group&of={first.id}'")
+    assert visit.get_by_role("button", name="Approve the sure ones").is_disabled()
+    visit.evaluate(f"location.hash = 'view=desk&of={second.id}'")
+    visit.get_by_text("drawn at random", exact=True).wait_for()
+    correct(project, lambda registry: registry.edit(NotACategory(second.id)))
+    visit.locator(".status").filter(has_text="not there any more").wait_for()
+    visit.locator(".cards").wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["groups", "desk", "approve&of={}", "check", "alike&of=3,5", "group&of={}"])
+def test_on_a_phone_what_there_is_to_do_is_seen(
+    browser: Browser, page: OpenPage, project: Path, place: str
+) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    seen = context.new_page()
+    seen.goto(page.url)
+    seen.locator(".card img").first.wait_for()
+    seen.evaluate(f"location.hash = 'view={place.format(registry_in(project).active[0].id)}'")
+    seen.locator("[data-area=main] img, .cell img").first.wait_for()
+    seen.wait_for_timeout(300)
+    assert seen.evaluate(BEYOND) == []
+    context.close()

@@ -1,0 +1,206 @@
+"""What a day does to the page: it is left and come back to, and a project may be one that nobody may write to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.discovery.page import OpenPage, address_of
+from promptccd.discovery.project.folder import PAGE, PROJECT
+from tests.browsing import watch
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
+from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.page.test_page import CHOSEN, WIDE, Person, first_group
+from tests.discovery.page.test_page import person as person
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(params=["a file", "no rights"])
+def locked(request: pytest.FixtureRequest, project: Path) -> Iterator[OpenPage]:
+    """A project in which the page cannot write."""
+    place = project / PROJECT
+    if request.param == "a file":  # stands where the page keeps its address
+        (place / PAGE).write_text("")
+    elif os.access("/", os.W_OK):
+        pytest.skip("rights do not bind this user")
+    else:
+        place.chmod(0o555)
+    page = OpenPage(project)
+    page.start()
+    yield page
+    page.close()
+    place.chmod(0o755)
+
+
+def test_what_cannot_be_written_can_be_looked_at_and_says_why(locked: OpenPage, project: Path) -> None:
+    before = registry_in(project).state_hash()
+    window = Window(locked)
+    told = window.get("state")
+    assert told["photos"] == KINDS * EACH
+    assert "can only be looked at" in told["locked"]
+    assert str(project) in told["locked"]
+    picture = window.ask(f"/api/picture/{told['generation']}/0/128")
+    assert picture[0] == 200
+    assert window.ask("/api/map")[0] == 200
+    for status, answer in (window.do(do="rename", group=0, name="heron"), window.do(do="undo", number=1)):
+        assert (status, answer["error"]) == (409, told["locked"])
+    status, _, content = window.ask("/api/regroup", {"count": 2})
+    assert (status, b"can only be looked at" in content) == (409, True)
+    assert registry_in(project).state_hash() == before
+    assert address_of(project) is None
+
+
+def test_open_looks_where_no_new_photographs_can_be_taken_in(
+    project: Path, found_once: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / PROJECT / ".lock").unlink(missing_ok=True)
+    (project / PROJECT / ".lock").mkdir()  # nobody can open it to write
+    (project / PROJECT / PAGE).write_text("")
+    monkeypatch.setattr(OpenPage, "wait", lambda page: None)
+    arguments = ["open", str(found_once / "album"), "--out", str(project), "--no-browser"]
+    assert main(arguments) == 0
+    assert "can only be looked at" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
+    found_once: Path, project: Path, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    album = shutil.copytree(found_once / "album", tmp_path / "album")
+    arguments = ["open", str(album), "--model", str(tiny_backbone), "--out", str(project), "--no-browser"]
+    with closing(OpenPage(project)) as page:
+        page.start()
+        window = Window(page)
+        before = window.get("state")
+        shutil.copy(write_pictures(tmp_path / "more", [5]) / "5-005.png", album)
+        assert main(arguments) == 0
+        assert page.url in capsys.readouterr().out
+        after = window.get("state")
+    assert after["photos"] == before["photos"] + 1
+    assert after["generation"] != before["generation"]  # windows load the page again
+
+
+@pytest.mark.slow
+def test_a_key_that_would_write_says_why_it_does_not(locked: OpenPage, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
+    person = Person(watch(context.new_page()))
+    person.page.goto(locked.url)
+    person.page.locator(".card img").first.wait_for()
+    assert person.page.get_by_text("to look at only").count() == 1
+    person.page.locator(".card .open").first.focus()
+    person.press("Enter")
+    person.page.locator(".cell img").first.wait_for()
+    person.page.wait_for_timeout(200)
+    person.press("Delete")
+    person.said("can only be looked at")
+    assert person.page.locator(".cell.gone").count() == 0
+    assert person.visit.complaints == []
+    context.close()
+
+
+@pytest.mark.slow
+def test_back_closes_one_layer_and_then_leaves_the_place(person: Person, project: Path) -> None:
+    first_group(person, project)
+    place = person.page.evaluate("location.hash")
+    person.page.locator(".cell").nth(2).focus()
+    person.press("Enter", "m")
+    person.page.locator("dialog[open] .targets").wait_for()
+    for left in (1, 0):
+        person.page.go_back()
+        person.page.wait_for_timeout(200)
+        assert person.page.locator("dialog[open]").count() == left
+        assert person.page.evaluate("location.hash") == place
+    looked = person.page.evaluate(CHOSEN)
+    assert len(looked) == 1
+    person.press("Enter", "Escape")  # closed by key: Back leads out at once
+    person.page.go_back()
+    person.page.locator(".card img").first.wait_for()
+    person.page.go_forward()
+    person.page.locator(".cell img").first.wait_for()
+    person.page.wait_for_timeout(300)
+    assert person.page.locator("dialog[open]").count() == 0
+    assert person.page.locator(".cell[tabindex='0']").get_attribute("data-row") == str(looked[0])
+    person.page.locator(".cell[tabindex='0']").focus()
+    person.press("Enter", "l")  # another place, out of a layer
+    person.page.locator("h2", has_text="Like these").wait_for()
+    person.page.go_back()
+    person.page.wait_for_timeout(400)
+    assert person.page.evaluate("location.hash") == place
+
+
+@pytest.mark.slow
+def test_a_reload_comes_back_to_the_same_photograph_and_order(person: Person) -> None:
+    person.go("view=all")
+    person.page.locator(".cell img").first.wait_for()
+    person.page.locator(".head select").select_option("unsure")
+    person.page.locator(".cell").first.focus()
+    person.press("End")
+    person.page.wait_for_timeout(200)
+    row = person.page.evaluate(CHOSEN)
+    person.page.reload()
+    person.page.locator(".cell img").first.wait_for()
+    person.page.wait_for_timeout(300)
+    assert person.page.locator(".head select").input_value() == "unsure"
+    assert person.page.locator(f".cell[data-row='{row[0]}']").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "said"), [("nonsense", "no such place"), ("group&of=99", "not there any more")]
+)
+def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -> None:
+    person.go(f"view={where}")
+    person.said(said)
+    assert person.page.locator(".card img").count()
+
+
+@pytest.mark.slow
+def test_photographs_are_printed_without_what_is_around_them(person: Person, project: Path) -> None:
+    first_group(person, project)
+    person.page.emulate_media(media="print")
+    assert not person.page.locator(".list").is_visible()
+    boxes = [each.bounding_box() for each in person.page.locator(".cell").all()]
+    assert len({(box["x"], box["y"]) for box in boxes}) == len(boxes) > 3
+    person.page.emulate_media(media="screen")
+
+
+GIVE = """([kind, names, text]) => {
+    const given = new DataTransfer();
+    for (const name of names) given.items.add(new File(["x"], name));
+    given.setData("text/plain", text);
+    const options = { bubbles: true, cancelable: true, composed: true, dataTransfer: given, clipboardData: given };
+    const event = kind === "paste" ? new ClipboardEvent(kind, options) : new DragEvent(kind, options);
+    const at = document.querySelector("promptccd-desk").shadowRoot.querySelector(".main");
+    at.dispatchEvent(event);
+    return event.defaultPrevented; }"""
+
+
+@pytest.mark.moderate
+def test_a_file_that_is_dropped_or_whose_path_is_pasted_is_found(person: Person) -> None:
+    def given(kind: str, *names: str, text: str = "") -> bool:
+        return bool(person.page.evaluate(GIVE, [kind, names, text]))
+
+    assert given("dragover", "1-008.png")  # or the browser leaves the page for it
+    assert given("drop", "1-008.png")
+    person.page.locator('.cell[aria-label^="1-008.png"]').wait_for()
+    assert person.page.locator(".cell").count() == 1
+    for text in ("/a/b/0-007.png", '"C:\\a\\0-007.png"', "file:///a%20b/0-007.png"):
+        person.go("view=groups")
+        given("paste", text=text)
+        person.page.locator('.cell[aria-label^="0-007.png"]').wait_for()
+    given("paste", text="/a/nowhere.jpg")
+    person.page.locator(".empty").filter(has_text="run promptccd open again").wait_for()
+    person.go("view=groups")
+    assert given("drop", "a.jpg", "b.jpg")
+    person.said("run promptccd open again")
+    assert person.page.evaluate("location.hash") == "#view=groups"

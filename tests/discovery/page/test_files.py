@@ -1,0 +1,311 @@
+"""A photograph as a file: its date, its folder, the file itself and its pixels, and what was left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from promptccd.data.names import display_name
+from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.options import TABLE
+from promptccd.discovery.page import OpenPage
+from tests.browsing import watch
+from tests.discovery.page.conftest import Window
+from tests.discovery.page.test_page import WIDE, Person
+from tests.discovery.stored import relocate
+from tests.photographs import pixels
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+DATES = {
+    "one.jpg": "2024:05:01 10:00:00",
+    "trip/three.jpg": "2024:05:02 11:00:00",
+    "trip/two.jpg": "2023:01:09 09:30:00",
+}
+
+
+def taken(date: str) -> bytes:
+    exif = Image.Exif()
+    exif[ExifTags.Base.DateTime] = date
+    return exif.tobytes()
+
+
+@pytest.fixture(scope="session")
+def journey_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs with dates in two folders, one without, a panorama that browsers do not show, and two bad files."""
+    folder = tmp_path_factory.mktemp("journey")
+    album = folder / "album"
+    (album / "trip").mkdir(parents=True)
+    for row, (name, date) in enumerate(DATES.items()):
+        pixels(row, 2400).save(album / name, exif=taken(date))
+    pixels(7, 60).save(album / "trip" / "undated Ä.png")
+    pixels(8, 2400).resize((2400, 120)).save(album / "wide.tif")
+    (album / "broken.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    (album / "notes.txt").write_text("no picture")
+    discover(DiscoverySession.open(tiny_backbone), album, folder / "found", num_categories=1)
+    return folder
+
+
+@pytest.fixture
+def journey(journey_once: Path, tmp_path: Path) -> Path:
+    shutil.copytree(journey_once, tmp_path / "journey")
+    discovered = tmp_path / "journey" / "found" / ".promptccd"
+    relocate(
+        discovered, str(journey_once), str(tmp_path / "journey")
+    )  # the copy is of the copied photographs
+    text = (discovered / "project.json").read_text()
+    (discovered / "project.json").write_text(text.replace(str(journey_once), str(tmp_path / "journey")))
+    return tmp_path / "journey"
+
+
+@pytest.fixture
+def opened(journey: Path) -> Iterator[OpenPage]:
+    page = OpenPage(journey / "found")
+    page.start()
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def guest(opened: OpenPage) -> Window:
+    return Window(opened)
+
+
+def rows(guest: Window) -> dict[str, int]:
+    return {name: row for row, name in enumerate(guest.get("names"))}
+
+
+def generation(guest: Window) -> str:
+    return str(guest.get("state")["generation"])
+
+
+def test_dates_and_folders_are_those_of_the_files(guest: Window) -> None:
+    _, _, content = guest.ask("/api/dates")
+    found, numbers = np.frombuffer(content, "<f8"), rows(guest)
+    assert found[numbers["trip/two.jpg"]] == np.datetime64("2023-01-09T09:30:00").astype(float)
+    assert np.isnan(found[numbers["trip/undated Ä.png"]])
+    assert len(found) == len(numbers) == 5
+    folders = {
+        each["name"]: [guest.get("names")[row] for row in each["rows"]] for each in guest.get("folders")
+    }
+    assert folders == {
+        "": ["one.jpg", "wide.tif"],
+        "trip": ["trip/three.jpg", "trip/two.jpg", "trip/undated Ä.png"],
+    }
+
+
+def test_the_original_is_the_file_itself_and_where_it_is_is_told(guest: Window, journey: Path) -> None:
+    numbers, which = rows(guest), generation(guest)
+    for name, kind in (
+        ("one.jpg", "image/jpeg"),
+        ("trip/undated Ä.png", "image/png"),
+        ("wide.tif", "application/octet-stream"),
+    ):
+        status, headers, content = guest.ask(f"/api/original/{which}/{numbers[name]}")
+        path = journey / "album" / name
+        assert (status, headers["content-type"], content) == (200, kind, path.read_bytes())
+        assert ("wide.tif" in headers.get("content-disposition", "")) == (name == "wide.tif")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert guest.get(f"file/{numbers[name]}")["path"] == str(path)
+    assert guest.get(f"file/{numbers['one.jpg']}")["date"] == "2024-05-01T10:00:00"
+
+
+def test_only_who_may_look_gets_a_file_and_only_what_the_project_showed(guest: Window, journey: Path) -> None:
+    row, which = rows(guest)["one.jpg"], generation(guest)
+    for path in (f"original/{which}/{row}", f"file/{row}", "folders", "dates", "skipped"):
+        assert guest.ask(f"/api/{path}", cookie="")[0] == 401
+        assert guest.ask(f"/api/{path}", Host="evil.example")[0] in (403, 421)
+    for path in (f"original/{which}/99", f"original/other/{row}", "file/99", f"original/{which}/..%2f1"):
+        assert guest.ask(f"/api/{path}")[0] == 404, path
+    photograph = journey / "album" / "one.jpg"
+    photograph.unlink()
+    (journey / "secret").write_text("secret")
+    photograph.symlink_to(journey / "secret")
+    for asked in (guest.ask(f"/api/original/{which}/{row}"), show(guest, row)):
+        assert asked[0] == 409
+        assert b"is not where it was" in asked[2]
+    photograph.unlink()
+    pixels(77, 100).save(photograph)
+    assert guest.ask(f"/api/original/{which}/{row}")[0] == 409
+    assert show(guest, row)[0] == 409
+
+
+def show(guest: Window, row: object, **more: str) -> tuple[int, dict[str, str], bytes]:
+    return guest.ask("/api/show_in_folder", {"row": row, "generation": generation(guest)}, **more)
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a program that shows folders was called with."""
+    if sys.platform in ("darwin", "win32"):
+        pytest.skip("it would open a window there")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "xdg-open"
+    part, whole = tmp_path / "part", tmp_path / "asked"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {part}; mv {part} {whole}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return whole
+
+
+def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown: Path) -> None:
+    assert show(guest, rows(guest)["trip/two.jpg"])[0] == 200
+    for _ in range(200):
+        if shown.exists():
+            break
+        time.sleep(0.05)
+    assert shown.read_text().splitlines() == [str(journey / "album" / "trip")]
+    shown.unlink()
+    for row in (99, -1, "0", None, True, "../../etc"):
+        assert show(guest, row)[0] in (404, 409), row
+    assert show(guest, 0, cookie="")[0] == 401
+    assert show(guest, 0, Origin="http://evil.example")[0] == 403
+    assert guest.ask("/api/show_in_folder", {"row": 0, "generation": "other"})[0] == 409
+    assert not shown.exists()
+
+
+def test_a_machine_that_shows_no_folders_says_where_the_file_is(
+    guest: Window, journey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    status, _, content = show(guest, rows(guest)["one.jpg"])
+    assert (status, str(journey / "album" / "one.jpg").encode() in content) == (409, True)
+
+
+def test_what_was_left_out_is_told_with_its_reasons(guest: Window, journey: Path) -> None:
+    found = {file: each["note"] for each in guest.get("skipped") for file in each["files"]}
+    assert set(found) == {"broken.jpg", "notes.txt"}
+    assert all(found.values())
+    (journey / "found" / TABLE).unlink()
+    assert guest.get("skipped") == []
+
+
+@pytest.fixture
+def looker(browser: Browser, opened: OpenPage) -> Iterator[Person]:
+    context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}, device_scale_factor=2)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    person = Person(watch(context.new_page()))
+    person.page.goto(opened.url)
+    person.page.locator(".card img").first.wait_for()
+    yield person
+    context.close()
+
+
+def names_shown(person: Person) -> list[str]:
+    person.page.wait_for_timeout(400)
+    labels = person.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
+    return [label.partition(",")[0] for label in labels]
+
+
+@pytest.mark.slow
+def test_photographs_by_date_by_folder_and_what_was_left_out(looker: Person) -> None:
+    looker.go("view=all")
+    looker.page.locator(".cell img").first.wait_for()
+    by_date = ["trip/two.jpg", "one.jpg", "trip/three.jpg"]
+    for order, expected in (("date", by_date), ("late", by_date[::-1])):
+        looker.page.locator(".head select").select_option(order)
+        looker.page.locator(".strip").wait_for()
+        assert names_shown(looker)[:3] == expected
+    times = looker.page.locator(".strip button")
+    assert [each.split()[0] for each in times.all_inner_texts()] == [
+        "2024-05-02",
+        "2024-05-01",
+        "2023-01-09",
+        "no",
+    ]
+    times.nth(2).click()
+    looker.page.wait_for_timeout(200)
+    assert looker.page.locator(".cell[tabindex='0']").get_attribute("title").startswith("trip/two.jpg")
+    looker.page.get_by_role("button", name="Folders").click()
+    looker.page.locator(".changes .offer", has_text="trip").click()
+    looker.page.locator("h2", has_text="trip").wait_for()
+    assert set(names_shown(looker)) == {"trip/three.jpg", "trip/two.jpg", display_name("trip/undated Ä.png")}
+    looker.page.locator(".place", has_text="Left out 2").click()
+    looker.page.locator(".changes li", has_text="notes.txt").wait_for()
+    assert looker.visit.complaints == []
+
+
+def in_large(looker: Person, name: str) -> None:
+    looker.go("view=all")
+    looker.page.locator(f".cell[title^='{name}']").click()
+    looker.page.locator("dialog.large .photo").wait_for()
+    looker.page.wait_for_timeout(500)
+
+
+@pytest.mark.slow
+def test_its_own_pixels_are_seen_and_moved(looker: Person) -> None:
+    in_large(looker, "one.jpg")
+    photo = looker.page.locator("dialog.large .photo")
+    box = looker.page.locator(".zoom").bounding_box()
+    looker.press("z")
+    looker.page.locator("dialog.large .photo[src*=original]").wait_for()
+    looker.page.wait_for_timeout(200)
+    assert round(photo.bounding_box()["width"]) == 1200  # a screen with two pixels for one
+    before = photo.bounding_box()["y"]
+    looker.press("ArrowDown")
+    assert photo.bounding_box()["y"] < before
+    moved = photo.bounding_box()["y"]
+    looker.page.mouse.move(box["x"] + 300, box["y"] + 300)
+    looker.page.mouse.down()
+    looker.page.mouse.move(box["x"] + 300, box["y"] + 340, steps=4)
+    looker.page.mouse.up()
+    assert photo.bounding_box()["y"] == pytest.approx(moved + 40, abs=2)
+    looker.press("z")
+    assert photo.bounding_box()["width"] <= box["width"] + 1
+    looker.page.mouse.move(box["x"] + 200, box["y"] + 200)
+    looker.page.mouse.wheel(0, -100)
+    looker.page.wait_for_timeout(100)
+    assert photo.bounding_box()["width"] > 1.1 * min(box["width"], box["height"])
+    looker.press("-", "-", "-")
+    looker.page.mouse.dblclick(box["x"] + 100, box["y"] + 100)
+    looker.page.wait_for_timeout(300)
+    assert round(photo.bounding_box()["width"]) == 1200  # a screen with two pixels for one
+    looker.press("z", "ArrowRight")  # it fits again, and the next one is shown
+    assert not photo.get_attribute("alt").startswith("one.jpg")
+    assert looker.visit.complaints == []
+
+
+@pytest.mark.slow
+def test_a_panorama_of_a_kind_that_no_browser_shows_is_usable_as_its_preview(looker: Person) -> None:
+    in_large(looker, "wide.tif")
+    photo = looker.page.locator("dialog.large .photo")
+    looker.press("z")
+    looker.said("No browser shows this file itself")
+    looker.page.wait_for_timeout(200)
+    assert photo.bounding_box()["width"] == pytest.approx(800, abs=2)  # the preview's own pixels
+    looker.press("+")
+    assert photo.bounding_box()["width"] == pytest.approx(1200, abs=3)
+
+
+@pytest.mark.slow
+def test_its_path_is_copied_and_the_browser_keeps_its_own_menu(
+    looker: Person, journey: Path, shown: Path
+) -> None:
+    in_large(looker, "one.jpg")
+    looker.press("f")
+    looker.page.get_by_text(str(journey / "album" / "one.jpg")).wait_for()
+    looker.page.get_by_role("button", name="Copy the path").click()
+    looker.said("Copied")
+    assert looker.page.evaluate("navigator.clipboard.readText()") == str(journey / "album" / "one.jpg")
+    with looker.page.expect_popup() as opening:
+        looker.page.get_by_role("link", name="Open the original").click()
+    opening.value.wait_for_load_state()
+    assert opening.value.evaluate("document.images[0].naturalWidth") == 2400
+    looker.page.get_by_role("button", name="Show it in its folder").click()
+    looker.said("Its folder was asked to open")
+    looker.press("Escape", "Escape")
+    prevented = """() => new Promise((done) => {
+        document.addEventListener('contextmenu', (event) => setTimeout(() => done(event.defaultPrevented)), true); })"""
+    answer = looker.page.evaluate_handle(f"({{ found: ({prevented})() }})")
+    looker.page.locator(".cell").first.click(button="right")
+    assert looker.page.evaluate("async (asked) => await asked.found", answer) is False

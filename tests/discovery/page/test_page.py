@@ -1,0 +1,713 @@
+"""The page in a browser: the jobs of people who sort photographs, by mouse and by keyboard, and what they cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from promptccd.discovery.page import OpenPage
+from promptccd.registry import Merge, Move, Rename
+from tests.browsing import Visit, watch
+from tests.discovery.corrected import correct, drawn_together, registry_in
+from tests.discovery.page.conftest import EACH, KINDS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Route
+
+pytestmark = pytest.mark.slow
+
+WIDE, PHONE = (1280, 860), (390, 844)
+
+
+class Person:
+    """Somebody at the page, who counts what they do.
+
+    Attributes:
+        actions: clicks, keys, drags and typed names so far.
+    """
+
+    def __init__(self, visit: Visit):
+        self.visit, self.page, self.actions = visit, visit.page, 0
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+            self.actions += 1
+            self.page.wait_for_timeout(60)
+
+    def click(self, place: str, nth: int = 0, **options: object) -> None:
+        self.page.locator(place).nth(nth).click(**options)
+        self.actions += 1
+
+    def type(self, name: str) -> None:
+        self.page.keyboard.type(name)
+        self.press("Enter")  # a typed name is one action
+
+    def said(self, text: str) -> None:
+        self.page.locator(".status").filter(has_text=re.compile(text)).wait_for(timeout=5000)
+
+    def go(self, where: str) -> None:
+        """Not an action of the job: where it begins."""
+        self.page.evaluate(f"location.hash = {where!r}")
+        self.page.wait_for_timeout(400)
+        self.actions = 0
+
+
+@pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
+def person(request: pytest.FixtureRequest, browser: Browser, page: OpenPage) -> Iterator[Person]:
+    width, height = request.param
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        has_touch=request.param == PHONE,
+        is_mobile=request.param == PHONE,
+    )
+    visit = watch(context.new_page())
+    violations: list[str] = []
+    visit.page.expose_function("violated", lambda directive: violations.append(directive))
+    visit.page.add_init_script(
+        "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
+    )
+    visit.page.goto(page.url)
+    visit.page.locator(".card img").first.wait_for()
+    yield Person(visit)
+    assert (visit.complaints, visit.foreign_requests, violations) == ([], [], [])
+    context.close()
+
+
+def sizes(project: Path) -> dict[str, int]:
+    return {each.name: each.size for each in registry_in(project).active}
+
+
+def test_name_groups_in_place_and_go_on_to_the_next(person: Person, project: Path) -> None:
+    person.page.locator(".card .name").first.click()
+    person.actions = 0
+    for name in ("heron", "egret", "gull"):
+        person.type(name)
+        person.said(f"Now called “{name}”")
+    assert person.actions <= 2 * 3
+    assert {"heron", "egret", "gull"} < sizes(project).keys()
+
+
+def test_a_name_that_is_there_asks_whether_the_two_are_one(person: Person, project: Path) -> None:
+    person.page.locator(".card .name").first.click()
+    person.type("heron")
+    person.said("Now called")
+    person.type("Heron")  # the next group, in other letters
+    person.page.locator("dialog[open] .side").nth(1).wait_for()
+    person.press("Enter")
+    person.said("Merged 2 groups as “heron”")
+    assert sizes(project)["heron"] > EACH
+    person.press("Control+z")
+    person.said("Taken back: merged")
+    assert len(sizes(project)) == KINDS
+
+
+def test_merge_groups_and_choose_the_name(person: Person, project: Path) -> None:
+    for nth in range(3):
+        person.click(".card .box", nth, force=True)
+    person.press("m")
+    person.page.locator("dialog[open] input[type=radio]").nth(1).check()
+    person.actions += 1
+    person.click("dialog[open] .primary")
+    person.said("Merged 3 groups")
+    assert person.actions <= 7
+    assert len(sizes(project)) == KINDS - 2
+
+
+def first_group(person: Person, project: Path) -> tuple[int, int]:
+    """Opens the largest group; its number and its size."""
+    largest = max(registry_in(project).active, key=lambda each: (each.size, -each.id))
+    person.go(f"view=group&of={largest.id}")
+    person.page.locator(".cell img").first.wait_for()
+    return largest.id, largest.size
+
+
+def test_two_that_may_be_one_are_one_click_from_being_so(person: Person, project: Path) -> None:
+    one, other = drawn_together(project)
+    together = sum(each.size for each in registry_in(project).active if each.id in (one, other))
+    offer = person.page.locator(".alike .offer")
+    offer.wait_for(timeout=10_000)
+    assert offer.locator("img").count() == 2
+    person.click(".alike .offer")
+    person.click("dialog[open] .primary")
+    person.said("Merged 2 groups")
+    assert person.actions == 2
+    assert together in [each.size for each in registry_in(project).active]
+    assert offer.count() == 0
+
+
+def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    person.press("Space", "Shift+End")  # all of them
+    person.press("Shift+Home")
+    person.press("Escape", "Space", "Shift+ArrowRight")
+    selected = person.page.locator(".cell.picked").count()
+    assert selected == 2
+    person.press("m")
+    person.page.locator("dialog[open]").wait_for()
+    person.press("Enter")
+    person.said("Moved 2 to")
+    assert registry_in(project).category(number).size == size - 2
+    person.press("Control+z")
+    person.said("Taken back: moved 2")
+    assert registry_in(project).category(number).size == size
+
+
+def test_move_a_range_by_mouse(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    if person.page.viewport_size["width"] < 700:
+        pytest.skip("a phone has no Shift")
+    person.click(".cell", 0, modifiers=["Control"])
+    person.click(".cell", size - 2, modifiers=["Shift"])
+    person.press("m")
+    person.type("odd ones")
+    person.said("the group “odd ones”")
+    assert person.actions <= 5
+    assert sizes(project)["odd ones"] == size - 1
+    assert registry_in(project).category(number).size == 1
+
+
+def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    if person.page.viewport_size["width"] < 700:
+        pytest.skip("dragging is for a mouse")
+    person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
+    person.said("Moved 1 to")
+    assert registry_in(project).category(number).size == size - 1
+
+
+def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
+    first_group(person, project)
+    person.click(".cell", 1)
+    photo = person.page.locator("dialog[open] .photo")
+    photo.wait_for()
+    assert person.actions == 1
+    before = photo.get_attribute("alt")
+    person.press("ArrowRight")
+    assert photo.get_attribute("alt") != before
+    person.press("w")
+    person.page.locator(".why", has_text="The grouping put it into").wait_for()
+    person.page.locator(".why", has_text="was not measured").wait_for()  # by a bare backbone
+    person.press("b")
+    person.said("belongs where it is")
+    person.page.locator(".why", has_text="You, or somebody before you").wait_for()
+    person.press("Escape")
+    assert (
+        person.page.evaluate("document.querySelector('promptccd-desk').shadowRoot.activeElement.ariaPosInSet")
+        == "3"
+    )
+
+
+def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
+    count = len(registry_in(project).members)
+    person.go("view=desk")
+    for _ in range(12):
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+    person.page.get_by_text("You have looked at 12.").wait_for()
+    registry = registry_in(project)
+    drawn = [key for key, look in registry.looks.items() if look.left]
+    assert (person.actions, len(drawn)) == (12, 2)  # every fifth
+    sure = registry.confidences
+    chosen = sorted(sure[key] for key in registry.looks if key not in drawn)
+    assert chosen == sorted(value for key, value in sure.items() if key not in drawn)[:10]  # least sure first
+    person.page.get_by_text(
+        re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
+    ).wait_for()
+    for _ in range(count - 12):
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+    person.page.get_by_text("You have looked at every photograph").wait_for()
+    assert len(registry_in(project).looks) == count
+
+
+def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
+    person: Person, project: Path
+) -> None:
+    person.go("view=desk")
+    for _ in range(4):
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+        person.page.wait_for_timeout(200)
+    drawn = person.page.locator(".drawn")
+    drawn.wait_for()
+    row = person.page.locator(".photo").get_attribute("data-row")
+    for _ in range(2):
+        person.page.locator(".answers .offer").first.wait_for()  # before that the key is about nothing
+        person.press("1")
+        drawn.wait_for(state="detached")
+        assert [look.left > 0 for look in registry_in(project).looks.values()].count(True) == 1
+        person.press("Control+z")
+        person.said("Taken back")
+        drawn.wait_for()
+        assert person.page.locator(".photo").get_attribute("data-row") == row
+        assert not any(look.left for look in registry_in(project).looks.values())
+
+
+def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halved(
+    person: Person, project: Path
+) -> None:
+    """Whoever sees one that they call wrong says so; what lies before it, surest first, is approved in one step."""
+    registry = correct(project, lambda registry: registry.edit(Merge([each.id for each in registry.active])))
+    (group,), sure = registry.active, registry.confidences
+    person.page.locator(".card").nth(1).wait_for(state="detached")
+    person.go(f"view=approve&of={group.id}")
+    shown = person.page.locator(".page img")
+    shown.first.wait_for()
+    rows = [int(each.get_attribute("data-row")) for each in shown.all()]
+    person.page.locator(".primary").wait_for()
+    first = len(rows)
+    assert first == min(30, group.size)
+    person.press("x")  # some of the group are wrong: half of it is shown
+    person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
+    elsewhere = max(registry.members, key=sure.__getitem__)  # another window takes the surest one away
+    correct(project, lambda registry: registry.edit(Move([elsewhere], None)))
+    person.page.get_by_role("button", name="All 14 are right").wait_for()
+    person.press("Enter")
+    person.page.get_by_role("button", name="All 8 are right").wait_for()
+    person.press("s")
+    person.said("Approved 14 of .* an hour")
+    kept = registry_in(project)
+    approved = [key for key in kept.pinned if registry.members[key] == group.id]
+    assert len(approved) == 14
+    assert min(sure[key] for key in approved) >= max(
+        sure[key] for key in kept.members_of(group.id) if key not in approved
+    ) - 1 / 255  # fmt: skip
+    assert set(kept.looks) == {*approved, elsewhere}
+    person.press("Control+z")
+    person.said("Taken back")
+    assert not registry_in(project).pinned
+
+
+def test_a_group_is_looked_at_by_chance_alone(person: Person, project: Path) -> None:
+    group = registry_in(project).active[0]
+    person.go(f"view=desk&of={group.id}")
+    for done in range(3):
+        person.page.locator(".drawn").wait_for()
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+        person.page.get_by_text(f"Of {done + 1} drawn at random from").wait_for()
+    assert [look.was for look in registry_in(project).looks.values()] == [group.id] * 3
+
+
+def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
+    person.go("view=desk")
+    person.page.get_by_role("button", name="Same or different?").click()
+    shown = person.page.locator(".pair img")
+    asked, answered = set[str](), [True, False, True, False]
+    for same in answered:
+        shown.first.wait_for()
+        pair = " and ".join(str(each.get_attribute("alt")) for each in shown.all())
+        assert pair not in asked
+        asked.add(pair)
+        person.press("y" if same else "x")
+        person.said("The same: it is in" if same else "Different: it is not in")
+        person.page.wait_for_timeout(300)
+    assert person.actions == len(answered)
+    assert len(registry_in(project).log) == 1 + len(answered)  # what grouped them is the first
+    person.press("s", "Control+z")
+    person.said("Taken back")
+    assert len(registry_in(project).log) == len(answered)
+
+
+@pytest.mark.parametrize("where", ["changed", "same", "map", "groups"])
+def test_a_key_for_photographs_does_nothing_where_none_is_looked_at(
+    person: Person, project: Path, where: str
+) -> None:
+    before = registry_in(project).state_hash()
+    person.go(f"view={where}")
+    person.page.wait_for_timeout(800)
+    person.press("Delete", "g", "b", "m")
+    person.page.wait_for_timeout(300)
+    assert registry_in(project).state_hash() == before
+    assert not person.page.locator("dialog[open]").count()
+
+
+# What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.
+CHOSEN = """() => {
+  const root = document.querySelector('promptccd-desk').shadowRoot;
+  const rows = (found) => [...found].map((each) => Number(each.dataset.row)).sort((a, b) => a - b);
+  if (root.querySelector('dialog:not(.large)')) return [];
+  const looked = root.querySelectorAll('dialog.large .photo, .quick .photo');
+  const picked = root.querySelectorAll('.cell.picked');
+  const { activeElement } = root;
+  const focused = activeElement?.matches('.cell:not(.gone)') ? [activeElement] : [];
+  return rows(looked.length ? looked : picked.length ? picked : focused);
+}"""
+KEYS_FOR_PHOTOGRAPHS = {"Delete": "move", "b": "confirm", "g": "gather", "x": "set_images_aside"}
+
+
+def edits_of(person: Person) -> list[dict]:
+    """What the window will have sent."""
+    sent: list[dict] = []
+    person.page.on(
+        "request", lambda request: sent.append(request.post_data_json) if "/edit" in request.url else None
+    )
+    return sent
+
+
+def test_nothing_is_corrected_that_nobody_chose(person: Person, project: Path) -> None:
+    sent = edits_of(person)
+    person.click(".card .open")  # a group, by mouse
+    person.page.locator(".cell img").first.wait_for()
+    for key in (*KEYS_FOR_PHOTOGRAPHS, "m", "."):
+        person.press(key)
+        person.said("Select a photograph first")
+    person.page.locator(".scroll").evaluate("each => each.scrollTo(0, 2500)")
+    person.press("Delete")
+    assert (sent, person.page.locator("dialog").count()) == ([], 0)
+    person.press("ArrowDown")  # the list has the focus: the first photograph in sight is the next
+    assert person.page.evaluate(CHOSEN) != []
+    person.press("Delete")
+    assert len(sent) == 1
+
+
+def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
+    person: Person, project: Path
+) -> None:
+    _, size = first_group(person, project)
+    sent = edits_of(person)
+    person.click(".cell", 1)
+    photo = person.page.locator("dialog.large .photo")
+    photo.wait_for()
+    first = photo.get_attribute("data-row")
+    person.press("Delete")
+    second = photo.get_attribute("data-row")
+    assert second != first
+    person.press("ArrowRight")
+    third = photo.get_attribute("data-row")
+    status = person.page.locator("dialog.large").get_by_role("status")
+    status.filter(has_text="Took 1 out of its group").wait_for()
+    person.page.wait_for_timeout(2500)
+    assert photo.get_attribute("data-row") == third
+    assert person.page.locator("dialog.large small").first.text_content() == f"4 / {size}"
+    person.press("Delete", "Control+z")
+    status.filter(has_text="Taken back").wait_for()
+    assert photo.get_attribute("data-row") == third  # it is in its place again, and looked at
+    person.press("Escape")
+    person.page.wait_for_timeout(400)
+    assert person.page.evaluate(CHOSEN) == [int(third)]
+    assert person.page.locator(".cell").count() == size - 1  # and the rest is tidy now
+    assert [each["rows"] for each in sent if "rows" in each] == [[int(first)], [int(third)]]
+
+
+def test_what_is_large_is_corrected_apart_from_what_is_selected(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    person.press(" ", "ArrowRight", "ArrowRight", "Enter")
+    photo = person.page.locator("dialog.large .photo")
+    photo.wait_for()
+    before = photo.get_attribute("data-row")
+    person.press("Delete")
+    assert photo.get_attribute("data-row") != before
+    person.page.wait_for_timeout(300)
+    person.press("Escape")
+    assert person.page.locator(".cell.picked").count() == 1  # the selection is still there
+    assert registry_in(project).category(number).size == size - 1
+
+
+def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
+    person.go("view=all")
+    person.page.locator(".cell").first.focus()
+    person.press("Control+a", "g")
+    person.said(f"Made {KINDS * EACH} photographs the group")
+    assert max(sizes(project).values()) == KINDS * EACH
+    person.press("Control+z")
+    person.said("Taken back")
+    person.press("Control+Shift+Z")
+    person.said("Done again")
+
+
+def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> None:
+    person.go("view=map")
+    person.page.locator("canvas").wait_for()
+    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
+    box = person.page.locator("canvas").bounding_box()
+    corners = [(2, 60), (box["width"] - 2, 60), (box["width"] - 2, box["height"] - 2), (2, box["height"] - 2)]
+    person.page.mouse.move(box["x"] + 2, box["y"] + 60)
+    person.page.mouse.down()
+    for x, y in [*corners[1:], corners[0]]:
+        person.page.mouse.move(box["x"] + x, box["y"] + y, steps=10)
+    person.page.mouse.up()
+    person.actions = 1
+    person.said("selected")
+    person.press("m")
+    person.page.locator("dialog[open]").wait_for()
+    person.type("all of it")
+    person.said("the group “all of it”")
+    assert person.actions <= 4
+    assert sizes(project)["all of it"] > KINDS * EACH // 2
+
+
+SOLID = """() => {
+    const canvas = document.querySelector('promptccd-desk').shadowRoot.querySelector('canvas');
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+    let [solid, seen] = [0, 0];
+    for (let at = 3; at < data.length; at += 4) { solid += data[at] > 200; seen += data[at] > 0; }
+    return solid / seen; }"""
+
+
+def test_what_is_selected_on_the_map_stands_out_and_the_rest_comes_back(person: Person) -> None:
+    person.go("view=map")
+    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
+    person.page.wait_for_timeout(1000)  # small pictures come in
+    before = person.page.evaluate(SOLID)
+    assert before > 0.8
+    box = person.page.locator("canvas").bounding_box()
+    assert box is not None
+    left, top, middle, bottom = 2, 60, box["width"] / 2, box["height"] - 2
+    person.page.mouse.move(box["x"] + left, box["y"] + top)
+    person.page.mouse.down()
+    for x, y in [(middle, top), (middle, bottom), (left, bottom), (left, top)]:
+        person.page.mouse.move(box["x"] + x, box["y"] + y, steps=10)
+    person.page.mouse.up()
+    person.said("selected")
+    person.page.wait_for_timeout(500)
+    assert 0.1 < person.page.evaluate(SOLID) < before - 0.1
+    person.press("Escape")
+    person.page.wait_for_timeout(500)
+    assert person.page.evaluate(SOLID) == pytest.approx(before, abs=0.02)
+
+
+def test_take_groups_away(person: Person, project: Path) -> None:
+    person.click(".bar .wide")
+    person.page.locator("dialog[open]").get_by_role("button", name="Sort into folders").click()
+    person.actions += 1
+    person.page.locator("dialog[open]", has_text=f"{project}/folders: ").wait_for()
+    assert person.actions <= 2
+    assert len([each for each in (project / "folders").iterdir() if each.is_dir()]) == KINDS
+    person.press("Escape")
+    assert person.page.locator("dialog[open]").count() == 0
+
+
+def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Person) -> None:
+    """The sheet asks what there is as it opens; somebody quick has begun an export before that answer is there."""
+    kept: list[Route] = []
+    person.page.route("**/api/export", lambda route: kept.append(route), times=1)
+    person.click(".bar .wide")
+    sheet = person.page.locator("dialog[open]")
+    sheet.get_by_role("button", name="Sort into folders").click()
+    sheet.filter(has_text="photographs; files:").wait_for()
+    kept[0].fulfill(body="null", content_type="application/json")
+    person.page.wait_for_timeout(300)
+    assert "photographs; files:" in sheet.inner_text()
+
+
+def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
+    kept: list[Route] = []
+    person.page.route("**/api/alike?rows=3*", lambda route: kept.append(route))
+    person.go("view=alike&of=3")
+    person.go("view=groups")
+    person.page.locator(".card .name").first.click()
+    person.page.keyboard.type("her")
+    kept[0].continue_()
+    person.page.wait_for_timeout(400)
+    person.type("on")
+    person.said("Now called “heron”")
+    assert "heron" in sizes(project)
+
+
+def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
+    person.page.route(
+        "**/api/alike?rows=3*", lambda route: route.fulfill(status=404, body="There is no such photograph.")
+    )
+    person.go("view=alike&of=3")
+    person.said("There is no such photograph")
+    assert person.page.locator(".card img").count()
+    person.visit.complaints = [
+        each for each in person.visit.complaints if "404" not in each
+    ]  # Chromium's own line
+
+
+def test_a_server_that_is_slow_is_said_and_the_next_key_is_about_the_next_photograph(
+    person: Person, project: Path
+) -> None:
+    number, size = first_group(person, project)
+    held: list[Route] = []
+    person.page.route("**/api/edit", lambda route: held.append(route))
+    person.page.locator(".cell").first.focus()
+    chosen = person.page.evaluate(CHOSEN)
+    person.press("Delete")  # which shows at once
+    assert person.page.locator(".cell.gone").count() == 1
+    assert person.page.evaluate(CHOSEN) != chosen
+    person.said("It is not saved yet")
+    person.press("Delete")
+    person.page.unroute("**/api/edit")  # which lets both go
+    person.said("Took 1 out of its group")
+    person.page.wait_for_timeout(500)
+    assert len(held) == 2
+    assert registry_in(project).category(number).size == size - 2
+
+
+def test_what_is_not_saved_yet_is_taken_back_once_it_is(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    held: list[Route] = []
+    person.page.route("**/api/edit", lambda route: held.append(route), times=1)
+    person.page.locator(".cell").first.focus()
+    person.press("Delete", "Control+z")
+    held[0].continue_()
+    person.said("Taken back: moved 1")
+    assert registry_in(project).category(number).size == size
+
+
+def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path) -> None:
+    person.page.locator(".card .name").first.click()
+    person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
+    person.type("heron")
+    person.said("promptccd open")
+    assert "heron" not in sizes(project)
+    lost = "Failed to load resource"  # Chromium's own line
+    person.visit.complaints = [each for each in person.visit.complaints if lost not in each]
+
+
+def test_a_photograph_whose_correction_reaches_nobody_is_where_it_was_and_chosen(
+    person: Person, project: Path
+) -> None:
+    number, size = first_group(person, project)
+    person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
+    person.page.locator(".cell").nth(1).focus()
+    chosen = person.page.evaluate(CHOSEN)
+    person.press("Delete")
+    person.said("promptccd open")
+    person.page.wait_for_timeout(300)
+    assert person.page.locator(".cell.gone").count() == 0
+    assert person.page.evaluate(CHOSEN) == chosen
+    assert registry_in(project).category(number).size == size
+    person.visit.complaints.clear()  # Chromium's own lines
+
+
+def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:
+    person.go("view=changed")
+    person.click(".changes .offer")
+    person.page.locator(".cell img").first.wait_for()
+    person.press("Escape")
+    person.page.locator(".card img").first.wait_for()
+
+
+def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
+    person.go("view=all")
+    for share in (1, 0, 0.5, 1):
+        person.page.locator(".photos .scroll").evaluate(
+            "(each, share) => each.scrollTo(0, share * each.scrollHeight)", share
+        )
+    person.page.locator(".cell img[src^=blob]").first.wait_for()
+    empty = person.page.locator(".cell img:not([src])")
+    for _ in range(100):
+        if not empty.count():
+            break
+        person.page.wait_for_timeout(50)
+    assert empty.count() == 0
+
+
+def test_what_is_not_here_is_grey_and_can_be_forgotten(
+    browser: Browser, found_once: Path, project: Path
+) -> None:
+    album = found_once / "album"
+    away = sorted(album.iterdir())[:2]
+    for path in away:
+        path.rename(found_once / path.name)
+    page = OpenPage(project)
+    page.start()
+    try:
+        context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
+        person = Person(watch(context.new_page()))
+        person.page.goto(page.url)
+        person.page.locator(".place", has_text="Not here 2").click()
+        assert person.page.locator(".cell.away img").count() == 2
+        person.page.get_by_role("button", name="Forget them").click()
+        person.page.locator(".title, header", has_text=f"{KINDS * EACH - 2} photographs").first.wait_for()
+        person.page.get_by_role("button", name="Undo").click()
+        person.page.locator(".place", has_text="Not here 2").wait_for()
+        assert len(registry_in(project).images) == KINDS * EACH
+        context.close()
+    finally:
+        page.close()
+        for path in away:
+            (found_once / path.name).rename(path)
+
+
+def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.click(".head button:text-is('Set aside')")
+    person.said("is set aside, and later photographs like it will be")
+    assert [(each.id, each.size) for each in registry_in(project).aside] == [(number, size)]
+    person.go("view=aside")
+    person.page.locator(".cell img").first.wait_for()
+    assert person.page.locator(".place", has_text=f"Set aside {size}").count() == 1
+    person.press("Control+z")
+    person.said("Taken back: group set aside")
+    first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    person.press("x")
+    person.said("Set 1 photograph aside.")
+    assert [each.size for each in registry_in(project).aside] == [1]
+    person.go("view=rare")
+    person.page.locator(".cell img").first.wait_for()
+    assert person.page.locator("h2", has_text="Rare first").count() == 1
+    assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
+
+
+def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
+    person.press("/")
+    person.type("1-0")
+    person.page.locator(".cell").first.wait_for()
+    found_by_the_first_letter = person.page.locator(".cell:not([title*='1-0'])")
+    found_by_the_first_letter.first.wait_for(state="detached")
+    labels = person.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
+    assert labels
+    assert all("1-0" in label for label in labels)
+
+
+def test_two_windows_and_the_command_line_see_each_other(
+    person: Person, browser: Browser, page: OpenPage, project: Path
+) -> None:
+    other = Person(watch(browser.new_page()))
+    other.page.goto(page.url)
+    other.page.locator(".card").first.wait_for()
+    person.page.locator(".card .name").first.click()
+    person.type("heron")
+    other.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
+    number = next(each.id for each in registry_in(project).active if each.name == "heron")
+    correct(project, lambda registry: registry.edit(Rename(number, "egret")))
+    for each in (person, other):
+        each.page.locator(".card .name", has_text="egret").wait_for(timeout=3000)
+    other.page.locator("body").press("Control+z")
+    person.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
+    assert "heron" in sizes(project)
+    other.page.close()
+
+
+def test_names_are_text_and_never_markup(person: Person, project: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    person.page.locator(".card .name").first.click()
+    person.type(name)
+    person.page.locator(".card .name", has_text="onerror").wait_for()
+    assert person.page.locator(".card img[src=x]").count() == 0
+    assert name in sizes(project)
+
+
+def test_a_server_that_ended_is_said_and_nothing_is_lost(
+    person: Person, page: OpenPage, project: Path
+) -> None:
+    person.page.locator(".card .name").first.click()
+    person.type("heron")
+    person.said("Now called")
+    page.close()
+    person.page.get_by_text("The server does not answer").wait_for(timeout=10_000)
+    assert "heron" in sizes(project)
+    person.page.evaluate("location.hash = 'view=all'")
+    again = OpenPage(project)
+    again.start()
+    person.page.get_by_text("The server does not answer").wait_for(state="detached", timeout=10_000)
+    person.page.locator(".cell").first.focus()
+    person.press("Control+a", "g")  # the same window goes on where it was
+    person.said(f"Made {KINDS * EACH} photographs the group")
+    again.close()
+    person.visit.complaints.clear()  # the browser's own, of a server that is gone

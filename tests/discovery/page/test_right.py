@@ -1,0 +1,382 @@
+"""What is said of how much is right: it holds, whoever chose what, and it is kept like all that a person said."""
+
+import csv
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.discovery import Project
+from promptccd.discovery.project import view
+from promptccd.discovery.project.project import GoneError
+from promptccd.discovery.project.right import _DRAWS, draw, how_right, wrong_left
+from promptccd.registry import (
+    CategoryRegistry,
+    Confirm,
+    Edit,
+    Gather,
+    Merge,
+    Move,
+    NotACategory,
+    SetAside,
+    Split,
+    StageGroups,
+    load_registry,
+    save_registry,
+)
+from tests.discovery.page.conftest import EACH, KINDS, Window
+
+COUNT = 40
+
+
+def grouped(count: int = COUNT, wrong_from: int = COUNT // 2) -> CategoryRegistry:
+    """Two groups; images from that number on should be in the other one than they are in."""
+    registry = CategoryRegistry()
+    observe(registry, 0, [f"{number:03}" for number in range(count)], np.arange(count) % 2)
+    assert wrong_from <= count
+    return registry
+
+
+def observe(registry: CategoryRegistry, stage: int, keys: list[str], clusters: np.ndarray) -> None:
+    sure = np.linspace(0.9, 0.1, len(keys))
+    registry.observe(stage, StageGroups(keys, clusters, np.eye(4, dtype=np.float32)[:2], confidences=sure))
+
+
+def answer(registry: CategoryRegistry, wrong_from: int = COUNT // 2) -> str:
+    """A person looks at the image that is drawn, and says the truth."""
+    drawn = draw(registry, registry.members)
+    assert drawn is not None
+    blindly(registry, drawn, truth(registry, drawn[0], wrong_from))
+    return drawn[0]
+
+
+def blindly(registry: CategoryRegistry, drawn: tuple[str, int, int], said: Edit) -> None:
+    registry.edit(said, drawn={drawn[0]: drawn[1:]})
+
+
+def truth(registry: CategoryRegistry, key: str, wrong_from: int = COUNT // 2) -> Edit:
+    return Move([key], 1 - registry.members[key]) if int(key) >= wrong_from else Confirm([key])
+
+
+def told(registry: CategoryRegistry) -> tuple[int, int]:
+    found = how_right(registry, registry.members)
+    return found.drawn, found.wrong
+
+
+def test_without_a_draw_nothing_is_said_of_how_much_is_right() -> None:
+    registry = grouped()
+    registry.edit(Confirm(["000", "001"]))
+    found = how_right(registry, registry.members)
+    assert (found.share, found.low, found.high, found.looked, found.count) == (None, None, None, 2, COUNT)
+    assert "not known" in found.line()
+
+
+def test_people_err_as_often_either_way() -> None:
+    """Were all that is right wrong, and the other way round, as many would be right as there are wrong ones now."""
+    left, rows, found = 40, [], 9
+    for number in range(60):
+        is_wrong = number % 6 == 0 and found > 0
+        rows.append((is_wrong, left + 60 - number, found, number % 4))
+        found -= is_wrong
+    draws = np.array(rows, _DRAWS)
+    mirrored = draws.copy()
+    mirrored["wrong"], mirrored["found"] = ~draws["wrong"], draws["left"] - draws["found"] - left
+    np.testing.assert_allclose(wrong_left(draws, left), left - wrong_left(mirrored, left)[::-1], atol=0.05)
+
+
+def test_what_is_said_is_one_sentence() -> None:
+    registry = grouped()
+    for _ in range(8):
+        answer(registry)
+    found = how_right(registry, registry.members)
+    assert found.low < found.share < found.high
+    assert found.line() == (
+        f"Of 8 images that were drawn blind {found.wrong} were wrong: about {100 * found.share:.0f} % of 40 in groups "
+        f"are right ({100 * found.low:.0f} to {100 * found.high:.0f})."
+    )
+
+
+def test_one_stays_drawn_until_somebody_looks_at_it() -> None:
+    registry = grouped()
+    key, left, _ = draw(registry, registry.members)
+    registry.edit(Confirm([each for each in registry.members if each != key][:10]))
+    assert draw(registry, registry.members)[:2] == (key, left - 10)
+    registry.edit(Confirm([key]))
+    assert draw(registry, registry.members)[0] != key
+
+
+def test_draws_are_of_every_quarter_of_the_order_and_fair_to_all() -> None:
+    registry = grouped()
+    for _ in range(COUNT):
+        answer(registry)
+    assert draw(registry, registry.members) is None
+    seen = sorted(registry.looks.values(), key=lambda look: look.order)
+    assert [look.left for look in seen] == list(range(COUNT, 0, -1))
+    for start in range(0, COUNT - 4, 4):
+        assert sorted(look.quarter for look in seen[start : start + 4]) == [0, 1, 2, 3]
+
+
+def test_who_is_as_sure_as_others_is_drawn_whatever_order_they_come_in() -> None:
+    registry, keys = CategoryRegistry(), [f"{number:03}" for number in range(COUNT)]
+    sure, clusters = np.arange(COUNT) % 3 / 3, np.arange(COUNT) % 2
+    groups = StageGroups(keys, clusters, np.eye(4, dtype=np.float32)[:2], confidences=sure)
+    registry.observe(0, groups)
+    for _ in range(8):
+        drawn = draw(registry, keys)
+        assert drawn == draw(registry, keys[::-1]) == draw(registry, keys[7:] + keys[:7])
+        assert drawn is not None
+        at = sorted(keys, key=lambda key: (sure[int(key)], key)).index(drawn[0])
+        assert drawn[2] == 4 * at // COUNT
+        blindly(registry, drawn, Confirm([drawn[0]]))
+
+
+def test_windows_that_ask_at_once_are_told_by_one_look(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def slow(*given: Any) -> tuple[str, int, int] | None:
+        asked.append(given)
+        time.sleep(0.2)
+        return draw(*given)
+
+    monkeypatch.setattr(view, "draw", slow)
+    bench = view.ProjectView(project)
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(bench.right, [None] * 3)
+    assert len(asked) == 1 and others == [first, first]
+
+
+def test_all_looked_at_by_draws_is_known_but_for_errors() -> None:
+    registry = grouped()
+    for _ in range(COUNT):
+        answer(registry)
+    found = how_right(registry, registry.members)
+    assert (found.share, found.high, round(found.low, 3)) == (1, 1, 0.95)
+
+
+def test_where_nothing_is_wrong_the_range_reaches_all() -> None:
+    registry = grouped(wrong_from=COUNT)
+    for _ in range(30):
+        answer(registry, wrong_from=COUNT)
+    found = how_right(registry, registry.members)
+    assert (found.high, found.wrong) == (1, 0)
+    assert found.low < 0.97
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("share", [0.3, pytest.param(0.05, marks=pytest.mark.slow)])
+def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float) -> None:
+    """After 24 draws they correct half of what is wrong, which says nothing about draws."""
+    held, widths = 0, []
+    for seed in range(40):
+        rng, registry = np.random.default_rng(seed), grouped(400, 400)
+        wrong = {key for key in registry.members if rng.random() < share}
+        total = len(wrong)
+        for _ in range(2):
+            for _ in range(12):
+                drawn = draw(registry, registry.members)
+                key = drawn[0]
+                said = Move([key], 1 - registry.members[key]) if key in wrong else Confirm([key])
+                blindly(registry, drawn, said)
+                wrong.discard(key)
+            for key in sorted(wrong)[: total // 4]:
+                registry.edit(Move([key], 1 - registry.members[key]))
+                wrong.discard(key)
+        found = how_right(registry, registry.members)
+        held += found.low <= 1 - len(wrong) / 400 <= found.high
+        widths.append(found.high - found.low)
+    assert held >= 36
+    assert np.mean(widths) < 0.4
+
+
+def test_a_merge_makes_right_what_a_person_has_moved_between_the_two() -> None:
+    registry = grouped(wrong_from=0)
+    for _ in range(4):
+        answer(registry, wrong_from=0)
+    assert told(registry) == (4, 4)
+    registry.edit(Merge([0, 1]))
+    assert told(registry) == (4, 0)
+    registry.undo()
+    assert told(registry) == (4, 4)
+
+
+def test_what_goes_along_with_its_group_stays_right() -> None:
+    registry = grouped(wrong_from=COUNT)
+    first = answer(registry, wrong_from=COUNT)
+    home = registry.members[first]
+    registry.edit(Split(home, registry.members_of(home)[:-1] or [first], np.eye(4)[2], np.eye(4)[home]))
+    assert told(registry) == (1, 0)
+    registry.edit(Move([first], 1 - home))
+    assert told(registry) == (1, 1)  # a person says so
+
+
+def test_to_gather_or_take_out_says_that_it_was_wrong() -> None:
+    for edit in (lambda key: Gather([key], np.eye(4)[3]), lambda key: Move([key], None)):
+        registry = grouped()
+        drawn = draw(registry, registry.members)
+        blindly(registry, drawn, edit(drawn[0]))
+        assert told(registry) == (1, 1)
+
+
+def test_a_group_that_is_set_aside_or_dissolved_was_not_looked_at() -> None:
+    registry = grouped(wrong_from=COUNT)
+    first = answer(registry, wrong_from=COUNT)
+    home = registry.members[first]
+    registry.edit(NotACategory(home, {}, rest_to_nearest=True))
+    assert not registry.looks
+    registry.undo()
+    registry.edit(SetAside(home))
+    assert list(registry.looks) == [first]
+
+
+def test_grouping_again_ends_what_was_drawn_and_the_same_groups_do_not() -> None:
+    registry = grouped(wrong_from=COUNT)
+    keys = sorted(registry.members)
+    first = answer(registry, wrong_from=COUNT)
+    observe(registry, 0, keys, np.arange(COUNT) % 2)
+    assert told(registry) == (1, 0)
+    observe(registry, 0, keys, np.arange(COUNT) // 20)
+    assert told(registry) == (0, 0)
+    assert list(registry.looks) == [first]
+    registry.undo()
+    assert told(registry) == (1, 0)
+
+
+def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_at_there() -> None:
+    registry = grouped()
+    keys = sorted(registry.members)
+    registry.edit(Move(["003"], None))
+    registry.edit(Confirm(["000"]))
+    observe(registry, 0, keys, np.arange(COUNT) // 20)
+    assert registry.members["003"] is not None
+    assert list(registry.looks) == ["000"]
+    assert how_right(registry, registry.members).looked == 1
+
+
+def test_an_order_of_looks_outlives_those_that_are_dropped() -> None:
+    registry = grouped()
+    registry.edit(Confirm([f"{number:03}" for number in range(0, 20, 2)]))
+    answer(registry)
+    last = max(each.order for each in registry.looks.values())
+    registry.edit(NotACategory(0))
+    registry.edit(Confirm(["001"]))
+    assert registry.looks["001"].order > last
+
+
+def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
+    registry = grouped(wrong_from=COUNT)
+    for _ in range(20):
+        answer(registry, wrong_from=COUNT)
+    before = how_right(registry, registry.members)
+    observe(registry, 1, [f"later {number}" for number in range(COUNT)], np.arange(COUNT) % 2)
+    after = how_right(registry, registry.members)
+    assert (after.drawn, after.count) == (20, 2 * COUNT)
+    assert before.low > 0.8
+    assert after.low < 0.6 < 0.9 < after.high
+
+
+def test_a_category_is_spoken_for_by_what_was_drawn_from_it_alone() -> None:
+    registry = grouped()
+    for _ in range(6):
+        answer(registry)
+    keys = registry.members_of(0)
+    assert how_right(registry, keys, 0).drawn == 0
+    for _ in range(8):
+        keys = registry.members_of(0)
+        drawn = draw(registry, keys, 0)
+        blindly(registry, drawn, truth(registry, drawn[0]))
+    found = how_right(registry, registry.members_of(0), 0)
+    wrong = sum(int(key) >= COUNT // 2 for key, look in registry.looks.items() if look.quarter == 4)
+    assert (found.drawn, found.wrong) == (8, wrong)
+    assert 0 < wrong < 8
+    right = np.mean([int(key) % 2 == 0 for key in registry.members_of(0)])
+    assert found.low < right < found.high
+    assert told(registry)[0] == 6
+
+
+def test_pages_that_nobody_saw_are_approved_and_still_drawn_from() -> None:
+    registry = grouped()
+    registry.edit(Confirm([f"{number:03}" for number in range(10)], seen=["000", "001"]))
+    assert (len(registry.pinned), sorted(registry.looks)) == (10, ["000", "001"])
+    assert registry.log[-1].what["seen"] == ["000", "001"]
+    drawn = {answer(registry) for _ in range(COUNT - 2)}
+    assert drawn == registry.images.keys() - {"000", "001"}
+
+
+def test_it_is_kept_and_a_look_that_is_none_is_refused(tmp_path: Path) -> None:
+    registry = grouped()
+    for _ in range(3):
+        answer(registry)
+    save_registry(registry, tmp_path)
+    loaded = load_registry(tmp_path)
+    assert (loaded.looks, loaded.state_hash()) == (registry.looks, registry.state_hash())
+    assert how_right(loaded, loaded.members) == how_right(registry, registry.members)
+    content = (tmp_path / "registry.json").read_text()
+    look = json.dumps(json.loads(content)["state"]["looks"][0][1], separators=(",", ":"))
+    for damaged in ("[1,2,3]", "[-1,0,0,0]", '["a",0,0,0]', "7"):
+        (tmp_path / "registry.json").write_text(content.replace(look, damaged, 1))
+        with pytest.raises(Exception, match="refused"):
+            load_registry(tmp_path)
+
+
+def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:
+    opened = Project(project)
+    image = opened.drawn()
+    other = next(key for key in opened.registry.members if key != image)
+    with pytest.raises(GoneError, match="another photograph's turn"), opened.blind():
+        opened.confirm([other])
+    assert not opened.registry.looks
+    with opened.blind():
+        opened.confirm([image])
+    opened.confirm([other])
+    again = Project(project)
+    assert again.how_right() == opened.how_right()
+    assert [bool(look.left) for look in again.registry.looks.values()].count(True) == 1
+
+
+def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["categories", str(project), "right"]) == 0
+    assert "not known" in capsys.readouterr().out
+    assert main(["categories", str(project), "list"]) == 0
+    assert "drawn" not in capsys.readouterr().out
+    opened = Project(project)
+    image = opened.drawn()
+    with opened.blind():
+        opened.confirm([image])
+    line = opened.how_right().line()
+    for action in ("right", "list"):
+        assert main(["categories", str(project), action]) == 0
+        assert line in capsys.readouterr().out
+    assert main(["categories", str(project), "right", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drawn"] == 1
+
+
+def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> None:
+    asked = {"do": "confirm", "generation": window.get("state")["generation"], "rows": [0, 1, 2]}
+    assert window.do(**asked, seen=["x"])[0] == 409
+    assert window.do(**asked, seen=[0])[0] == 200
+    rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
+    assert [row["state"] for row in rows] == ["approved"] * 3 + ["suggested"] * (len(rows) - 3)
+    assert len(Project(project).registry.looks) == 1
+    assert window.get("right?within=0")["count"] < window.get("right")["count"]
+    assert window.ask("/api/right?within=99")[0] == 409
+
+
+def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:
+    told = window.get("right")
+    assert (told["share"], told["drawn"], told["count"]) == (None, 0, KINDS * EACH)
+    asked = {"do": "confirm", "generation": window.get("state")["generation"], "blind": True}
+    status, refused = window.do(rows=[(told["row"] + 1) % told["count"]], **asked)
+    assert (status, "another photograph" in refused["error"]) == (409, True)
+    assert window.do(rows=[told["row"]], **asked)[0] == 200
+    after = window.get("right")
+    assert (after["drawn"], after["wrong"], after["looked"]) == (1, 0, 1)
+    assert after["row"] != told["row"]
+    window.do(do="undo", number=window.get("state")["undo"]["number"])
+    assert window.get("right") == told

@@ -1,0 +1,538 @@
+"""What the page asks its server for, and what the server says to everybody else."""
+
+import csv
+import io
+import json
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from datasets import load_dataset
+from PIL import Image
+
+from promptccd.cli.main import main
+from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.exports.ways import EXPORTS
+from promptccd.discovery.page import OpenPage
+from promptccd.discovery.page.routes import FOREVER
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.photos import LARGE_SIDE
+from promptccd.discovery.project.view import ASIDE, Columns
+from promptccd.registry import CategoryRegistry, Move, StageGroups
+from tests.cli.test_quick import HEAVY, python
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import drawn_together, registry_in
+from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.stored import stored_in
+
+N = KINDS * EACH
+UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
+
+
+def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    content = window.ask("/api/columns")[2]
+    return (
+        np.frombuffer(content, "<i4", N),
+        np.frombuffer(content, "u1", N, 4 * N),
+        np.frombuffer(content, "u1", N, 5 * N),
+    )
+
+
+def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None:
+    told, registry = reader.get("state"), reader.page.bench.registry
+    assert {each["id"]: (each["name"], each["size"]) for each in told["groups"]} == {
+        each.id: (each.name, each.size) for each in registry.active
+    }
+    assert (told["photos"], told["undo"], told["redo"]) == (N, None, None)
+    group, sure, _ = columns_of(reader)
+    names = reader.get("names?from=0")
+    assert sorted(names) == names
+    assert len(names) == N
+    for each in told["groups"]:
+        assert (group == each["id"]).sum() == each["size"]
+        assert set(group[each["cover"]]) == {each["id"]}
+        assert each["id"] not in each["near"]
+    assert sure.max() <= 255
+    assert reader.get("search?q=1-0+PNG") == [row for row, name in enumerate(names) if "1-0" in name]
+
+
+def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, window: Window) -> None:
+    pair = drawn_together(project)
+    told = window.get("state")
+    assert told["alike"] == [list(pair)]
+    assert window.do(do="rename", group=pair[0], name="heron")[1]["alike"] == [list(pair)]
+    assert window.do(do="rename", group=pair[1], name="egret")[1]["alike"] == []
+    assert window.do(do="undo", number=window.get("state")["undo"]["number"])[1]["alike"] == [list(pair)]
+
+
+@pytest.mark.moderate
+def test_discover_names_them_too(project: Path, found_once: Path, tiny_backbone: Path, capsys) -> None:
+    one, other = drawn_together(project)
+    command = ["discover", str(tiny_backbone), str(found_once / "album"), "--out", str(project)]
+    assert main(command) == 0
+    assert f"than categories usually are: {one} and {other}. " in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alike"] == [[one, other]]
+    assert main(["categories", str(project), "merge", str(one), str(other)]) == 0
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "usually are" not in capsys.readouterr().out
+
+
+def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage, project: Path) -> None:
+    generation = window.get("state")["generation"]
+    for side in (128, 320, LARGE_SIDE):
+        status, headers, content = window.ask(f"/api/picture/{generation}/3/{side}")
+        assert (status, headers["content-type"].partition("/")[0]) == (200, "image")
+        assert max(Image.open(io.BytesIO(content)).size) <= side
+    for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
+        assert window.ask(f"/api/picture/{path}")[0] == 404
+    page.bench.photos.close()
+    assert len(stored_in(project / ".promptccd")["cell"])
+
+
+def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
+    generation = reader.get("state")["generation"]
+    kept = {
+        path: reader.ask(path)[1].get("cache-control", "")
+        for path in (
+            *("/", "/api/state", "/api/columns", "/api/groups.csv", f"/api/picture/{generation}/3/128"),
+            *(
+                f"/api/pictures/{generation}/128?rows=1,2",
+                "/?token=" + parse_qs(urlsplit(reader.page.url).query)["token"][0],
+            ),
+        )
+    }
+    assert list(kept.values()) == ["no-cache", *["no-store"] * 3, FOREVER, *["no-store"] * 2]
+    assert "max-age=31536000" in FOREVER
+
+
+def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> None:
+    group, _, _ = columns_of(reader)
+    why = reader.get("why/5")
+    assert (why["group"], why["set"], why["measured"]) == (group[5], False, False)
+    assert set(group[why["like"]]) == {group[5]}
+    likeness = [each["like"] for each in why["others"]]
+    assert likeness == sorted(likeness, reverse=True)
+    assert {each["id"] for each in why["others"]} == set(group.tolist())
+    assert reader.get("alike?rows=5")["rows"][0] == 5
+    assert reader.ask(f"/api/why/{N}")[0] == 404
+
+
+def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> None:
+    generation = reader.get("state")["generation"]
+    for side in (128, 320):
+        status, headers, content = reader.ask(f"/api/pictures/{generation}/{side}?rows=7,0,3")
+        assert (status, headers["content-type"]) == (200, "application/octet-stream")
+        for row in (7, 0, 3):
+            length, content = int.from_bytes(content[:4], "little"), content[4:]
+            assert content[:length] == reader.ask(f"/api/picture/{generation}/{row}/{side}")[2]
+            content = content[length:]
+        assert content == b""
+    for path in (f"{generation}/1600?rows=1", f"{generation}/128?rows={N}", "0123456789ab/128?rows=1"):
+        assert reader.ask(f"/api/pictures/{path}")[0] == 404
+    many = ",".join(map(str, range(65)))
+    assert reader.ask(f"/api/pictures/{generation}/128?rows={many}")[0] == 404
+
+
+def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
+    """`discovery.html` lists those below 0.5, and a tie of two groups is no less."""
+    keys, confidences = ["a", "b", "c", "d"], np.array([0.4999, 0.5, 0.5019, 1.0])
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(keys, np.zeros(4, int), np.ones((1, 2)), confidences=confidences))
+    columns = Columns(registry, keys, np.ones(4, dtype=bool))
+    assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
+    assert columns.shown(0).unsure == 1
+
+
+@pytest.mark.parametrize("moved", [1, 5, 40], ids=["one", "a few", "all"])
+def test_rows_of_groups_that_were_taken_are_those_that_are_read_anew(moved: int) -> None:
+    keys, here = [f"{number:03}" for number in range(40)], np.arange(40) % 7 > 0
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(keys, np.arange(40) % 8, np.eye(8)))
+    columns, row_of = Columns(registry, keys, here), {key: row for row, key in enumerate(keys)}
+    for identity in range(8):
+        columns.shown(identity)
+    chosen = np.random.default_rng(moved).permutation(keys)[:moved].tolist()
+    registry.edit(Move(chosen, 3))
+    columns.take(registry, chosen, row_of)
+    anew = Columns(registry, keys, here)
+    assert columns.packed() == anew.packed()
+    assert [columns.shown(each) for each in range(8)] == [anew.shown(each) for each in range(8)]
+
+
+@pytest.mark.moderate
+def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp_path: Path) -> None:
+    album, found = tmp_path / "album", tmp_path / "found"
+    write_pictures(album, [0, 1], EACH)
+    discover(DiscoverySession.open(tiny_backbone), album, found, num_categories=2)
+    write_pictures(album, [0, 1, 2], EACH + 2)
+    discover(DiscoverySession.open(tiny_backbone), album, found, num_categories=3)
+    opened = OpenPage(found)
+    opened.start()
+    window = Window(opened)
+    told, groups = window.get("changed"), {each["id"]: each for each in window.get("state")["groups"]}
+    assert told["new"] == [each for each in groups if groups[each]["standing"] == "new"] != []
+    assert (
+        sum(groups[each]["size"] for each in told["new"]) + sum(b - a for _, a, b in told["grown"])
+        == EACH + 6
+    )
+    assert all(groups[each]["size"] == after > before for each, before, after in told["grown"])
+    old = next(row for row, name in enumerate(window.get("names?from=0")) if name == "0-000.png")
+    assert told["moved"] == []
+    assert (
+        window.do(do="move", rows=[old], generation=window.get("state")["generation"], group=told["new"][0])[
+            0
+        ]
+        == 200
+    )
+    assert window.get("changed")["moved"] == [old]
+    opened.close()
+
+
+def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny_backbone: Path) -> None:
+    told = window.get("about")
+    assert (told["model"], told["method"], told["card"]) == (str(tiny_backbone), "", "")
+    assert told["place"] == str(project)
+    path = project / ".promptccd/project.json"
+    record = json.loads(path.read_text())
+    record["found_with"] = {"model": "somebody/birds-stage3", "method": "PromptCCD++"}
+    path.write_text(json.dumps({**record, "measured": True}))
+    assert window.get("why/5")["measured"]
+    told = window.get("about")
+    assert (told["method"], told["card"]) == ("PromptCCD++", "https://huggingface.co/somebody/birds-stage3")
+    for odd in ("https://evil.example/x", "javascript:alert(1)", "../somebody/x", "/tmp/model"):
+        path.write_text(json.dumps({**record, "found_with": {"model": odd, "method": ""}}))
+        assert window.get("about")["card"] == ""
+
+
+@pytest.mark.moderate
+def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
+    state = window.get("state")
+    assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200
+    assert window.get("export") is None
+    for kind in EXPORTS:
+        assert window.ask("/api/export", {"kind": kind})[0] == 200
+        told = until_written(window)
+        assert (told["done"], told["count"], told["place"]) == (N, N, str(project / kind)), told
+        assert told["told"][0].startswith(f"{project / kind}: {N} photographs; files: ")
+    sizes = {each["name"]: each["size"] for each in state["groups"][1:]} | {
+        "heron": state["groups"][0]["size"]
+    }
+    taken = load_dataset(str(project / "publish-parquet"), split="train", cache_dir=str(project / "cache"))
+    assert Counter(map(taken.features["label"].int2str, taken["label"])) == sizes
+    names = sorted(path.name for path in (project / "folders").glob("*/*"))
+    assert names == window.get("names?from=0")
+    assert {name: len(list((project / "folders" / name).iterdir())) for name in sizes} == sizes
+    _, _, table = window.ask("/api/groups.csv")
+    rows = list(csv.DictReader(io.StringIO(table.decode())))
+    assert sorted(row["file"] for row in rows) == names
+    assert Counter(row["name"] for row in rows) == sizes
+    assert all(Path(row["path"]).read_bytes() and 0 <= float(row["confidence"]) <= 1 for row in rows)
+
+
+def until_written(window: Window) -> dict[str, Any]:
+    while not ((told := window.get("export"))["place"] or told["problem"]):
+        time.sleep(0.02)
+    return told
+
+
+def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
+    window: Window, project: Path
+) -> None:
+    (project / "folders").mkdir()
+    (project / "folders/mine.txt").write_text("mine")
+    assert window.ask("/api/export", {"kind": "folders"})[0] == 200
+    assert "was made by something else" in until_written(window)["problem"]
+    assert (project / "folders/mine.txt").read_text() == "mine"
+    assert window.ask("/api/export", {"kind": None})[0] == 200
+    status, _, told = window.ask("/api/export", {"kind": "../../etc"})
+    assert (status, b"Expected one of folders, sidecars, publish" in told) == (409, True)
+
+
+def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
+    window: Window, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(key: str) -> bytes:
+        raise MemoryError(key)
+
+    monkeypatch.setattr(window.page.bench.photos, "file_of", broken)
+    assert window.ask("/api/export", {"kind": "folders"})[0] == 200
+    assert until_written(window)["problem"].startswith("It was not written whole: MemoryError.")
+    assert [path.name for path in (project / "folders").iterdir() if not path.name.startswith(".")] == []
+    assert "MemoryError" in caplog.text
+
+
+@pytest.mark.moderate
+def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -> None:
+    """Who has the state that it names needs nothing else: all of it is as the whole would be."""
+    state, before = window.get("state"), [each.copy() for each in columns_of(window)]
+    groups = [each["id"] for each in state["groups"]]
+    rows = [row for row in range(N) if before[0][row] != groups[1]][:3]
+    edits = [
+        {"do": "move", "rows": rows, "generation": state["generation"], "group": groups[1]},
+        {"do": "confirm", "rows": [0], "generation": state["generation"]},
+        {"do": "merge", "groups": groups[:2]},
+        {"do": "split", "group": groups[2]},
+        {"do": "rename", "group": groups[2], "name": "heron"},
+        {
+            "do": "confirm",
+            "rows": np.flatnonzero(before[0] == groups[3]).tolist(),
+            "generation": state["generation"],
+        },
+        {"do": "set_aside", "group": groups[3]},
+        {"do": "take_back", "group": groups[3]},
+        {"do": "set_images_aside", "rows": [0, 5], "generation": state["generation"]},
+        {"do": "dissolve", "group": groups[3]},
+        {"do": "gather", "rows": rows, "generation": state["generation"]},
+    ]
+    undone = [{"do": "undo"}] * len(edits) + [{"do": "redo"}] * len(edits)
+    revision = state["revision"]
+    for edit in [*edits, *undone]:
+        if edit["do"] in ("undo", "redo"):
+            edit = {**edit, "number": window.get("state")[edit["do"]]["number"]}
+        status, told = window.do(**edit)
+        assert (status, told["base"]) == (200, revision), told
+        for values, name in zip(before, ("group", "sure", "flags"), strict=True):
+            values[told["changed"]["rows"]] = told["changed"][name]
+        for held, whole in zip(before, columns_of(window), strict=True):
+            assert np.array_equal(held, whole)
+        fresh = ProjectView(window.page.bench.out)
+        assert told["groups"] == fresh.summary()["groups"]
+        assert np.array_equal(before[0], fresh.columns().group)
+        revision = told["revision"]
+
+
+def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:
+    places = np.frombuffer(window.ask("/api/map")[2], "<f4").reshape(N, 2)
+    assert np.isfinite(places).all()
+    assert (places.min(), places.max()) == (0, 1)
+    near = np.linalg.norm(places[:, None] - places[None], axis=2).argsort(axis=1)[:, 1]
+    group, _, _ = columns_of(window)
+    assert (group == group[near]).mean() > 0.5
+    written = (project / ".promptccd/layout.bin").stat().st_mtime_ns
+    assert np.array_equal(page.bench.layout(), places)
+    assert (project / ".promptccd/layout.bin").stat().st_mtime_ns == written
+
+
+def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, project: Path) -> None:
+    state = window.get("state")
+    generation, first, second = state["generation"], *[each["id"] for each in state["groups"][:2]]
+    group, _, _ = columns_of(window)
+    here = np.flatnonzero(group == first).tolist()
+    edits = [
+        {"do": "rename", "group": first, "name": "heron"},
+        {"do": "move", "rows": here[:2], "generation": generation, "group": second},
+        {"do": "confirm", "rows": here[2:4], "generation": generation},
+        {"do": "move", "rows": here[4:5], "generation": generation, "group": None},
+        {"do": "gather", "rows": [here[0], here[4]], "generation": generation, "name": "odd ones"},
+        {"do": "split", "group": second},
+        {"do": "merge", "groups": [first, second], "name": "egret"},
+        {"do": "set_images_aside", "rows": here[:1], "generation": generation},
+        {"do": "set_aside", "group": state["groups"][3]["id"]},
+        {"do": "dissolve", "group": state["groups"][2]["id"]},
+    ]
+    states = [registry_in(project).state_hash()]
+    for edit in edits:
+        status, told = window.do(**edit)
+        assert status == 200, told
+        states.append(registry_in(project).state_hash())
+        assert told["undo"]["kind"] == {"dissolve": "not_a_category"}.get(edit["do"], edit["do"])
+    assert len(set(states)) == len(states)
+    for state_then in reversed(states[:-1]):
+        assert window.do(do="undo", number=window.get("state")["undo"]["number"])[0] == 200
+        assert registry_in(project).state_hash() == state_then
+    for state_then in states[1:]:
+        assert window.do(do="redo", number=window.get("state")["redo"]["number"])[0] == 200
+        assert registry_in(project).state_hash() == state_then
+    rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
+    registry = registry_in(project)
+    ours = {each.id for each in registry.active}
+    assert {each["picture"]: each["category"] for each in rows} == {
+        key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images
+    }
+    assert sum(each["status"] == "aside" for each in rows) == 1 + registry.aside[0].size > 1
+    assert {each["confidence"] for each in rows if each["status"] == "aside"} == {""}
+
+
+def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Window) -> None:
+    group, _, _ = columns_of(window)
+    junk = window.get("state")["groups"][0]["id"]
+    rows = set(np.flatnonzero(group == junk).tolist())
+    assert rows & set(window.get("rare"))
+    assert window.do(do="set_aside", group=junk)[0] == 200
+    assert junk not in [each["id"] for each in window.get("state")["groups"]]
+    group, _, _ = columns_of(window)
+    assert set(np.flatnonzero(group == ASIDE).tolist()) == rows
+    asked = {each[name] for each in window.get("questions") for name in ("first", "second")}
+    assert asked
+    assert not rows & asked
+    rare = window.get("rare")
+    assert len(rare) == len(set(rare)) == N - len(rows)
+    assert not rows & set(rare)
+    why = window.get(f"why/{min(rows)}")
+    assert (why["group"], why["set"]) == (ASIDE, True)
+    assert set(why["like"]) <= rows
+    assert junk not in [each["id"] for each in why["others"]]
+    assert window.get(f"why/{rare[0]}")["group"] == group[rare[0]]
+
+
+REFUSED = {
+    "a name that is taken": ({"do": "rename", "group": 0, "name": "discovered 1"}, "called 'discovered 1' already"),
+    "a group that is not there": ({"do": "rename", "group": 99, "name": "x"}, "no category 99"),
+    "nothing selected": ({"do": "move", "rows": [], "group": 1}, "select images first"),
+    "a row too many": ({"do": "move", "rows": [N], "group": 1}, f"There are {N} photographs"),
+    "a row that is no number": ({"do": "move", "rows": [True], "group": 1}, "Expected rows"),
+    "other photographs": ({"do": "move", "rows": [1], "group": 1, "generation": "old"}, "load the page again"),
+    "an undo of something else": ({"do": "undo", "number": 7}, "Something else was corrected"),
+    "an unknown action": ({"do": "delete"}, "Expected one of rename"),
+    "no action": ({}, "Expected one of rename"),
+    "a path for a name": ({"do": "rename", "group": 0, "name": 7}, "Expected name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_is_said_and_changes_nothing(reader: Window, case: str) -> None:
+    edit, reason = REFUSED[case]
+    before = reader.page.bench.registry.state_hash()
+    status, told = reader.do(**{"generation": reader.get("state")["generation"], **edit})
+    assert (status, reason in told["error"]) == (409, True), told
+    assert reader.page.bench.registry.state_hash() == before
+
+
+HOSTILE = {
+    "a foreign name": ({"Host": "evil.example"}, 421),
+    "an address that is not this machine's": ({"Host": "192.0.2.1:80"}, 421),
+    "a foreign origin": ({"Origin": "http://evil.example"}, 403),
+    "another port of this machine": ({"Origin": "http://127.0.0.1:1"}, 403),
+    "no origin at all": ({"Origin": "null"}, 403),
+    "a picture in a foreign page": ({"Sec_Fetch_Site": "cross-site"}, 403),
+    "a page on another port": ({"Sec_Fetch_Site": "same-site"}, 403),
+    "no cookie": ({"cookie": ""}, 401),
+    "a wrong cookie": ({"cookie": "promptccd_page=x"}, 401),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("path", ["/api/state", "/api/picture/0/0/128", "/desk.js", "/api/edit"])
+def test_strangers_are_turned_away(reader: Window, case: str, path: str) -> None:
+    sent, expected = HOSTILE[case]
+    before = reader.page.bench.registry.state_hash()
+    body = {"do": "rename", "group": 0, "name": "taken"} if path == "/api/edit" else None
+    status, headers, _ = reader.ask(path, body, **sent)
+    assert status == expected
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert not any(name.startswith("access-control-") for name in headers)
+    assert reader.page.bench.registry.state_hash() == before
+
+
+def test_who_corrects_says_from_where_and_with_the_right_token(reader: Window) -> None:
+    body = json.dumps({"do": "rename", "group": 0, "name": "x"}).encode()
+    connection = socket.create_connection(reader.place.split(":"))
+    head = f"POST /api/edit HTTP/1.1\r\nHost: {reader.place}\r\nCookie: {reader.cookie}\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    assert b" 403 " in connection.recv(1000).partition(b"\r\n")[0]
+    connection.close()
+    assert reader.ask("/?token=wrong", cookie="")[0] == 401
+    status, headers, _ = reader.ask("/", cookie="")
+    assert (status, "set-cookie" in headers) == (401, False)
+    assert reader.cookie.partition("=")[2] not in reader.ask("/")[2].decode()
+
+
+PATHS = [
+    "/../../etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%2e%2e/project.json", "//etc/passwd", "/.promptccd/project.json",
+    "/api/../desk.ts", "/api/picture/../../0/128", "/desk.js/", "/desk.js%00", "/api/names?from=-1x", "/__init__.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_leads_anywhere(reader: Window, path: str) -> None:
+    status, _, content = reader.ask(path)
+    assert status == 404 or json.loads(content) == reader.get("names?from=0")
+    assert b"root:" not in content
+
+
+def test_bodies_are_bounded_and_methods_few(reader: Window) -> None:
+    assert reader.ask("/api/edit", b"x" * (4 * 2**20 + 1))[0] == 413
+    for body in (b"{", b"[]", b"[" * 100_000, b""):
+        assert reader.ask("/api/edit", body)[0] in (400, 409)
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        assert reader.ask("/api/state", method=method)[0] == 405
+
+
+def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> None:
+    status, headers, page = reader.ask("/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert page.count(b"<script") == page.count(b'<script type="module" src="desk.js"></script>') == 1
+    script = reader.ask("/desk.js")[2].decode()
+    assert "eval(" not in script
+    assert "Function(" not in script
+    hosts = {part.split("/")[0] for part in script.split("://")[1:]}
+    assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
+
+
+def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, project: Path) -> None:
+    state, group = window.get("state"), columns_of(window)[0]
+    asked = window.get("questions")
+    assert 0 < len(asked) <= 10
+    assert all(group[each["second"]] == each["group"] and each["first"] != each["second"] for each in asked)
+    first, *rest = asked
+    left = window.get(f"questions?skip={first['first']}-{first['second']}")
+    assert first["first"] not in {each["first"] for each in left}
+    answer = {"do": "answer", "generation": state["generation"]}
+    for each, same in zip(asked, [True, False] * 5, strict=False):
+        assert window.do(**answer, rows=[each["first"], each["second"]], same=same)[0] == 200
+        now = columns_of(window)[0]
+        assert (now[each["first"]] == each["group"]) == same
+    settled = {each["first"] for each in asked}
+    assert settled.isdisjoint(each["first"] for each in window.get("questions"))
+    registry = registry_in(project)
+    keys, constraints = window.page.bench.photos.keys, registry.constraints()
+    assert all(keys[row] in constraints.keys for row in settled)
+
+
+def test_questions_go_on_where_the_least_sure_were_all_put_somewhere(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptccd.discovery.project.view.MOST_ASKED_OF", 4)
+    state, sure = window.get("state"), columns_of(window)[1]
+    covers = [row for each in state["groups"] for row in each["cover"]]
+    put = sorted({*covers, *np.argsort(sure, kind="stable")[:4].tolist()})
+    assert window.do(do="confirm", rows=put, generation=state["generation"])[0] == 200
+    asked = {each["first"] for each in window.get("questions")}
+    assert asked
+    assert asked.isdisjoint(put)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"rows": [1]}, {"rows": [1, 2, 3]}, {"same": None}, {"same": 1}, {"rows": [2, 2]}]
+)
+def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any]) -> None:
+    generation, home = window.get("state")["generation"], columns_of(window)[0]
+    apart = [0, int(np.flatnonzero(home != home[0])[0])]
+    edit = {"do": "answer", "generation": generation, "rows": apart, "same": False} | asked
+    status, told = window.do(**edit)
+    assert (status, told.get("error", "")[:8]) == (409, "Expected")
+    assert window.ask(f"/api/questions?skip=1-{N}")[0] == 404
+
+
+@pytest.mark.slow
+def test_looking_and_sorting_wait_for_torch_alone(project: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.project import ProjectView\n"
+        "from promptccd.discovery.page import OpenPage\n"
+        "view = ProjectView(Path(sys.argv[1]))\n"
+        "first = view.summary()['groups'][0]['id']\n"
+        "moved = view.corrected(lambda: view.move(view.photos.keys[:2], first))\n"
+        "print(moved['revision'] != '', bool(OpenPage))\n"
+        f"print([each for each in {HEAVY} if each in sys.modules])"
+    )
+    assert python(code, project).splitlines() == ["True True", "['torch']"]

@@ -1,0 +1,316 @@
+"""Two windows and the command line correct one project at once, and the server dies again and again."""
+
+import http.client
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from promptccd.discovery import Project
+from promptccd.discovery.page import OpenPage, address_of
+from promptccd.discovery.page.routes import WAITS_S
+from promptccd.discovery.page.server import ADDRESS
+from promptccd.discovery.page.site import listen
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project import project as project_module
+from promptccd.errors import RegistryError, RunError
+from promptccd.locks import FolderLock
+from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
+from tests.discovery.corrected import correct, registry_in
+from tests.discovery.page.conftest import EACH, KINDS, Window
+
+N = KINDS * EACH
+KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
+
+
+def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, project: Path) -> None:
+    first = window.get("state")["revision"]
+    correct(project, lambda registry: registry.edit(Rename(0, "heron")))
+    told = window.get(f"state?since={first.replace(' ', '+')}")
+    assert [each["name"] for each in told["groups"] if each["id"] == 0] == ["heron"]
+    assert told["undo"]["kind"] == "rename"
+    assert window.do(do="undo", number=told["undo"]["number"])[0] == 200
+    assert registry_in(project).category(0).name != "heron"
+
+
+def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, project: Path) -> None:
+    revision = window.get("state")["revision"].replace(" ", "+")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Window(page).get, f"state?since={revision}")
+        time.sleep(0.3)
+        assert not waiting.done()
+        correct(project, lambda registry: registry.edit(Rename(0, "heron")))
+        told = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
+    assert told["undo"]["kind"] == "rename"
+
+
+def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
+    journal = Journal(project / ".promptccd")
+    journal.registry.edit(Merge([0, 1]))
+    journal.write_whole()
+    assert len(window.get("state")["groups"]) == KINDS - 1
+    status, _ = window.do(do="rename", group=0, name="heron")
+    assert (status, registry_in(project).category(0).name) == (200, "heron")
+
+
+def test_means_are_those_of_a_registry_that_was_written_whole(
+    page: OpenPage, window: Window, project: Path
+) -> None:
+    """What the page has added up belongs to the registry that it had read before."""
+    page.bench.warm()
+    journal = Journal(project / ".promptccd")
+    keys, home = page.bench.photos.keys, page.bench.columns().group.copy()
+    moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
+    journal.registry.edit(Move([keys[row] for row in moved], 1))
+    journal.write_whole()
+    other = Path(shutil.copytree(project, project.parent / "other"))
+    generation = window.get("state")["generation"]
+    assert window.do(do="move", rows=rows, group=1, generation=generation)[0] == 200
+    Project(other).move([keys[row] for row in rows], 1)
+    ours, theirs = (registry_in(folder).active_prototypes().matrix for folder in (project, other))
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
+    window: Window, project: Path
+) -> None:
+    lock = FolderLock(project / ".promptccd")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(window.do, do="rename", group=0, name="heron")
+        time.sleep(0.3)
+        assert not waiting.done()
+        lock.close()
+        assert waiting.result(10)[0] == 200
+        lock = FolderLock(project / ".promptccd")
+        status, told = window.do(do="rename", group=0, name="egret")
+        lock.close()
+    assert (status, "is writing to" in told["error"]) == (409, True)
+    assert window.get("state")["groups"][0]["name"] == "heron"
+
+
+def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: Path) -> None:
+    assert address_of(project) == page.url
+    assert (project / ".promptccd/page/address.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RunError, match="is writing to"):
+        OpenPage(project)
+    page.close()
+    assert address_of(project) is None
+
+
+def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Path) -> None:
+    first = OpenPage(project)
+    first.start()
+    window = Window(first)
+    first.close()
+    again = OpenPage(project)
+    again.start()
+    assert again.url == first.url
+    assert window.get("state")["photos"] == N  # with the cookie from before
+    kept = window.ask(f"/?{urlsplit(again.url).query}", cookie="")[1]["set-cookie"]
+    assert "Max-Age=15552000" in kept  # or the browser would forget it when it is closed
+    again.close()
+    with closing(listen("127.0.0.1", urlsplit(first.url).port)):  # somebody else is there now
+        elsewhere = OpenPage(project)
+        assert urlsplit(elsewhere.url).port != urlsplit(first.url).port
+        assert urlsplit(elsewhere.url).query == urlsplit(first.url).query
+        elsewhere.start()
+        elsewhere.close()
+    asked = OpenPage(project, urlsplit(first.url).port)
+    assert asked.url == first.url
+    asked.start()
+    asked.close()
+
+
+@pytest.mark.parametrize("sent", ["copied", "for all to read", "another computer", "short", "torn", "a list"])
+def test_nobody_chooses_the_key_of_a_page_by_sending_a_project(project: Path, sent: str) -> None:
+    page = OpenPage(project)
+    page.start()
+    page.close()
+    kept = project / ".promptccd" / "page" / ADDRESS
+    told = json.loads(kept.read_text())
+    if sent == "copied":
+        shutil.copy2(kept, kept.with_suffix(".old"))
+        kept.with_suffix(".old").rename(kept)
+    elif sent == "for all to read":
+        kept.chmod(0o644)
+    else:
+        changes = {"another computer": {"host": "other"}, "short": {"url": "http://127.0.0.1:7860/?token=x"}}
+        text = {"torn": json.dumps(told)[:-9], "a list": "[1]"}
+        kept.write_text(text.get(sent) or json.dumps(told | changes[sent]))
+    again = OpenPage(project)
+    again.start()
+    again.close()
+    assert urlsplit(again.url).query != urlsplit(page.url).query
+    assert len(urlsplit(again.url).query) == len("token=") + 32
+
+
+def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage, project: Path) -> None:
+    """Each renames a group of its own to one name after another; every answered one is in the log, once."""
+    each = 12
+
+    def by_window(group: int) -> list[str]:
+        window, names = Window(page), [f"window {group} {n}" for n in range(each)]
+        assert all(window.do(do="rename", group=group, name=name)[0] == 200 for name in names)
+        return names
+
+    def by_command(group: int) -> list[str]:
+        names = [f"command {group} {n}" for n in range(each)]
+        for name in names:
+            correct(project, lambda registry, name=name: registry.edit(Rename(group, name)))
+        return names
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs: list[Callable[[int], list[str]]] = [by_window, by_window, by_command, by_window]
+        said = [job.result() for job in [pool.submit(job, group) for group, job in enumerate(jobs)]]
+    registry = registry_in(project)
+    logged = [entry.what["name"] for entry in registry.log if entry.kind == "rename"]
+    assert sorted(logged) == sorted(itertools.chain(*said))
+    for names in said:
+        assert [name for name in logged if name in names] == names
+    told = Window(page).get("state")
+    assert {each["id"]: each["name"] for each in told["groups"]} == {
+        each.id: each.name for each in registry.active
+    }
+
+
+@pytest.mark.moderate
+def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
+    page: OpenPage, window: Window, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(LONGEST_JOURNAL):
+        assert window.do(do="rename", group=0, name=f"name {n}")[0] == 200
+    page.bench.rest()
+    assert page.bench._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
+    monkeypatch.setattr(project_module, "QUIET_S", 0)
+    page.bench.rest()
+    assert not (project / ".promptccd/journal.jsonl").exists()
+    assert load_registry(project / ".promptccd").category(0).name == f"name {LONGEST_JOURNAL - 1}"
+    last = window.get("state")["undo"]["number"]
+    assert window.do(do="undo", number=last)[0] == 200
+    assert registry_in(project).category(0).name == f"name {LONGEST_JOURNAL - 2}"
+
+
+def test_whoever_corrects_groups_look_the_same_afterwards(
+    page: OpenPage, window: Window, project: Path, tmp_path: Path
+) -> None:
+    """The page keeps sums of features, a command computes them anew: after the same corrections they are the same."""
+    other = Path(shutil.copytree(project, tmp_path / "other"))
+    keys, generation = page.bench.photos.keys, page.bench.photos.generation
+
+    def by_command(folder: Path, rows: list[int], to: int | None) -> None:
+        images = [keys[row] for row in rows]
+        Project(folder).move(images, to)
+
+    steps: list[tuple[list[int], int | None]] = [
+        ([0, 9, 17, 9], 1),
+        ([1, 2], None),
+        ([17, 25, 3], 2),
+        ([4], 0),
+    ]
+    for number, (rows, to) in enumerate(steps):
+        by_command(other, rows, to)
+        if number == 1:
+            by_command(project, rows, to)
+        else:
+            assert window.do(do="move", rows=rows, group=to, generation=generation)[0] == 200
+        undone = page.bench.registry.log[-1].number if number == 2 else None
+        if undone is not None:
+            for step in ("undo", "redo"):
+                assert window.do(do=step, number=undone)[0] == 200
+    ours, theirs = registry_in(project), registry_in(other)
+    assert ours.members == theirs.members
+    pairs = zip(ours.active_prototypes().matrix, theirs.active_prototypes().matrix, strict=True)
+    assert all(np.array_equal(one, another) for one, another in pairs)
+    columns = ProjectView(project).columns()
+    window.get("state")
+    for name in ("group", "sure", "flags"):
+        assert np.array_equal(getattr(page.bench.columns(), name), getattr(columns, name))
+
+
+@contextmanager
+def served(project: Path) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
+    """The page of a project in a process of its own, as `promptccd open` starts it."""
+    words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    url = next(word for word in line.split() if "token=" in word)
+    try:
+        yield process, Window(SimpleNamespace(url=url))  # type: ignore[arg-type]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_twice(project: Path) -> None:
+    """Two windows and the command line go on while it dies: what was answered is there, in order, each once."""
+    draw, answered, asked = random.Random(1), list[str](), list[str]()
+    for life in range(KILLS):
+        with served(project) as (process, window):
+
+            def window_of(group: int, life: int = life, window: Window = window) -> None:
+                for n in range(10_000):
+                    name = f"{group} {life} {n}"
+                    asked.append(name)
+                    try:
+                        status, _ = window.do(do="rename", group=group, name=name)
+                    except (OSError, http.client.HTTPException):
+                        return  # nobody was told
+                    assert status == 200
+                    answered.append(name)
+
+            def command(life: int = life) -> None:
+                for n in range(5):
+                    name = f"command {life} {n}"
+                    asked.append(name)
+                    correct(project, lambda registry: registry.edit(Rename(3, name)))  # noqa: B023
+                    answered.append(name)
+
+            with ThreadPoolExecutor(3) as pool:
+                jobs = [pool.submit(window_of, 0), pool.submit(window_of, 1), pool.submit(command)]
+                time.sleep(draw.uniform(0.05, 1.0))
+                process.send_signal(signal.SIGKILL)
+                for job in jobs:
+                    job.result(30)
+        logged = [entry.what["name"] for entry in registry_in(project).log if entry.kind == "rename"]
+        assert len(set(logged)) == len(logged)
+        assert set(answered) <= set(logged) <= set(asked)
+        assert ProjectView(project).registry.state_hash() == registry_in(project).state_hash()
+    assert len(answered) > 10 * KILLS
+
+
+@pytest.mark.slow
+def test_photographs_that_are_opened_are_grouped_first(found_once: Path, tmp_path: Path) -> None:
+    album, out = found_once / "album", tmp_path / "kept"
+    words = [sys.executable, "-m", "promptccd_command", "open", str(album), "--no-browser", "--out", str(out)]
+    for _ in range(2):  # the second time finds all of it there
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        window: Any = Window(SimpleNamespace(url=next(word for word in line.split() if "token=" in word)))  # type: ignore[arg-type]
+        assert window.get("state")["photos"] == N
+        window.do(do="rename", group=0, name="heron")
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stdout.close()
+    assert registry_in(out).category(0).name == "heron"
+    with pytest.raises(RegistryError, match="holds no project"):
+        ProjectView(album)

@@ -1,0 +1,153 @@
+"""``discovery.html`` in a real browser: names are text, nothing leaves the machine, and the counts are there."""
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from promptccd.discovery import assignment_rows
+from promptccd.discovery import report as page_module
+from promptccd.discovery.report import write_page
+from promptccd.registry import Merge, Rename
+from tests.browsing import Visit
+from tests.discovery.conftest import grouped, write_pictures
+
+NAMES = [
+    "<img src=x onerror=alert(1)>",
+    '"><script>alert(2)</script>',
+    "\u202egnp.\u2069exe",
+    "{{ 7 * 7 }}",
+    "z" * 100,
+]
+
+
+@pytest.fixture
+def page(session, albums, tmp_path):
+    """The page of a second stage, with names and files that try things."""
+    grouped(session, albums[0])
+    album = write_pictures(tmp_path / "album", [2, 4, 5, 6], per_category=5)
+    with Image.open(album / "4-004.png") as found:
+        found.putpixel((0, 0), 7)
+        found.save(album / "<img src=x onerror=alert(3)>.png")
+    shutil.copy(album / "4-004.png", album / "copy.png")
+    (album / "<svg onload=alert(4)>.jpg").write_bytes(b"<html>")
+    Image.new("RGB", (900, 20)).save(album / "strip.png")
+    grouped(session, album, num_categories=len(session.fixed) + 3)
+    sizes = Counter(session.registry.members.get(key) for key in session.current.keys)
+    largest = sorted(session.registry.active, key=lambda each: -sizes[each.id])
+    for each, name in zip(largest, NAMES, strict=False):
+        session.registry.edit(Rename(each.id, name))
+    session.registry.edit(Merge([session.registry.active[-2].id, session.registry.active[-3].id]))
+    rows = assignment_rows(session)
+    return session, rows, write_page(session, rows, tmp_path / "discovery.html")
+
+
+@pytest.mark.moderate
+def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) -> None:
+    session, rows, path = page
+    dialogs = []
+    visit.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    visit.page.goto(path.as_uri())
+    text = visit.page.inner_text("body")
+    assert not dialogs
+    assert not visit.complaints
+    assert not visit.foreign_requests
+    shown = {session.registry.category(row.category).name for row in rows if row.category is not None}
+    assert len(shown.intersection(NAMES)) >= 2
+    for name in shown:
+        assert name in text
+    assert "<img src=x onerror=alert(3)>.png" in path.read_text().replace("&lt;", "<").replace("&gt;", ">")
+    assert "<svg onload=alert(4)>.jpg" in text
+    assert visit.page.locator("img[onerror]").count() == 0
+    assert visit.page.locator("script, svg[onload]").count() == 0
+    report = session.current.intake.report()
+    assert (
+        f"{report.found} found = {report.used} used + {report.duplicates} copies + {report.skipped} skipped"
+        in text
+    )
+    assert "What changed" in text
+    for phrase in ("Renamed", "Retired", "merged into", "Grown"):
+        assert phrase in text
+    drawn = visit.page.locator("#map use").count()
+    assert drawn == len([row for row in rows if row.status == "used"])
+
+
+@pytest.mark.moderate
+def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
+    """What follows a name that switches the direction of writing still stands to its right."""
+    session, rows, path = page
+    here = {row.category for row in rows}
+    turned = [each for each in session.registry.active if each.name.startswith("\u202e") and each.id in here]
+    visit.page.goto(path.as_uri())
+    assert turned, "the fixture names a category with images so"
+    heading = visit.page.locator(f"#category-{turned[0].id} h3 bdi")
+    assert heading.count() == 1
+    entry = visit.page.locator(".legend li", has_text="gnp")
+    boxes = entry.evaluate(
+        """item => { const range = document.createRange(); range.selectNodeContents(item.lastChild);
+        const tail = range.getBoundingClientRect(), name = item.querySelector('bdi').getBoundingClientRect();
+        return [name.right, tail.left] }"""
+    )
+    assert boxes[1] >= boxes[0] - 1
+
+
+@pytest.mark.moderate
+def test_a_picture_is_enlarged_and_the_words_are_those_of_a_person(page, visit: Visit, tmp_path) -> None:
+    visit.page.goto(page[2].as_uri())
+    picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
+    before, beside = picture.bounding_box(), other.bounding_box()
+    picture.click()
+    assert picture.bounding_box()["width"] > 4 * before["width"]
+    assert other.bounding_box() == beside  # nothing moves
+    visit.page.keyboard.press("Tab")
+    assert picture.bounding_box() == before
+    visit.page.mouse.click(2, 2)
+    assert other.bounding_box() == beside
+    text = visit.page.inner_text("body")
+    assert "promptccd open FOLDER" in text
+    assert "found earlier" in text
+    assert not any(word in text for word in ("settled", "plausible"))
+
+
+@pytest.mark.moderate
+def test_it_fits_a_phone(page, visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    visit.page.goto(page[2].as_uri())
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.moderate
+def test_pictures_carry_no_metadata_and_the_page_is_the_same_twice(page, tmp_path) -> None:
+    session, rows, path = page
+    assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()
+    assert b"Exif" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_images_for_a_map(session, tmp_path, count) -> None:
+    album = tmp_path / "few"
+    album.mkdir()
+    for number in range(count):
+        Image.new("RGB", (20, 20), (99 * number, 0, 0)).save(album / f"{number}.png")
+    grouped(session, album)
+    text = write_page(session, assignment_rows(session), tmp_path / "few.html").read_text()
+    assert 'id="map"' not in text
+    assert f"Groups in {count} image" in text
+    counted = "1 file: 1 image, 0 copies, " if count == 1 else "2 files: 2 images, 0 copies, "
+    assert f"{counted}0 skipped. Stage " in text
+
+
+def test_unsure_images_are_counted_all_and_copies_are_none(session, tmp_path, monkeypatch) -> None:
+    """Of a long list the first are shown, and the number is of all."""
+    grouped(session, write_pictures(tmp_path / "album", [0, 1], per_category=3))
+    rows = [replace(row, confidence=0.4) for row in assignment_rows(session)]
+    rows += [replace(rows[0], file="copy.png", status="duplicate")]
+    sure = [replace(row, confidence=0.5) for row in rows[1:]]
+    monkeypatch.setattr(page_module, "MAX_LISTED", 2)
+    for told, said in (
+        (rows, "6 images that the model is unsure of; here the first 2, and assignments.csv has all<"),
+        ([rows[0], *sure], "1 image that the model is unsure of<"),
+    ):
+        assert f"<summary>{said}" in write_page(session, told, tmp_path / "page.html").read_text()

@@ -1,0 +1,158 @@
+"""Which runs share a row of a table, and which of them give the baselines."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptccd.errors import ConfigurationError
+from promptccd.reports.run_groups import (
+    baseline_rows,
+    require_different,
+    require_seeds_alone,
+    row_names,
+    without_seed,
+)
+from promptccd.runs.folder import RunDirectory
+from promptccd.training.recipe import Recipe
+
+ELSEWHERE = {"benchmark": "caltech101"}
+
+
+def made(path: Path, seed: int = 1, stages: int = 4, pixels: str = "p", **sections: dict[str, Any]) -> Path:
+    """A folder with the records of a run of four stages; the backbone was pretrained there unless one is named."""
+    model = {"backbone": None, **sections.pop("model", {})}
+    training = {"seed": seed, "output_dir": path.name, **sections.pop("training", {})}
+    run = RunDirectory(path)
+    run.path.mkdir(parents=True)
+    run.backbone.mkdir()
+    run.write("split.json", {"stages": [[0], [1], [2], [3]]})
+    recipe = Recipe.from_dict({"model": model, "training": training, **sections})
+    fingerprints = {"split_fingerprint": "s", "data_fingerprint": pixels}
+    run.write("manifest.json", {"format": 1, "recipe": recipe.to_dict(), **fingerprints, "versions": {}})
+    for stage in range(stages):
+        run.stage(stage).mkdir()
+    return path
+
+
+def baselines(runs: list[Path]) -> list[dict[str, str]]:
+    return baseline_rows(runs, row_names(runs))
+
+
+def test_the_seed_at_the_end_of_a_name_is_left_out() -> None:
+    assert without_seed("promptccd-digits-seed12") == "promptccd-digits"
+    assert without_seed("seed12-x") == "seed12-x"
+
+
+def test_an_unfinished_run_has_a_row_of_its_own(tmp_path: Path) -> None:
+    runs = [made(tmp_path / "x-seed7", 7), made(tmp_path / "x-seed1", 1, stages=2)]
+    assert row_names(runs) == ["x", "x (1 of 3 stages)"]
+
+
+def test_a_run_given_twice_is_refused(tmp_path: Path) -> None:
+    require_different([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(ConfigurationError, match="given twice"):
+        require_different([tmp_path / "a", tmp_path / "b", tmp_path / "b" / ".." / "a"])
+
+
+def test_seeds_share_a_row_wherever_they_lie(tmp_path: Path) -> None:
+    runs = [
+        made(tmp_path / "a" / "x-seed1", 1, data={"dataset": "/here"}),
+        made(tmp_path / "b" / "x-seed2", 2, data={"dataset": "/there"}, training={"num_workers": 3}),
+        made(tmp_path / "a" / "x-seed3", 3, model={"backbone": "../x-seed1/backbone"}),
+        made(tmp_path / "a" / "x-seed4", 4, model={"backbone": "../x-seed2/backbone"}),
+    ]
+    assert row_names(runs[:3]) == ["x", "x", "x"]
+    require_seeds_alone(runs[:3])
+    with pytest.raises(ConfigurationError, match=r"backbone\.\S+ is"):  # none lies there any more
+        require_seeds_alone(runs)
+
+
+@pytest.mark.parametrize(
+    "other, difference",
+    [
+        ({}, "training.seed is 1 in both"),
+        ({"seed": 2, "pixels": "q"}, r"data\.fingerprint is 'p' in .*a/x-seed1 and 'q' in .*c/x-seed1"),
+        ({"seed": 2, "data": ELSEWHERE}, "data.benchmark is None"),
+        ({"seed": 2, "training": {"epochs": 3}}, r"training\.epochs is 200 in .* and 3 in"),
+        ({"seed": 2, "model": {"backbone": "facebook/dinov2-base"}}, "backbone"),
+    ],
+)
+def test_runs_of_one_name_that_are_no_seeds_stay_apart(
+    tmp_path: Path, other: dict[str, Any], difference: str
+) -> None:
+    first, second = made(tmp_path / "a" / "x-seed1"), made(tmp_path / "c" / "x-seed1", **other)
+    with pytest.raises(ConfigurationError, match=difference):
+        require_seeds_alone([first, second])
+    more = made(tmp_path / "a" / "x-seed7", 7)
+    assert row_names([first, second, more]) == ["a/x", "c/x", "a/x"]
+
+
+def test_folders_that_do_not_tell_runs_apart(tmp_path: Path) -> None:
+    runs = [
+        made(tmp_path / "one" / "a" / "x-seed1"),
+        made(tmp_path / "two" / "a" / "x-seed1"),
+        made(tmp_path / "two" / "a" / "y-seed1"),
+        made(tmp_path / "two" / "a" / "y-seed2", 2, training={"epochs": 3}),
+    ]
+    assert row_names(runs) == ["one/a/x", "two/a/x", "y-seed1", "y-seed2"]
+
+
+def test_sessions_number_categories_by_seed(tmp_path: Path) -> None:
+    sessions = {"split_rule": "sessions"}
+    require_seeds_alone(
+        [
+            made(tmp_path / "x-seed1", 1, pixels="p", data=sessions),
+            made(tmp_path / "x-seed2", 2, pixels="q", data=sessions),
+        ]
+    )
+
+
+def test_a_baseline_is_scored_once_per_seed(tmp_path: Path) -> None:
+    """Backbones that were pretrained in the same way are the same, and so is one that runs share."""
+    runs = [made(tmp_path / f"{name}-seed{seed}", seed) for name in "xy" for seed in (1, 2)]
+    runs.append(made(tmp_path / "z-seed1", model={"backbone": "../x-seed1/backbone"}))
+    plain = {"frozen backbone": "frozen backbone", "raw pixels": "raw pixels"}
+    assert baselines(runs) == [plain, plain, {}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "other, pixels_differ",
+    [
+        ({"data": ELSEWHERE}, True),
+        ({"data": {"category_ratio": 0.2, "sample_ratio": 0.5}}, True),
+        ({"training": {"kmeans_restarts": 3}}, True),
+        ({"stages": 2}, True),
+        ({"model": {"backbone_config": {"hidden_size": 48}}}, False),
+    ],
+)
+def test_baselines_that_differ_in_more_than_the_seed_are_not_averaged(
+    tmp_path: Path, other: dict[str, Any], pixels_differ: bool
+) -> None:
+    runs = [made(tmp_path / "x-seed1"), made(tmp_path / "y-seed2", 2, **other), made(tmp_path / "x-seed2", 2)]
+    first, second, third = baselines(runs)
+    name = row_names(runs)[1]
+    assert first["frozen backbone"] == third["frozen backbone"] == "frozen backbone (x)"
+    assert second["frozen backbone"] == f"frozen backbone ({name})"
+    if pixels_differ:
+        assert first["raw pixels"] == third["raw pixels"] == "raw pixels (x)"
+        assert second["raw pixels"] == f"raw pixels ({name})"
+    else:
+        assert first["raw pixels"] == second["raw pixels"] == "raw pixels"
+
+
+def test_baselines_know_the_number_of_categories_where_a_run_does(tmp_path: Path) -> None:
+    estimated = {"category_count": "split_merge"}
+    runs = [
+        made(tmp_path / "u-seed1", 1, training=estimated),
+        made(tmp_path / "u-seed2", 2, training=estimated),
+        made(tmp_path / "x-seed1", 1),
+        made(tmp_path / "x-seed2", 2),
+    ]
+    plain = {"frozen backbone": "frozen backbone", "raw pixels": "raw pixels"}
+    assert baselines(runs) == [{}, {}, plain, plain]
+    assert baselines(runs[:2]) == [plain, plain]
+    told, estimate = (
+        {"frozen backbone": f"frozen backbone ({row})", "raw pixels": f"raw pixels ({row})"} for row in "xu"
+    )
+    assert baselines(runs[:3]) == [{}, estimate, told]

@@ -1,0 +1,447 @@
+"""Directories that are there whole or not at all."""
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
+
+from promptccd.disk import (
+    REPLACED,
+    make_folder,
+    make_inside,
+    open_to_change,
+    parsed_json,
+    problems_of,
+    read_file,
+    remove_leftovers,
+    require_no_links,
+    require_space,
+    require_writable,
+    temporary,
+    trusted,
+    write_directory,
+    write_file,
+)
+from promptccd.errors import DiskError, RunError
+from promptccd.locks import LOCK, FolderLock
+from promptccd.runs.stage import EXEMPLARS, load_exemplars
+from tests.disk import disk_calls, in_order
+
+
+def fill(folder: Path) -> None:
+    save_file({"weight": torch.arange(6.0)}, folder / "tensors.safetensors")
+    (folder / "position.json").write_text("{}")
+    (folder / "README.md").write_text("card")
+
+
+def modes_below(folder: Path) -> set[int]:
+    return {stat.S_IMODE(item.stat().st_mode) for item in folder.rglob("*") if item.is_file()}
+
+
+def test_a_written_directory_is_whole(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+    assert problems_of(tmp_path / "one") == []
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["one"]
+
+
+@pytest.mark.fault(11)
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
+def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    def nested(folder: Path) -> None:
+        fill(folder)
+        (folder / "inner").mkdir()
+        save_file({"weight": torch.arange(6.0)}, folder / "inner" / "tensors.safetensors")  # writes 0600
+
+    before = os.umask(umask)
+    try:
+        write_directory(make_folder(tmp_path / "made") / "one", nested)
+        write_file(tmp_path / "file", "text")
+        os.close(open_to_change(tmp_path / ".lock"))
+    finally:
+        os.umask(before)
+    assert modes_below(tmp_path) == {0o666 & ~umask}
+    for folder in (tmp_path / "made", tmp_path / "made" / "one", tmp_path / "made" / "one" / "inner"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.fault(5)
+@pytest.mark.parametrize("name", ["tensors.safetensors", "position.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [flip, lambda file: file.write_bytes(file.read_bytes()[:-1]), Path.unlink],
+    ids=["flipped", "cut short", "missing"],
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, damage, caplog) -> None:
+    write_directory(tmp_path / "one", fill)
+    damage(tmp_path / "one" / name)
+    assert not trusted(tmp_path / "one")
+    assert name in caplog.text
+    assert not (tmp_path / "one").exists()
+    assert (tmp_path / ".refused-one").exists()  # nothing is lost
+
+
+def test_a_stranger_and_a_missing_manifest_are_refused(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+    for name in (
+        ".DS_Store",
+        "._model.safetensors",
+        "Thumbs.db",
+        "Desktop.ini",
+        ".nfs0012",
+        "@eaDir/a",
+        "extra.bin",
+    ):
+        (tmp_path / "one" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "one" / name).write_bytes(b"?")
+    assert problems_of(tmp_path / "one") == ["extra.bin does not belong there"]
+    (tmp_path / "one" / "checksums.json").unlink()
+    assert "checksums.json" in problems_of(tmp_path / "one")[0]
+
+
+def test_a_person_may_edit_the_card(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+    (tmp_path / "one" / "README.md").write_text("my own words")
+    assert trusted(tmp_path / "one")
+
+
+@pytest.mark.fault(3)
+def test_order_of_writes_survives_a_power_cut(tmp_path: Path) -> None:
+    """Every file, then its folder, reaches the disk before the rename; the parent folder after it."""
+    with disk_calls() as calls:
+        write_directory(tmp_path / "one", fill)
+    files = [
+        f"fsync {name}" for name in ("README.md", "checksums.json", "position.json", "tensors.safetensors")
+    ]
+    assert calls == [*files, *in_order("one")]
+
+
+@pytest.mark.fault(3)
+def test_order_of_writes_of_a_file_and_of_new_folders(tmp_path: Path) -> None:
+    with disk_calls() as calls:
+        make_folder(tmp_path / "a" / "b")
+    assert calls == ["fsync folder"] * 2  # of the two that hold a new one
+    with disk_calls() as calls:
+        write_file(tmp_path / "one", "text")
+    assert calls == in_order("one")
+
+
+def in_a_child(work: Callable[[], object], most_bytes_per_file: int | None = None) -> str:
+    """What a child process says of an error, empty if there is none; its files may have a limit that is real."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        said = b""
+        try:
+            if most_bytes_per_file is not None:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes_per_file, most_bytes_per_file))
+            work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}".encode()
+        finally:
+            os.write(writing, said)
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        said = stream.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+def large(folder: Path) -> None:
+    save_file({"weight": torch.zeros(1_000_000)}, folder / "tensors.safetensors")  # 4 MB
+
+
+@pytest.mark.fault(4)
+def test_a_full_disk_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+    said = in_a_child(
+        lambda: write_directory(tmp_path / "one", large, replace=True, needed=4_000_000), 1_000_000
+    )
+    assert said.startswith(f"DiskError: Could not write {tmp_path / 'one'}: more than 4.0 MB needed, ")
+    assert re.search(r"needed, \d+\.\d MB free \(.*File too large.*free some space", said)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["one"]
+    assert trusted(tmp_path / "one")
+
+
+@pytest.mark.fault(4)
+def test_a_bug_of_ours_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+
+    def breaks(folder: Path) -> None:
+        fill(folder)
+        raise ValueError("no error of a disk")
+
+    with pytest.raises(ValueError, match="no error of a disk"):
+        write_directory(tmp_path / "one", breaks, replace=True)
+    assert [item.name for item in tmp_path.iterdir()] == ["one"]
+    assert trusted(tmp_path / "one")
+
+
+@pytest.mark.fault(4)
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    write_file(tmp_path / "one", "old")
+    said = in_a_child(lambda: write_file(tmp_path / "one", b"x" * 2_500_000), 1_000_000)
+    assert f"Could not write {tmp_path / 'one'}: 2.5 MB needed, " in said
+    assert "MB free (File too large). The old one is untouched: free some space" in said
+    assert [item.name for item in tmp_path.iterdir()] == ["one"]
+    assert (tmp_path / "one").read_text() == "old"
+
+
+@pytest.mark.fault(4)
+def test_what_did_not_fit_needs_more_than_was_free(tmp_path: Path) -> None:
+    def too_much(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    free = shutil.disk_usage(tmp_path).free / 1e6
+    with pytest.raises(DiskError, match="two: more than") as error:
+        write_directory(tmp_path / "two", too_much)
+    needed, left = map(float, re.findall(r"(\d+\.\d) MB", str(error.value)))
+    assert needed == pytest.approx(free, rel=0.1)
+    assert left == pytest.approx(free, rel=0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_told_before_the_work_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below" / "it"):
+        with pytest.raises(DiskError, match="Cannot write to .*file.*Not a directory"):
+            require_writable(folder)
+    for folder in (tmp_path, tmp_path / "not" / "there"):
+        require_writable(folder)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.fault(4)
+def test_long_work_does_not_begin_where_there_is_no_room(tmp_path: Path) -> None:
+    require_space(tmp_path / "not" / "there", 1, "the run")
+    with pytest.raises(DiskError, match=rf"the run: about 10{'0' * 12}\.0 MB needed, .* free in {tmp_path}"):
+        require_space(tmp_path, 10**19, "the run")
+
+
+def test_a_bug_in_the_writer_is_not_called_a_disk_error(tmp_path: Path) -> None:
+    def wrong(folder: Path) -> None:
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        write_directory(tmp_path / "two", wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
+    begun = temporary(tmp_path / "stage1")
+    begun.mkdir()
+    (begun / "half").write_text("half")
+    temporary(tmp_path / "manifest.json").write_text("{")
+    write_file(tmp_path / "manifest.json", json.dumps({"seed": 1}))
+    remove_leftovers(tmp_path)
+    assert [item.name for item in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_what_only_looks_like_a_leftover_is_left_alone(tmp_path: Path) -> None:
+    """A folder from somebody else may hold anything; what we could not have written is not ours to move."""
+    outside = tmp_path / "outside"
+    write_directory(outside / "kept", fill)
+    folder = make_folder(tmp_path / "folder")
+    (folder / ".tmp-mine").write_text("a person's")
+    temporary(folder / "link").symlink_to(outside)  # of our kind: it goes, and what it leads to stays
+    (folder / ".replaced-evil").symlink_to(outside / "kept")
+    write_directory(folder / ".replaced-.bashrc", fill)
+    (folder / ".replaced-photos").mkdir()
+    write_directory(folder / ".replaced-stage1", fill)
+    remove_leftovers(folder)
+    assert sorted(item.name for item in folder.iterdir()) == [
+        ".replaced-.bashrc", ".replaced-evil", ".replaced-photos", ".tmp-mine", "stage1",
+    ]  # fmt: skip
+    assert problems_of(folder / "stage1") == problems_of(outside / "kept") == []
+
+
+LINKS = {
+    "to a file": lambda outside: outside / "key",
+    "to a folder": lambda outside: outside / "folder",
+    "to nothing": lambda outside: outside / "absent",
+}
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "file": lambda path: write_file(path, "text"),
+    "directory": lambda path: write_directory(path, fill),
+    "directory in its place": lambda path: write_directory(path, fill, replace=True),
+    "inner folder": lambda path: make_inside(path.parent, path.name),
+    "lock": open_to_change,
+    "log": lambda path: open_to_change(path, os.O_APPEND),
+    "read to be written": read_file,
+    "looked at to be made again": trusted,
+}
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """What links may lead to; it has to look like this in the end."""
+    folder = tmp_path / "outside"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "key").write_text("key")
+    return folder
+
+
+def untouched(outside: Path) -> bool:
+    names = sorted(item.relative_to(outside).as_posix() for item in outside.rglob("*"))
+    return names == ["folder", "key"] and (outside / "key").read_text() == "key"
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
+def test_links_are_refused_by_name(tmp_path: Path, outside: Path, link, write) -> None:
+    folder = make_folder(tmp_path / "folder")
+    (folder / "name").symlink_to(link(outside))
+    with pytest.raises(
+        RunError, match=r"folder holds a link where promptccd writes.*remove name, or put a copy"
+    ):
+        write(folder / "name")
+    assert untouched(outside)
+    assert [item.name for item in folder.iterdir()] == ["name"]
+
+
+@pytest.mark.parametrize("name", [".replaced-one", ".refused-one"])
+def test_links_under_the_names_of_what_is_put_aside_are_refused(
+    tmp_path: Path, outside: Path, name: str
+) -> None:
+    folder = tmp_path / "folder"
+    write_directory(folder / "one", fill)
+    (folder / "one" / "position.json").write_text("altered")
+    (folder / name).symlink_to(outside / "folder")
+    with pytest.raises(RunError, match=f"remove {name}"):
+        write_directory(folder / "one", fill, replace=True) if "replaced" in name else trusted(folder / "one")
+    assert untouched(outside)
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
+def test_a_temporary_name_that_was_guessed_is_not_written_through(
+    tmp_path: Path, outside: Path, link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
+    for name in ("file", "directory"):
+        temporary(tmp_path / name).symlink_to(link(outside))
+    with pytest.raises(DiskError):
+        write_file(tmp_path / "file", "text")
+    with pytest.raises(OSError):
+        write_directory(tmp_path / "directory", fill)
+    assert untouched(outside)
+
+
+def test_temporary_names_cannot_be_foreseen(tmp_path: Path) -> None:
+    names = set()
+    for _ in range(20):
+        write_directory(tmp_path / "one", lambda folder: names.add(folder.name), replace=True)
+    assert len(names) == 20
+
+
+def test_a_folder_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "short").symlink_to(tmp_path / "disk")
+    write_file(make_folder(tmp_path / "short") / "one", "text")
+    write_directory(tmp_path / "short" / "two", fill)
+    assert sorted(item.name for item in (tmp_path / "disk").iterdir()) == ["one", "two"]
+
+
+def test_what_is_changed_where_it_lies_has_one_name_and_is_a_file(tmp_path: Path, outside: Path) -> None:
+    """A pipe would be waited for, and whatever has a second name would be changed there as well."""
+    os.link(outside / "key", tmp_path / "log")
+    with pytest.raises(RunError, match="log has another name elsewhere"):
+        open_to_change(tmp_path / "log", os.O_APPEND)
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(RunError, match="lock is no file"):
+        open_to_change(tmp_path / "lock")
+    with pytest.raises(RunError, match="lock is no file"):
+        read_file(tmp_path / "lock")
+    write_file(tmp_path / "log", "new")  # a new file in the place of that name
+    assert untouched(outside)
+
+
+def test_a_link_inside_a_directory_is_refused_like_damage(tmp_path: Path, caplog) -> None:
+    write_directory(tmp_path / "one", fill)
+    (tmp_path / "key").write_text("key")
+    (tmp_path / "one" / "README.md").unlink()
+    (tmp_path / "one" / "README.md").symlink_to(tmp_path / "key")
+    with pytest.raises(RunError, match="README.md leads elsewhere"):
+        require_no_links(tmp_path / "one")
+    assert not trusted(tmp_path / "one")
+    assert "README.md is a link" in caplog.text
+
+
+@pytest.mark.fault(12)
+def test_saving_onto_what_is_mapped_leaves_it_whole(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+    write_file(tmp_path / "alone.safetensors", (tmp_path / "one" / "tensors.safetensors").read_bytes())
+    for name in ("one/tensors.safetensors", "alone.safetensors"):
+        with safe_open(tmp_path / name, framework="pt") as mapped:
+            kept = mapped.get_tensor("weight")
+            content = save({"weight": kept + 1})
+            if name == "alone.safetensors":
+                write_file(tmp_path / name, content)
+            else:
+                write_directory(
+                    tmp_path / "one",
+                    lambda folder, content=content: (folder / "tensors.safetensors").write_bytes(content),
+                    replace=True,
+                )
+            assert kept.tolist() == mapped.get_tensor("weight").tolist() == [0, 1, 2, 3, 4, 5]
+        assert load_file(tmp_path / name)["weight"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert problems_of(tmp_path / "one") == []
+
+
+@pytest.mark.parametrize("content", ["[]", "[" * 100_000, "{", ""])
+def test_sums_that_are_none_are_refused(tmp_path: Path, content: str) -> None:
+    write_directory(tmp_path / "one", fill)
+    (tmp_path / "one" / "checksums.json").write_text(content)
+    assert problems_of(tmp_path / "one") == ["checksums.json is missing or unreadable"]
+
+
+def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
+    held = FolderLock(tmp_path)
+    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
+        FolderLock(tmp_path)
+    (tmp_path / f"{LOCK}-owner").unlink()  # it has the lock, and has not stored its name yet
+    with pytest.raises(RunError, match="Process unknown is writing to"):
+        FolderLock(tmp_path)
+    held.close()
+    FolderLock(tmp_path).close()
+
+
+def test_a_link_to_an_empty_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    require_no_links(tmp_path / "empty")
+    with pytest.raises(RunError, match="link leads elsewhere"):
+        require_no_links(tmp_path / "link")
+
+
+def test_a_file_that_is_called_as_what_is_put_aside_stays(tmp_path: Path) -> None:
+    for name in (f"{REPLACED}a", "a"):
+        (tmp_path / name).write_text("mine")
+    remove_leftovers(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [f"{REPLACED}a", "a"]
+
+
+def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other(tmp_path: Path) -> None:
+    for content, said in ((b"[" * 10**5, "nested too deeply"), ("{", "Expecting"), (b"\xff", "decode")):
+        with pytest.raises(ValueError, match=said):
+            parsed_json(content)
+    (tmp_path / EXEMPLARS).write_text("[" * 10**5)
+    with pytest.raises(RunError, match=f"{EXEMPLARS} is damaged: it is nested too deeply"):
+        load_exemplars(tmp_path)
