@@ -21,6 +21,7 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
@@ -279,7 +280,8 @@ def test_a_stage_that_outlived_its_writer_is_gone_on_with(
     newest = next(out.glob("stage*"))
     # As after a kill between the stage and the rest: features were kept before it.
     shutil.copytree(newest, spare / newest.name)
-    shutil.copytree(out / PROJECT / "features", spare / PROJECT / "features", dirs_exist_ok=True)
+    for name in (SEEN, FEATURES):
+        shutil.copyfile(out / PROJECT / name, spare / PROJECT / name)
     if route == "the same command":
         result = discover(DiscoverySession.open(stage0, seen=cache), albums[1], spare, adaptation=QUICK)
         assert "training" not in result.seconds
