@@ -30,7 +30,7 @@ def stored_in(folder: Path) -> dict[str, object]:
 
 
 def relocate(folder: Path, old: str, new: str) -> None:
-    """Rename files in the list of seen ones, as if their folder had been copied with the project."""
+    """Replace a part of the paths of seen files."""
     with closing(sqlite3.connect(folder / SEEN)) as database:
         paths = [path for (path,) in database.execute("select path from file")]
         renamed = [(path.replace(old.encode(), new.encode()), path) for path in paths]

@@ -218,6 +218,17 @@ class SeenFiles:
             self._files[path] = replace(before, size=-1), digest
             self.flush()
 
+    def relocate(self, old: str, new: str) -> None:
+        """Follow files whose folder is at another place now."""
+        with self._writing() as db:
+            paths = [path for (path,) in db.execute("select path from file")]
+            moved = [
+                (path.replace(_path(old), _path(new), 1), path)
+                for path in paths
+                if path.startswith(_path(old))
+            ]
+            db.executemany("update file set path = ? where path = ?", moved)
+
     def flush(self) -> None:
         """Write what was added; if the disk refuses it, only log it."""
         with self._lock:
