@@ -26,7 +26,7 @@ from tests.discovery.stored import stored_in
 from tests.hub.clients import client_settings
 from tests.hub.server import Hub
 
-UNCOUNTED = (".lock", "train.log")  # a process id, and what a cell printed
+UNCOUNTED = (".lock", ".lock-owner", "train.log")  # process ids, and what a cell printed
 SETTLING_S = 10.0  # at most, for a Hub to answer what it received before its client died
 
 
