@@ -205,7 +205,10 @@ def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path,
     engine = Holds(refuse)
     assert run_sweep([cell], tmp_path, engine=engine).failures == {"tiny-seed1": "exit code 3"}
     engine.held.close()
-    assert f"sweep.json says nothing new of tiny-seed1: Process {os.getpid()}" in caplog.text
+    assert (
+        f"sweep.json says nothing new of tiny-seed1: {socket.gethostname()} (process {os.getpid()})"
+        in caplog.text
+    )
     assert json.loads((tmp_path / "sweep.json").read_text())["cells"]["tiny-seed1"]["status"] == "running"
 
 

@@ -30,7 +30,6 @@ from promptccd.disk import (
     open_to_change,
     problems_of,
     read_file,
-    refuse_links,
     remove_leftovers,
     write_file,
 )
@@ -344,7 +343,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
     owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
-    return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
+    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
 
 
 def shared_recipe(
@@ -400,7 +399,7 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
         plugins: files of methods from outside.
 
     Raises:
-        RunError: a cell was begun with other settings, or a link lies in the way.
+        RunError: a cell was begun with other settings.
         DiskError: nothing can be written there.
     """
     states = states_of(cells)
@@ -419,7 +418,6 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
     lines = []
     with tables_held(Path(out)):
         folder = make_inside(Path(out), RECIPES)
-        refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
         remove_leftovers(folder)
         for cell in todo:
             recipe = shared_recipe(cell, cells, []) or cell.recipe
@@ -537,7 +535,7 @@ def run_sweep(
         plugins: files of methods from outside, which the processes of cells load.
 
     Raises:
-        RunError: a cell was begun with other settings, or a link lies in the way.
+        RunError: a cell was begun with other settings.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
     if jobs < 1:
@@ -545,10 +543,6 @@ def run_sweep(
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    with tables_held(folder.path):
-        refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
-        for cell in cells:
-            refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
     with StopRequest() as stop:
         engine = engine or PoolOfDevices(visible_devices())
         return _Sweep(cells, folder, jobs, stop, engine, plugins).run(train, baselines, scorings)
@@ -690,7 +684,7 @@ class _Sweep:
                     return cell, recipe
         for name, owner in owners.items():
             if name not in self._seen:
-                logger.info("%s: running on %s", name, owner.place)
+                logger.info("%s: running on %s", name, owner)
                 self._seen[name] = time.monotonic()
         # Cells of a sweep that was killed end within a second.
         patience = time.monotonic() - SECONDS_TO_WAIT_FOR_LOCK
@@ -701,7 +695,7 @@ class _Sweep:
                 return cell, cell.recipe if prefix else shared_recipe(cell, self.cells, []) or cell.recipe
             waiting.remove(cell)
             self._open.discard(cell.name)
-            self.elsewhere[cell.name] = f"running on {alive[cell.path].place}"
+            self.elsewhere[cell.name] = f"running on {alive[cell.path]}"
         return None
 
     def _note(self, cell: SweepCell, **values: Any) -> None:
