@@ -99,7 +99,7 @@ export function Same({ desk }: { desk: Desk }) {
   const next = async (same?: boolean) => {
     if (!question || busy.current) return;
     busy.current = true;
-    const done = same === undefined || (await desk.edit({ do: "answer", rows: [question.first, question.second], same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
+    const done = same === undefined || (await desk.edit({ do: "answer", first: question.first, second: question.second, same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
     seen.current.push(`${question.first}-${question.second}`);
     if (!done || left.length === 1) await ask();
     else setLeft(left.slice(1));

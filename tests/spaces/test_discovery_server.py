@@ -61,11 +61,11 @@ def test_a_visit_from_the_example_to_what_is_taken_away(
 ) -> None:
     assert state(visitor)["title"] == "An example"
     first = state(visitor)["groups"][0]
-    assert edit(visitor, do="rename", group=first["id"], name="cheetah").status_code == 200
+    assert edit(visitor, do="rename", category=first["id"], name="cheetah").status_code == 200
     assert visitor.screens(pictures()) == visitor.base
     found = state(visitor)
     assert (found["title"], found["photos"], found["stage"]) == ("Your photographs", 9, 0)
-    assert edit(visitor, do="rename", group=found["groups"][0]["id"], name="heron").status_code == 200
+    assert edit(visitor, do="rename", category=found["groups"][0]["id"], name="heron").status_code == 200
 
     visitor.screens(pictures(first=20))  # the next stage; what was corrected stays
     found = state(visitor)
@@ -275,7 +275,7 @@ def test_values_out_of_bounds(visitor: Visitor) -> None:
     before = state(visitor)
     for content, status in ((b"{", 400), (b"[]", 400), (b"x" * (MIB + 1), 413), (b"", 400)):
         assert visitor.post(f"{visitor.base}api/edit", content=content).status_code == status
-    assert edit(visitor, do="move", rows=[99], group=0).status_code == 409
+    assert edit(visitor, do="move", images=[99], to=0).status_code == 409
     assert state(visitor) == before
 
 

@@ -81,7 +81,7 @@ def open_command(options: argparse.Namespace) -> None:
         gc.enable()
     page.start()
     kept = "every correction is kept as you make it."
-    print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.bench.locked or kept}", flush=True)
+    print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.project.locked or kept}", flush=True)
     _serve(page, options, "Closed.")
 
 
