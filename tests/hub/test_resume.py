@@ -161,7 +161,7 @@ def test_stages_that_were_finished_and_not_pushed_are_pushed(
     with caplog.at_level("INFO"):
         assert main(["train", "--config", recipe]) == 0
     assert len(hub.requests("POST", "/commit/")) == sent
-    assert "There already: user/run-stage3." in caplog.text
+    assert "Up to date: user/run-stage3." in caplog.text
 
 
 @pytest.mark.slow
