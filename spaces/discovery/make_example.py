@@ -7,8 +7,8 @@ from pathlib import Path
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
+from promptccd.discovery.page.visits import PHOTOS_HERE
 from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
-from promptccd.discovery.space.visits import PHOTOS_HERE
 from promptccd.registry import Rename
 
 EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"

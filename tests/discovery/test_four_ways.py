@@ -92,10 +92,10 @@ def by_visitor(out: Path) -> Callable[..., None]:
     space = serving(Path("photographs"), out.parent)
     server = space.__enter__()
     visitor = server.visitor()
-    (visit,) = server.space.visits._open
+    (visit,) = server.space.visits._open.values()
     shutil.copytree(out, visit.groups)
     visit.renew()
-    keys = visit.project().photos.keys
+    keys = visit.project.photos.keys
 
     def do(what: str, **values: Any) -> None:
         state = visitor.get(f"{visitor.base}api/state").json()

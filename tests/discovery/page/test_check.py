@@ -119,7 +119,10 @@ def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: P
     np.testing.assert_allclose(*both, atol=1e-6)
 
 
-@pytest.mark.parametrize(("to", "reason"), [("x", "Expected to to be a list"), ([0], "for each"), ([0, "a"], "Expected to to be a list")])
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [("x", "Expected 'to' to be a list"), ([0], "for each"), ([0, "a"], "Expected 'to' to be a list")],
+)
 def test_a_sort_that_is_none_is_refused(reader: Window, to: object, reason: str) -> None:
     asked = {"do": "sort", "images": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
     status, told = reader.do(**asked)

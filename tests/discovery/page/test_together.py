@@ -24,8 +24,7 @@ import pytest
 from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
-from promptccd.discovery.page.server import ADDRESS
-from promptccd.discovery.page.site import listen
+from promptccd.discovery.page.server import ADDRESS, listen
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project import project as project_module
 from promptccd.errors import RegistryError, RunError

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -46,10 +47,6 @@ def project_routes(project: ProjectView) -> Starlette:
     """The application of one project on this machine: screens, originals and exports."""
     export = ExportJob(project)
 
-    def table(request: Request) -> Response:
-        headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
-        return Response(assignments_csv(rows_of(project)), media_type="text/csv", headers=headers)
-
     async def exported(request: Request) -> Response:
         """The progress of the export; a POST starts one, or cancels it."""
         if request.method == "POST":
@@ -71,7 +68,6 @@ def project_routes(project: ProjectView) -> Starlette:
     return application(
         [
             *screens(lambda request: project),
-            Route("/api/groups.csv", table),
             Route("/api/dates", lambda request: _binary(photo_files.dates(project))),
             Route("/api/folders", lambda request: _json(photo_files.folders(project))),
             Route("/api/skipped", lambda request: _json(photo_files.skipped(project))),
@@ -119,11 +115,12 @@ def screens(project_of: ProjectOf) -> list[Route]:
         Route("/api/about", as_json(lambda project, _: project.about())),
         Route("/api/changed", as_json(lambda project, _: project.changed())),
         Route("/api/names", as_json(_names)),
-        Route("/api/search", as_json(lambda project, asked: project.photos.found(asked.query_params.get("q", "")[:200]))),
+        Route("/api/search", as_json(_found)),
         Route("/api/alike", as_json(_like_these)),
         Route("/api/check", as_json(lambda project, asked: project.screen(_rows(project, asked, "skip")))),
         Route("/api/why/{row:int}", as_json(lambda project, asked: project.why(_row(project, asked)))),
         Route("/api/right", as_json(lambda project, asked: project.right(_number(asked, "within")))),
+        Route("/api/groups.csv", answered(_table)),
         Route("/api/rare", as_json(lambda project, _: project.rare())),
         Route("/api/questions", as_json(_questions)),
         Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
@@ -206,6 +203,10 @@ def _names(project: ProjectView, asked: Request) -> list[str]:
     return project.photos.names[start : start + 500]
 
 
+def _found(project: ProjectView, asked: Request) -> list[int]:
+    return project.photos.found(asked.query_params.get("q", "")[:200])
+
+
 def _questions(project: ProjectView, asked: Request) -> list[dict[str, int]]:
     """Which photographs may be of one group; not those of ``skip``, pairs of rows such as ``3-17,5-9``."""
     pairs = PAIR.findall(asked.query_params.get("skip", ""))[-MOST_SKIPPED:]
@@ -220,6 +221,14 @@ def _like_these(project: ProjectView, asked: Request) -> dict[str, Any]:
     if not rows:
         raise HTTPException(404, "There is no such photograph.")
     return project.like_these(rows, unlike, _number(asked, "within"))
+
+
+def _table(project: ProjectView, _: Request) -> Response:
+    rows = rows_of(project)
+    if not project.can_write:  # what leaves a Space has neither place nor time
+        rows = [replace(row, path="", date="") for row in rows]
+    headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
+    return Response(assignments_csv(rows), media_type="text/csv", headers=headers)
 
 
 def _picture(project: ProjectView, asked: Request) -> Response:
@@ -293,7 +302,7 @@ JSON_KINDS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
 def _argument(name: str, kind: Kind, value: Any) -> Any:
     words, fits = JSON_KINDS[kind]
     if not fits(value):
-        raise RegistryError(f"Expected {name} to be {words}, got {str(value)[:40]!r}.")
+        raise RegistryError(f"Expected {name!r} to be {words}, got {str(value)[:40]!r}.")
     return value
 
 

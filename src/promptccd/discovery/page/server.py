@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,9 +38,9 @@ ADDRESS = "address.json"
 _MOST_BYTES = 1000  # of an address
 TOKEN_BYTES, TOKEN_LENGTH = 24, 32  # in base64
 COOKIE_S = 180 * 24 * 3600  # as long as bookmarks last: the token stays with the project
-_PRELOADS_AFTER_S = 2.0
+_PRELOADS_AFTER_S, _WAKES_EVERY_S = 2.0, 0.5
 FIRST_PORT, PORTS = 7860, 100
-_STARTS_WITHIN_S, _ENDS_WITHIN_S = 60.0, 1
+_ENDS_WITHIN_S = 1
 MOST_OPEN = 512  # connections; further ones are answered with 503
 SPACE_FRAMES = ("https://huggingface.co", "https://*.hf.space")
 HEADERS = {
@@ -88,7 +89,7 @@ class Site:
     def refusal(self, request: Request) -> Response | None:
         """Why a request is refused: its host is not ours, or it comes from another page; `None` if it is not."""
         host, sender = request.headers.get("host", ""), request.headers.get("sec-fetch-site", "none")
-        if not self.has_host(host):
+        if not all(map(self.has_host, [host, *request.headers.getlist("x-forwarded-host")])):
             return PlainTextResponse(
                 "This page does not answer to that host name; promptccd demo --name adds one.", 421
             )
@@ -188,15 +189,22 @@ class ServingThread:
     Args:
         app: the application; it has to check by itself who asks.
         listening: the socket; `close` closes it.
+        host: that it listens on.
+
+    Attributes:
+        url: its address.
     """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket):
+    def __init__(self, app: ASGIApp, listening: socket.socket, host: str = "127.0.0.1"):
+        shown = "localhost" if host in ("0.0.0.0", "::") else host
+        self.url = f"http://{shown}:{listening.getsockname()[1]}/"
         config = uvicorn.Config(
             app, http="h11", ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False,
             server_header=False, limit_concurrency=MOST_OPEN, timeout_graceful_shutdown=_ENDS_WITHIN_S,
         )  # fmt: skip
-        self._server, self._socket, self._ended = uvicorn.Server(config), listening, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
+        self._server, self._socket = uvicorn.Server(config), listening
+        run = partial(self._server.run, sockets=[listening])
+        self._thread = threading.Thread(target=run, name="page", daemon=True)
 
     def start(self) -> None:
         """Return once it answers.
@@ -205,30 +213,22 @@ class ServingThread:
             RunError: the application did not start.
         """
         self._thread.start()
-        deadline = time.monotonic() + _STARTS_WITHIN_S
         while not self._server.started:
-            if self._ended.is_set() or time.monotonic() > deadline:
+            if not self._thread.is_alive():
                 raise RunError("The server of the page did not start: run the same command again.")
             time.sleep(0.005)
 
     def wait(self) -> None:
         """Wait until it ends by itself, or for Ctrl-C."""
-        # Not `join`: after an interrupted one, Python 3.11 reports the thread as ended.
-        while not self._ended.wait(0.5):
-            pass
+        while self._thread.is_alive():
+            time.sleep(_WAKES_EVERY_S)
 
     def close(self) -> None:
         """End it."""
         self._server.should_exit = True
         if self._thread.ident is not None:
-            self._ended.wait(_ENDS_WITHIN_S + 10)
+            self._thread.join(_ENDS_WITHIN_S + 10)
         self._socket.close()
-
-    def _run(self) -> None:
-        try:
-            self._server.run(sockets=[self._socket])
-        finally:
-            self._ended.set()
 
 
 class OpenPage(ServingThread):
@@ -257,23 +257,23 @@ class OpenPage(ServingThread):
                 "you may write."
             )
         token, last_port = last or (secrets.token_urlsafe(TOKEN_BYTES), None)
-        listening = _listen(port, last_port)
-        number = listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{number}/?token={token}"
-        if self._lock is not None:
-            _write_address(address, self.url)
-        auth = TokenAuth(token, f"promptccd_page_{number}")
+        listening = listen("127.0.0.1", port, last_port)
+        auth = TokenAuth(token, f"promptccd_page_{listening.getsockname()[1]}")
         app = RequestFilter(project_routes(self.project), [Site.of_machine().refusal, auth.refusal])
         super().__init__(app, listening)
+        self.url += f"?token={token}"
+        if self._lock is not None:
+            _write_address(address, self.url)
 
     def wait(self) -> None:
         """Until it ends by itself, or Ctrl-C; slow work that no window waits for is done meanwhile."""
-        if not self._ended.wait(_PRELOADS_AFTER_S):  # the first pictures before all else
-            with suppress(PromptCCDError):  # the correction that needs them reports it
-                self.project.warm()  # so that the first move need not read all features
-        while not self._ended.wait(0.5):
+        time.sleep(_PRELOADS_AFTER_S)  # the first pictures before all else
+        with suppress(PromptCCDError):  # the correction that needs them reports it
+            self.project.warm()  # so that the first move need not read all features
+        while self._thread.is_alive():
             with suppress(PromptCCDError):  # a busy project or a full disk: corrections report it
                 self.project.rest()
+            time.sleep(_WAKES_EVERY_S)
 
     def close(self) -> None:
         """End it; all corrections are on the disk already. A second call does nothing."""
@@ -310,15 +310,16 @@ def address_of(out: Path) -> str | None:
     return None
 
 
-def listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens; by default on the first free port from 7860 on.
+def listen(host: str, port: int | None, last: int | None = None) -> socket.socket:
+    """A socket that listens; by default on the port of the last time, or the first free one from 7860 on.
 
     Raises:
         OSError: it cannot listen there.
     """
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
+    usual = range(FIRST_PORT, FIRST_PORT + PORTS)
+    for number in [port] if port is not None else usual if last is None else [last, *usual]:
         # Name the protocol: otherwise asyncio does not set TCP_NODELAY, and every answer waits 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -332,13 +333,6 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise OSError(errno.EADDRINUSE, f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all in use")
 
 
-def _listen(port: int | None, last: int | None) -> socket.socket:
-    if port is None and last is not None:
-        with suppress(OSError):
-            return listen("127.0.0.1", last)
-    return listen("127.0.0.1", port)
-
-
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name)
@@ -349,8 +343,8 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _last_address(path: Path) -> tuple[str, int | None] | None:
     """Token and port of the last server; `None` if this user did not write them here.
 
-    Otherwise the sender of a project could choose the token. A file that was unpacked or copied is another file than the
-    one that it names; one of another person has another owner, or others can read it.
+    Otherwise the sender of a project could choose the token. A file that was unpacked or copied is another file than
+    the one that it names; one of another person has another owner, or others can read it.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, PromptCCDError):
         seen, found = path.lstat(), json.loads(read_file(path, _MOST_BYTES))
