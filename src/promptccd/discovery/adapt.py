@@ -37,7 +37,7 @@ from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.predict import load_model
-from promptccd.runs.train import accelerator_for
+from promptccd.training.accelerator import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.stage_trainer import StageTrainer

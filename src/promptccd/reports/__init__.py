@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from promptccd.reports.report import stream_grid as stream_grid
     from promptccd.reports.report import write_report as write_report
     from promptccd.reports.report import write_run_comparison as write_run_comparison
+    from promptccd.reports.run_groups import PIXELS as PIXELS
+    from promptccd.reports.run_groups import baseline_rows as baseline_rows
+    from promptccd.reports.run_groups import require_different as require_different
+    from promptccd.reports.run_groups import row_names as row_names
     from promptccd.reports.sweep import OwnImages as OwnImages
     from promptccd.reports.sweep import ProtocolScoring as ProtocolScoring
     from promptccd.reports.sweep import SweepCell as SweepCell

@@ -18,10 +18,10 @@ from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import scored_sections, shared_sections
 from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
 from promptccd.reports.page import render_page, write_report_files
+from promptccd.reports.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.reports.tables import ReportedRun, read_run, report_tables, unscored_tables
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.runs.card import data_in_words, hub_id_of
-from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.runs.stage import categories_at, load_configuration
 from promptccd.training.options import TrainingArguments
 
@@ -122,7 +122,7 @@ def write_run_comparison(
 ) -> Path:
     """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
 
-    Rows are named as by `promptccd.runs.run_groups.row_names`.
+    Rows are named as by `promptccd.reports.run_groups.row_names`.
 
     Raises:
         PromptCCDError: as `write_report`.

@@ -37,13 +37,12 @@ from promptccd.disk import (
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
-from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
+from promptccd.reports.run_groups import PIXELS, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.run_groups import PIXELS, baseline_rows
 from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
 from promptccd.training.progress import StopRequest
@@ -282,7 +281,7 @@ def score_baselines(recipe: Recipe) -> None:
     evaluation = _evaluation_of(recipe)
     with FolderLock(evaluation.run.path):
         scores = {
-            f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
+            frozen_name(recipe, evaluation.run): evaluation.frozen_backbone(),
             PIXELS: evaluation.raw_pixels(),
         }
         evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
@@ -330,7 +329,7 @@ class ProtocolScoring:
         if self.protocol == "cacc":
             return cell.run.results
         values = cell.run.read(self.file)
-        return None if values is None else SCORE_TYPES.get(self.protocol, ContinualScore).from_dict(values)
+        return None if values is None else ContinualScore.from_dict(values)
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:

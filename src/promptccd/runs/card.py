@@ -1,15 +1,17 @@
 """The model card of a stage: written from the run's records, merged with the text of a person."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
@@ -30,12 +32,14 @@ from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
-from promptccd.runs.folder import StreamRecord, change_places
-from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
+from promptccd.runs.folder import LICENCE, RunDirectory, StreamRecord, change_places, stream_records
+from promptccd.runs.provenance import CARD, HUB, LICENCE_KEYS, OWN, Licence, Source, licence_of, licence_on
 from promptccd.runs.start import FREE_FIELDS
-from promptccd.training.history import EpochRecord
+from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.instruments import TITLES, Instruments
-from promptccd.training.recipe import Recipe, shipped
+from promptccd.training.recipe import Recipe, assembled, shipped
+
+logger = logging.getLogger(__name__)
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 EXAMPLES = "examples"  # folder of a stage
@@ -216,6 +220,71 @@ def stage_card(
         **_instrument_rows(recipe, instruments),
     )
     return str(card)
+
+
+def card_of_run(
+    run: RunDirectory,
+    config: CategoryDiscoveryConfig,
+    *,
+    fingerprint: str,
+    category_ids: np.ndarray,
+    device: torch.device,
+    instruments: Instruments,
+    corrections: int,
+    examples: Sequence[Example],
+) -> str:
+    """The card of a stage that a run has just trained, from its records.
+
+    Args:
+        run: its records include those of the stage.
+        config: of the stage's model, its categories set.
+        fingerprint: of the split up to the stage.
+        category_ids: categories of the stage's images, ``(N,)``.
+        device: that trained it.
+        instruments: measures of the prompts at this stage.
+        corrections: number of corrections that people made before this stage.
+        examples: images stored with the card.
+    """
+    stage, fetched = config.stage or 0, run.fetched
+    last = max((each for each in fetched if each < stage), default=None)
+    source = None if last is None else Source.of(fetched[last], last)
+    ids, sizes = np.unique(category_ids, return_counts=True)
+    return stage_card(
+        config,
+        run.recipe,
+        name=run.name,
+        fingerprint=fingerprint,
+        images=(run.read("images.json") or {})["stages"],
+        category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
+        scores=run.results,
+        made_with=run.made_with(device),
+        instruments=instruments,
+        corrections=corrections,
+        streams=stream_records(run),
+        examples=examples,
+        history=[each for each in read_history(run.path) if each.stage == stage],
+        licence=_licence_of_run(run, source, stage),
+        source=source,
+    )
+
+
+def _licence_of_run(run: RunDirectory, source: Source | None, stage: int) -> Licence:
+    """Licence of the stage that the run continues from, or else of its backbone; recorded once it is known."""
+    recorded = run.manifest.get(LICENCE)
+    if recorded is not None:
+        return Licence(**recorded)
+    if source is None:
+        licence = licence_of(run.recipe.model.backbone)
+    else:
+        card = run.stage(source.stage) / CARD
+        text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+        name = f"`{source.repo_id}`" if source.repo_id else "the stage"
+        licence = licence_on(text, name, source.repo_id or None)
+    if licence.id is not None:
+        run.update_manifest({LICENCE: asdict(licence)})
+    elif stage == (0 if source is None else source.stage + 1):  # logged once
+        logger.warning("Cards of %s name no licence: %s.", run.name, licence.reason)
+    return licence
 
 
 def seed_on_card(card: str) -> int | None:
@@ -456,13 +525,18 @@ def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Fields that a recipe sets and a result depends on; local folders are not named."""
-    values, usual, free = recipe.to_dict(), Recipe().to_dict(), FREE_FIELDS["training"]
+    values, free = recipe.to_dict(), FREE_FIELDS["training"]
+    # A bundled backbone changes some defaults.
+    usual, fitted = Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])
     change_places(values, _shown_place)
     if recipe.data.unlabelled is not None:  # a card does not depend on later streams
         values["data"] |= {"unlabelled": None, "class_blocks": None}
     changed = {
         section: {
-            key: item for key, item in fields.items() if item != usual[section].get(key) and key not in free
+            key: item
+            for key, item in fields.items()
+            if key not in free
+            and (item != usual[section].get(key) or item != fitted.get(section, {}).get(key, item))
         }
         for section, fields in values.items()
     }
