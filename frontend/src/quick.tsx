@@ -4,8 +4,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, Question } from "./api";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
-import { Photo, useWhy } from "./layers";
+import { useWhy } from "./layers";
 import { RightLine } from "./right";
+import { Photo } from "./sheet";
 import { t } from "./texts";
 
 /** A key, a digit of any row or a letter of any case; what its button says; and what both do. */

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { About } from "./api";
 import { Desk } from "./desk";
-import { Sheet, useAnswer } from "./layers";
+import { Sheet, useAnswer } from "./sheet";
 import { t } from "./texts";
 
 /** A group that is none: where its photographs go. */

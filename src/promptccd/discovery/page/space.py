@@ -30,6 +30,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
@@ -298,7 +299,7 @@ class Space:
                 raise DataError(f"No image came: {left_out[0][1] if left_out else 'choose some'}.")
             visit.photos.mkdir(exist_ok=True)
             for path in came:
-                os.replace(path, visit.photos / path.name)
+                systems.rename(path, visit.photos / path.name)
             return _part("took_in", len(came), left_out)
 
     def _find(self, count: float, request: gr.Request, progress: gr.Progress = PROGRESS) -> tuple[str, ...]:
