@@ -147,7 +147,7 @@ class Space:
             self.blocks.load(self._enter, None, [desk, links], **QUIET)
             self.blocks.unload(self._leave)
             for each in (upload, count):
-                each.async_move_resource_to_block_cache = _stored  # type: ignore[method-assign]
+                each.async_move_resource_to_block_cache = _stored
             upload.upload(self._receive, upload, status, api_name="take_in", concurrency_limit=2)
             begun = find.click(lambda: gr.Button(visible=True), None, cancel, **QUIET)
             work = {**MODEL, "show_progress_on": status}
