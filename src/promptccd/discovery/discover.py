@@ -25,10 +25,9 @@ from promptccd.discovery.adapt import (
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
 from promptccd.discovery.chunks import results_folder, spread, take_over
-from promptccd.discovery.exports.kept_folder import Export
-from promptccd.discovery.exports.publish import PARQUET, PUBLISH
+from promptccd.discovery.exports.export_folder import Export
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
-from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import IntakeReport
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.folder import (
@@ -67,7 +66,7 @@ _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
 _IDLE = (LOCK, FILES, COLUMNS)  # files of a project that hold nothing of an image
-_WRITTEN = (PAGE, TABLE, *EXPORTS)
+_WRITTEN = (PAGE, TABLE, *FORMATS)
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def discover(
         out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
-        exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
+        exports: names of `FORMATS`; each takes along the photographs of all sources of the folder.
         engine: has other processes or machines look at new files first, if they are many; results are the same.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
@@ -288,9 +287,7 @@ class _Discovery:
         require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
         copied = sum(file.num_bytes for file in used)
-        copies = sum(
-            name in (PUBLISH, PARQUET) for name in set(self.exports)
-        )  # of the others, most are links
+        copies = sum(FORMATS[name].copies for name in set(self.exports))  # of the others, most are links
         # Encoding a picture again may shrink it, but hardly to less than half.
         require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
@@ -331,7 +328,7 @@ class _Discovery:
             lambda key: session.original(key) if key in session.current.files else None,
         )
         rows = project_rows(session.registry, photos)
-        return [EXPORTS[name](photos, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)]
+        return [FORMATS[name].write(photos, rows, self.out) for name in dict.fromkeys(self.exports)]
 
     def _made_of(self, table: Path) -> bytes:
         """The last line of the page: while it is the same, the page need not be drawn again."""

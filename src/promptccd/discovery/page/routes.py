@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.page import files as photo_files
 from promptccd.discovery.page.export_job import ExportJob, rows_of
@@ -57,7 +58,7 @@ def project_routes(project: ProjectView) -> Starlette:
     async def regroup(request: Request) -> Response:
         """Find another number of groups, which takes a while."""
         count = _argument("count", Kind.ENTRY, (await _body(request)).get("count"))
-        return _json(await run_in_threadpool(project.regrouped, count))
+        return _state(await run_in_threadpool(project.regrouped, count))
 
     async def show_in_folder(request: Request) -> Response:
         asked = await _body(request)
@@ -101,10 +102,10 @@ def screens(project_of: ProjectOf) -> list[Route]:
             if await run_in_threadpool(project.refresh) != since:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
-        return _json(await run_in_threadpool(project.summary))
+        return _state(await run_in_threadpool(project.summary))
 
     async def edit(request: Request) -> Response:
-        return _json(await run_in_threadpool(_corrected, project_of(request), await _body(request)))
+        return _state(await run_in_threadpool(_corrected, project_of(request), await _body(request)))
 
     return [
         Route("/", bundle),
@@ -157,6 +158,12 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 def _json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json", headers=NOT_KEPT)
+
+
+def _state(summary: Mapping[str, Any]) -> Response:
+    """A summary of a project with the export formats."""
+    formats = [{"name": name, "title": each.title} for name, each in FORMATS.items()]
+    return _json({**summary, "formats": formats})
 
 
 def _binary(content: bytes) -> Response:

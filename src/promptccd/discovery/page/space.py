@@ -36,7 +36,7 @@ from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import DiscoveryResult, discover
 from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.exports.publish import export_publish
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.page.export_job import rows_of
 from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, screens
@@ -318,7 +318,7 @@ class Space:
         """A zip archive of a visitor's photographs, a folder for each group, without metadata."""
         with self._visit(request) as visit, visit.working():
             project = visit.project
-            made = export_publish(project.photos, rows_of(project), _emptied(visit.taken), lambda: None)
+            made = FORMATS["publish"].write(project.photos, rows_of(project), _emptied(visit.taken))
             for lock in made.place.glob(f"{LOCK}*"):
                 lock.unlink()
             return _zipped(visit, made.place, "images")
