@@ -216,7 +216,7 @@ def test_the_state_lists_the_export_formats(window: Window, monkeypatch: pytest.
         "name": "new",
         "title": "a new one",
     }
-    assert window.do(do="rename", group=0, name="heron")[1]["formats"] == expected
+    assert window.do(do="rename", category=0, name="heron")[1]["formats"] == expected
 
 
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
