@@ -27,20 +27,21 @@ from promptccd.cli.tables import table
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.splits import UNUSED, split_by_category
+from promptccd.data.splits import UNUSED, cut_by_rule
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
 from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.methods.processes import exact_device
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.runs import stage_of, stage_stream
-from promptccd.training.devices import device_named, exact_device, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
     LEAST_CHOICE,
@@ -295,7 +296,7 @@ class Cut:
         ids = np.array([places.get(label, UNUSED) for label in labels.tolist()])
         new = max(1, count // 10)
         blocks = (count - 3 * new, new, new, new)
-        cut = split_by_category(ids, [str(each) for each in drawn], blocks, None, seed, "")
+        cut = cut_by_rule("mixed", ids, [str(each) for each in drawn], blocks, None, seed, lambda *_: "")[1]
         return cls(ids, blocks, cut.sample_ids, seed)
 
     def of_stages(self, features: Tensor) -> list[Tensor]:

@@ -8,12 +8,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, PromptCCDError
@@ -140,8 +141,10 @@ def _example(folder: Path) -> Path:
     if not out.exists():
         shutil.copytree(EXAMPLE / "project", out / PROJECT)
         where = json.dumps(str(EXAMPLE / "photos"))[1:-1]
-        for path in (out / PROJECT / "files.jsonl", out / PROJECT / "project.json"):
-            path.write_bytes(path.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
+        record = out / PROJECT / "project.json"
+        record.write_bytes(record.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
+        with closing(SeenFiles(out / PROJECT)) as seen:
+            seen.relocate(PHOTOS_HERE, str(EXAMPLE / "photos"))
     return out
 
 
