@@ -244,7 +244,7 @@ class FeatureCache:
             self._of(folder.name).add({keys[key]: row for key, row in rows})
 
     def moments(self, of: str, count: int) -> np.ndarray | None:
-        """``(N,)`` moments as `find_moments` gave them; `None` if they are not stored.
+        """``(N,)`` moments as `find_near_duplicates` gave them; `None` if they are not stored.
 
         Args:
             of: SHA-256 of all that it was given.
