@@ -16,12 +16,7 @@ ORDER = [
     ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: float(rank) for rank, names in enumerate(ORDER) for name in names}
-# Files of ``training`` that methods read stand before them.
-RANK |= {
-    "training.devices": RANK["methods"] - 0.6,
-    "training.options": RANK["methods"] - 0.6,
-    "training.exemplars": RANK["methods"] - 0.3,
-}
+RANK["training.options"] = RANK["methods"] - 0.6  # objectives read the options of a training
 
 
 def module_of(path: Path) -> str:

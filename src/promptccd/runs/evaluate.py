@@ -24,11 +24,12 @@ from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_configuration, load_stage, load_view
 from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
-from promptccd.training.devices import device_named, exact_device, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar

@@ -21,12 +21,13 @@ from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.limits import MAX_PIXELS, IntakeLimits
 from promptccd.images.raw import reason_of_raw
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
 from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
-from promptccd.training.devices import exact_device, in_smaller_batches
+from promptccd.training.devices import in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
 from promptccd.training.progress import progress_bar

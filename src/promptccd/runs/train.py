@@ -28,6 +28,7 @@ from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, S
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
+from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.card import card_of_run, example_pictures
@@ -56,14 +57,7 @@ from promptccd.runs.start import (
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import (
-    device_problem,
-    exact_device,
-    reproducible,
-    require_alike,
-    same_on_all,
-    warn_of_emulation,
-)
+from promptccd.training.devices import device_problem, reproducible, require_alike, warn_of_emulation
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
@@ -104,7 +98,7 @@ def train_run(
     """
     require_callbacks(callbacks)
     own_processes, run = accelerator is None, RunDirectory(recipe.training.output_dir)
-    if run.begun:
+    if run.begun and recipe.training.mixed_precision == "auto":
         recipe = _in_precision(recipe, run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(recipe.training)
     recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")

@@ -20,9 +20,9 @@ from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
-from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at

@@ -28,6 +28,7 @@ from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.stored import stored_in
 
 N = KINDS * EACH
 UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
@@ -92,7 +93,7 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
     for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
         assert window.ask(f"/api/picture/{path}")[0] == 404
     page.bench.photos.close()
-    assert list((project / ".promptccd/pictures").glob("*.safetensors"))
+    assert len(stored_in(project / ".promptccd")["cell"])
 
 
 def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:

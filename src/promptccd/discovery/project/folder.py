@@ -2,7 +2,7 @@
 
 ``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
 hold the categories and every correction, ``before`` those from before the newest stage. The rest is made again if it is
-lost, see `promptccd.discovery.cache` and `promptccd.discovery.seen_files`.
+lost, see `promptccd.discovery.intake.seen`.
 """
 
 from pathlib import Path
@@ -11,11 +11,9 @@ from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import make_inside, refuse_links, remove_leftovers
 from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 
-RECORD, BEFORE, FEATURES = "project.json", "before", "features"
-FILES, COLUMNS = "files.jsonl", "files.safetensors"
-THUMBS, MINIATURES = "thumbs", "miniatures"
+RECORD, BEFORE = "project.json", "before"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
-PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
+PAGE = "page"  # address of the page while it is open
 
 
 def open_project(out: Path) -> Path:
@@ -34,13 +32,7 @@ def open_project(out: Path) -> Path:
         [
             RECORD,
             BEFORE,
-            FEATURES,
             CHUNKS,
-            FILES,
-            COLUMNS,
-            THUMBS,
-            MINIATURES,
-            PICTURES,
             PAGE,
             REGISTRY,
             PROTOTYPES,
@@ -55,9 +47,6 @@ def clear_leftovers(project: Path) -> None:
     for place in (
         project,
         project / BEFORE,
-        project / THUMBS,
-        project / MINIATURES,
-        *project.glob(f"{FEATURES}/*"),
     ):
         if not place.is_symlink():
             remove_leftovers(place)
