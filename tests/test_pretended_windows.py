@@ -573,7 +573,7 @@ def test_visitors_are_served(where, windows):
             visitor.screens(pictures(first=20))
             found = visitor.get(f"{visitor.base}api/state").json()
             assert (found["photos"], found["stage"]) == (18, 1)
-            asked = {"do": "rename", "group": found["groups"][0]["id"], "name": "heron"}
+            asked = {"do": "rename", "category": found["groups"][0]["id"], "name": "heron"}
             assert visitor.post(f"{visitor.base}api/edit", json=asked).status_code == 200
             assert "heron" in visitor.get(f"{visitor.base}take/groups.csv").text
             assert visitor.call("forget", []).went_well

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -110,6 +111,15 @@ def test_imports_point_left() -> None:
 
 def test_no_circle_between_files_and_packages() -> None:
     assert circle_in(depends()) == []
+
+
+def test_no_circle_between_files_of_the_frontend() -> None:
+    folder = ROOT / "frontend" / "src"
+    imports = {
+        path.stem: re.findall(r'from "\./([\w.]+)"', path.read_text(encoding="utf-8"))
+        for path in folder.glob("*.ts*")
+    }
+    assert len(imports) > 10 and circle_in(imports) == []
 
 
 def test_what_would_be_wrong_is_found() -> None:
