@@ -74,25 +74,26 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
         stages.require_fingerprint(run.manifest["split_fingerprint"], f"The run in {run.path}")
         _resume_settings(run, recipe)
         return
-    write_file(run.path / "split.json", json.dumps(stages.split.to_dict()))
-    run.update_manifest(
-        {
-            "format": FORMAT,
-            **_fingerprints(stages),
-            "seed": recipe.training.seed,
-            "recipe": record_of(recipe, run.path),
-            "versions": {"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "seconds": {},
-        }
+    _record_split(
+        run,
+        stages,
+        record_of(recipe, run.path),
+        format=FORMAT,
+        seed=recipe.training.seed,
+        versions={"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
+        python=platform.python_version(),
+        machine=platform.machine(),
+        threads=torch.get_num_threads(),
+        seconds={},
     )
 
 
-def _fingerprints(stages: StageStream) -> dict[str, str]:
+def _record_split(run: RunDirectory, stages: StageStream, recipe: dict[str, Any], **others: Any) -> None:
+    """Write the split, its fingerprints, the recorded recipe and other values of the manifest."""
     split = stages.split
-    return {"split_fingerprint": split.fingerprint, "data_fingerprint": split.data_fingerprint}
+    write_file(run.path / "split.json", json.dumps(split.to_dict()))
+    fingerprints = {"split_fingerprint": split.fingerprint, "data_fingerprint": split.data_fingerprint}
+    run.update_manifest({**others, **fingerprints, "recipe": recipe})
 
 
 def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
@@ -205,8 +206,7 @@ def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> N
     counts, given = then["training"]["category_count"], now["training"]["category_count"]
     if isinstance(counts, list) and isinstance(given, list) and given[: begun - 1] == counts[: begun - 1]:
         then["training"]["category_count"] = given
-    write_file(run.path / "split.json", json.dumps(stages.split.to_dict()))
-    run.update_manifest({**_fingerprints(stages), "recipe": then})
+    _record_split(run, stages, then)
 
 
 def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:

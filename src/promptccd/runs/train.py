@@ -36,12 +36,12 @@ from promptccd.runs.folder import NORMALISATION, RunDirectory, StreamRecord, rec
 from promptccd.runs.stage import (
     EarlierImages,
     categories_at,
+    count_range,
     earlier_images,
     exemplars_after,
     load_stage,
     memory_before,
     observe_stage,
-    row_of,
     save_stage,
 )
 from promptccd.runs.start import (
@@ -599,12 +599,12 @@ def _score(
 ) -> StageScore:
     """A finished stage's row of the table, from the columns of its ``assignments.json``."""
     places = np.searchsorted(stages[index].sample_ids, assignments["sample_ids"])
-    return row_of(
+    return StageScore.of(
         index,
-        config,
         stages.evaluation_labels(stages[index])[places],
         assignments["category_ids"],
         stages.num_known,
         num_categories=num_categories,
-        class_ids=assignments.get("class_ids"),
+        count_range=count_range(config),
+        native_ids=assignments.get("class_ids"),
     )
