@@ -133,9 +133,9 @@ class SweepCell:
         return self.name.removesuffix(f"-seed{self.seed}")
 
     @property
-    def answers_natively(self) -> bool:
+    def predicts_natively(self) -> bool:
         """Whether the paper's rows of its method are those of the method's own classifier."""
-        return method_named(self.recipe.model.variant).answers_natively
+        return method_named(self.recipe.model.variant).predicts_natively
 
     @cached_property
     def backbone_key(self) -> str:
@@ -332,7 +332,7 @@ class ProtocolScoring:
         score = ContinualScore.from_dict(values)
         if score.native is None:
             return None if other else score.as_published
-        return score.native if cell.answers_natively != other else score.as_published
+        return score.native if cell.predicts_natively != other else score.as_published
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
