@@ -32,6 +32,13 @@ from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.card import card_of_run, example_pictures
+from promptccd.runs.first_model import (
+    ensure_backbone,
+    evaluation_view,
+    model_on_meta,
+    require_whole_patches,
+    stage_zero_model,
+)
 from promptccd.runs.folder import NORMALISATION, RunDirectory, StreamRecord, record_stream
 from promptccd.runs.stage import (
     EarlierImages,
@@ -44,16 +51,7 @@ from promptccd.runs.stage import (
     observe_stage,
     save_stage,
 )
-from promptccd.runs.start import (
-    OUT_OF_MEMORY,
-    begin,
-    ensure_backbone,
-    evaluation_view,
-    model_on_meta,
-    require_whole_patches,
-    stage_stream,
-    stage_zero_model,
-)
+from promptccd.runs.start import OUT_OF_MEMORY, begin, stage_stream
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
