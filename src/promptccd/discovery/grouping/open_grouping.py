@@ -329,10 +329,10 @@ def group_images(
     large batch rename a small category.) Groups come from a tree of merges (`group_tree`) in the 48 directions in
     which the images differ most; silhouette and likelihood there give the number.
 
-    Constraints hold without exception. Images that must be together move as one, by their mean. So do near-duplicates, of
-    which the first alone counts: else a burst of photographs would be a group of its own. An image with a constraint
-    counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than
-    the images they are about.
+    Constraints hold without exception. Images that must be together move as one, by their mean. So do near-duplicates,
+    of which the first alone counts: else a burst of photographs would be a group of its own. An image with a constraint
+    counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than the images
+    they are about.
 
     Args:
         features: ``(N, D)``, as a model returns them; normalised here. Of more than `MOST_SAMPLED` images they are read
