@@ -42,8 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as the
-            features are.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as
+            the features are.
     """
 
     stage: int
