@@ -117,7 +117,7 @@ def push_space(
             message=f"The page over {checkpoint.place}",
             holds=f"the page, its package and the prepared example; it groups with {checkpoint.place}",
             replaces="promptccd/*",
-            kept=SPACE_KEYS,
+            preserved=SPACE_KEYS,
             dry_run=dry_run,
         )
         return pushed, changed
