@@ -229,7 +229,7 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
     for (entry, own, others), varied in product(scores, variations):
         records.append(_table_record(entry, [varied], own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
-            who = "k-means" if entry.cells[0].answers_natively else NATIVE_PREDICTION
+            who = "k-means" if entry.cells[0].predicts_natively else NATIVE_PREDICTION
             records.append(_table_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 
@@ -293,7 +293,7 @@ def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> lis
     """The lines below a table: what was left out, what differs, what marks mean."""
     notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
     if own := dict.fromkeys(
-        entry.method for entry in entries for cell in entry.cells if cell.answers_natively
+        entry.method for entry in entries for cell in entry.cells if cell.predicts_natively
     ):
         notes.insert(
             0,
