@@ -1,0 +1,403 @@
+"""Rows of categories, images and corrections in one SQLite database, in a file or in memory.
+
+A change is one transaction. Temporary triggers note each row that it changes, before and after, so that every kind of
+correction is undone and redone by the same statements. `Store.revision` counts the transactions: other processes
+that have the file see by it that something changed, and read what that was.
+"""
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from promptccd.disk import temporary
+from promptccd.errors import DiskError, RegistryError
+from promptccd.systems import locks_reach, rename
+
+FORMAT = 1
+WAIT_S = 10  # for a reader or writer of another process
+HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 32 bytes
+
+_SCHEMA = f"""
+create table state(
+  row integer primary key check(row = 0), num_known integer not null check(num_known >= 0),
+  stage integer not null check(stage >= -1), next_id integer not null check(next_id >= 0),
+  next_number integer not null check(next_number >= 0),
+  revision integer not null, forgotten integer not null);
+create table vector(id integer primary key, value blob not null check(typeof(value) = 'blob'));
+create table category(
+  id integer primary key check(id >= 0),
+  name text not null check(typeof(name) = 'text' and length(name) between 1 and 100),
+  state text not null check(state in ('known', 'discovered', 'aside', 'retired')),
+  born integer not null check(typeof(born) = 'integer' and born >= 0),
+  size integer not null check(typeof(size) = 'integer' and size >= 0 and (size = 0 or state <> 'retired')),
+  vector integer not null references vector deferrable initially deferred,
+  dormant integer not null check(dormant in (0, 1) and (not dormant or (state = 'discovered' and size = 0))),
+  merged_into integer references category deferrable initially deferred
+    check(merged_into is null or (merged_into < id and state = 'retired')),
+  earlier text not null);
+create unique index one_name on category(name) where state <> 'retired';
+create table image(
+  id integer primary key,
+  key not null unique check(typeof(key) in ('text', 'blob') and length(key) between 1 and 1000),
+  stage integer not null check(typeof(stage) = 'integer' and stage >= 0),
+  category integer references category deferrable initially deferred,
+  confidence real check(confidence is null or (typeof(confidence) = 'real' and confidence between 0 and 1)),
+  pinned integer not null check(pinned in (0, 1) and (not pinned or category is not null)),
+  reviewed integer check(reviewed is null or (typeof(reviewed) = 'integer' and reviewed >= 0)),
+  was integer check(was is null or typeof(was) = 'integer'),
+  unseen integer not null check(typeof(unseen) = 'integer' and unseen >= 0),
+  quarter integer not null check(typeof(quarter) = 'integer' and quarter >= 0));
+create index members on image(category);
+create index reviews on image(reviewed) where reviewed is not null;
+create table forbidden(
+  image integer references image deferrable initially deferred,
+  category integer references category deferrable initially deferred, primary key(image, category)) without rowid;
+create table link(
+  a integer references image deferrable initially deferred, b integer references image deferrable initially deferred,
+  same integer not null check(same in (0, 1)), primary key(a, b), check(a <> b)) without rowid;
+create table log(
+  number integer primary key check(number >= 0), kind text not null, what text not null, stage integer not null,
+  time text, undone integer not null check(undone in (0, 1)), final integer not null check(final in (0, 1)),
+  revision integer not null);
+create table change(id integer primary key, entry integer not null, tab text not null, before text, after text);
+create index by_entry on change(entry);
+pragma user_version = {FORMAT};
+"""
+# What names a row, and the other columns, of every table that a correction changes.
+ROWS = {
+    "category": (
+        ("id",),
+        ("name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"),
+    ),
+    "image": (
+        ("id",),
+        ("key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"),
+    ),
+    "forbidden": (("image", "category"), ()),
+    "link": (("a", "b"), ("same",)),
+}
+_CATEGORY_OF_IMAGE = 3  # place of an image's category in its row
+_STATE_OF_CATEGORY = 2
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed between two revisions of a store.
+
+    Attributes:
+        images: keys of the images of which something changed.
+        categories: ids of the categories that changed, or that images entered or left.
+        turned: ids of the categories that were set aside, or are no longer.
+        forgotten: whether images left the store, or returned to it.
+    """
+
+    images: frozenset[str] = frozenset()
+    categories: frozenset[int] = frozenset()
+    turned: frozenset[int] = frozenset()
+    forgotten: bool = False
+
+
+class Store:
+    """A database of categories.
+
+    Args:
+        database: a connection to it.
+
+    Attributes:
+        path: of its file; `None` in memory.
+    """
+
+    def __init__(self, database: sqlite3.Connection, path: Path | None = None):
+        self._database, self.path, self._is_watched = database, path, False
+
+    @classmethod
+    def in_memory(cls) -> "Store":
+        """An empty store."""
+        store = cls(_connected(":memory:"))
+        store._database.executescript(_SCHEMA)
+        store.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> "Store":
+        """The store in a file, which anybody may have written: nothing in it is executed.
+
+        Raises:
+            RegistryError: there is none, it is damaged, or a newer version wrote it.
+        """
+        if not path.is_file() or path.is_symlink():
+            raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
+        store = cls(_connected(f"{path.absolute().as_uri()}?mode=rw"), path)
+        store.run("pragma query_only = on")  # until the schema is known to be ours
+        version = store.one("pragma user_version")
+        if version > FORMAT:
+            raise RegistryError(
+                f"{path.name} has format {version}, and this version of promptccd reads up to {FORMAT}: update it."
+            )
+        if set(store.all("select type, name, tbl_name, sql from sqlite_master")) != _schema():
+            raise RegistryError(
+                f"{path.name} is refused: its tables are not those of a project of this version. Group the "
+                "images again with another --out."
+            )
+        if os.access(path.parent, os.W_OK):
+            store.run("pragma query_only = off")
+            store.run(f"pragma journal_mode = {'wal' if locks_reach(path.parent) else 'truncate'}")
+        return store
+
+    def copy(self) -> "Store":
+        """A store in memory with the same rows."""
+        copied = _connected(":memory:")
+        self._try(lambda: self._database.backup(copied))
+        return Store(copied)
+
+    def write_to(self, path: Path) -> None:
+        """Replace the rows of a file, whole or not at all.
+
+        Raises:
+            DiskError: it cannot be written; what is there stays.
+        """
+        place = path if path.exists() else temporary(path)
+        with closing(_connected(str(place))) as target:
+            self._try(lambda: self._database.backup(target), place)
+        if place != path:
+            rename(place, path)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    # Statements
+
+    def run(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        """Execute a statement."""
+        return self._try(lambda: self._database.execute(sql, values))
+
+    def run_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute a statement for each of some rows of values."""
+        self._try(lambda: self._database.executemany(sql, rows))
+
+    def all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return self._try(lambda: self._database.execute(sql, values).fetchall())
+
+    def one(self, sql: str, *values: Any) -> Any:
+        """The first value of a query; `None` without a row."""
+        found = self._try(lambda: self._database.execute(sql, values).fetchone())
+        return None if found is None else found[0]
+
+    def _try(self, act: Callable[[], Any], path: Path | None = None) -> Any:
+        try:
+            return act()
+        except sqlite3.Error as error:
+            place = str(path or self.path or "the categories")
+            name = getattr(error, "sqlite_errorname", "")
+            if name.startswith(
+                ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_BUSY", "SQLITE_CANTOPEN")
+            ):
+                raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
+            raise RegistryError(f"{place!r} does not allow it or is damaged ({error}).") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What happens within happens whole or not at all; one inside another belongs to that one."""
+        if not self._is_watched:  # here, because a transaction that fails takes back what it created
+            self.run("create temp table recording(entry integer)")
+            self.run("create temp table moved(image integer primary key, before integer)")
+            for trigger in _triggers():
+                self.run(trigger)
+            self._is_watched = True
+        begin, end, back = (
+            ("savepoint inner", "release inner", "rollback to inner")
+            if self._database.in_transaction
+            else ("begin immediate", "commit", "rollback")
+        )
+        self.run(begin)
+        try:
+            yield
+            self.run(end)
+        except BaseException:
+            if self._database.in_transaction:
+                self.run(back)
+                if back == "rollback to inner":
+                    self.run(end)
+            raise
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """A value that differs after every change of rows, by whoever has the file."""
+        return self._database.total_changes, self.one("pragma data_version")
+
+    # Undo and redo
+
+    def watch(self, entry: int | None) -> None:
+        """Note from now on which images change their category, and for an entry of the log all rows that change."""
+        self.run("delete from recording")
+        self.run("delete from moved")
+        if entry is not None:
+            self.run("insert into recording values(?)", entry)
+
+    def stop_watching(self) -> None:
+        """Note no more rows."""
+        self.run("delete from recording")
+
+    def replay(self, entry: int, *, undo: bool) -> None:
+        """Put rows back as they were before an entry of the log, or as they were after it."""
+        rows = self.all(
+            f"select tab, before, after from change where entry = ? order by id {'desc' if undo else 'asc'}",
+            entry,
+        )
+        self.stop_watching()
+        for table, before, after in rows:
+            (names, others), (here, target) = ROWS[table], (after, before) if undo else (before, after)
+            row = _values(table, here or target)
+            named = " and ".join(f"{each} = ?" for each in names)
+            if target is None:
+                self.run(f"delete from {table} where {named}", *row[: len(names)])
+                continue
+            values = _values(table, target)
+            if here is None:
+                marks = ", ".join("?" * len(values))
+                self.run(f"insert into {table}({', '.join((*names, *others))}) values({marks})", *values)
+            else:
+                sets = ", ".join(f"{each} = ?" for each in others)
+                self.run(
+                    f"update {table} set {sets} where {named}", *values[len(names) :], *row[: len(names)]
+                )
+
+    # Revisions
+
+    @property
+    def revision(self) -> int:
+        """Counts transactions that changed something."""
+        return int(self.one("select revision from state"))
+
+    def count_revision(self, entry: int | None = None, *, final: bool = False) -> None:
+        """Begin a revision, in which an entry of the log was made, undone or redone.
+
+        Args:
+            entry: its number.
+            final: whether more changed than the log tells, such as by a new stage.
+        """
+        self.run("update state set revision = revision + 1")
+        if final:
+            self.run("update state set forgotten = revision")
+        if entry is not None:
+            self.run("update log set revision = (select revision from state) where number = ?", entry)
+
+    def changes_since(self, revision: int) -> Changes | None:
+        """What changed since a revision; `None` if the log does not tell, so that all has to be read again."""
+        if revision == self.revision:
+            return Changes()
+        if revision < self.one("select forgotten from state") or revision > self.revision:
+            return None
+        rows = self.all(
+            "select tab, before, after from change where entry in (select number from log where revision > ?)",
+            revision,
+        )
+        images, categories, turned, forgotten = set[str](), set[int](), set[int](), False
+        linked = set[int]()
+        for table, before, after in rows:
+            sides = [json.loads(each) for each in (before, after) if each is not None]
+            if table == "image":
+                images.update(each[1] for each in sides)
+                categories.update(each[_CATEGORY_OF_IMAGE] for each in sides)
+                forgotten |= len(sides) == 1
+            elif table == "category":
+                categories.update(each[0] for each in sides)
+                if len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
+                    turned.add(sides[0][0])
+            else:
+                linked.update(sides[0][: 2 if table == "link" else 1])
+        images.update(
+            text_key(key)
+            for identity in linked
+            for (key,) in self.all("select key from image where id = ?", identity)
+        )
+        return Changes(frozenset(images), frozenset(categories - {None}), frozenset(turned), forgotten)
+
+
+def stored_key(key: str) -> str | bytes:
+    """The key of an image as it is stored."""
+    return bytes.fromhex(key) if len(key) == 64 and HASH.fullmatch(key) else key
+
+
+def text_key(key: str | bytes) -> str:
+    """The key of an image from what is stored."""
+    return key.hex() if isinstance(key, bytes) else key
+
+
+def _values(table: str, row: str) -> list[Any]:
+    values: list[Any] = json.loads(row)
+    if table == "image":
+        values[1] = stored_key(values[1])
+    return values
+
+
+def _triggers() -> Iterator[str]:
+    for table, (names, others) in ROWS.items():
+        columns = (*names, *others)
+        old, new = (
+            f"json_array({', '.join(_text_of(f'{side}.{each}') for each in columns)})"
+            for side in ("old", "new")
+        )
+        differs = " or ".join(f"old.{each} is not new.{each}" for each in columns)
+        for verb, condition, before, after in (
+            ("insert", "", "null", new),
+            ("update", f"when {differs}", old, new),
+            ("delete", "", old, "null"),
+        ):
+            yield (
+                f"create temp trigger note_{table}_{verb} after {verb} on main.{table} {condition} begin "
+                f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
+                "from recording; end"
+            )
+    for verb, condition, image, before in (
+        ("insert", "", "new.id", "null"),
+        ("update of category", "when old.category is not new.category", "old.id", "old.category"),
+        ("delete", "", "old.id", "old.category"),
+    ):
+        yield (
+            f"create temp trigger move_{verb.split()[0]} after {verb} on main.image {condition} begin "
+            f"insert or ignore into moved values({image}, {before}); end"
+        )
+
+
+def _text_of(column: str) -> str:
+    """SQL of a value as JSON can hold it."""
+    name = column.partition(".")[2]
+    return (
+        f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end"
+        if name == "key"
+        else column
+    )
+
+
+def _connected(name: str) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(
+            name, isolation_level=None, timeout=WAIT_S, check_same_thread=False, uri=name.startswith("file:")
+        )
+        for setting in (
+            "trusted_schema = off",
+            "foreign_keys = on",
+            "cache_size = -65536",
+            "synchronous = full",
+        ):
+            database.execute(f"pragma {setting}")
+        return database
+    except sqlite3.Error as error:
+        raise DiskError(f"{name!r} cannot be opened ({error}).") from error
+
+
+@cache
+def _schema() -> frozenset[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(_SCHEMA)
+        return frozenset(ours.execute("select type, name, tbl_name, sql from sqlite_master"))
