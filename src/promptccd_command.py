@@ -17,6 +17,10 @@ def main(argv: list[str] | None = None) -> int:
     _leave_at_once()
     # Read when torch is loaded: threads that spin while they wait slow tiny models down tenfold beside other work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if (
+        sys.stderr is None or not sys.stderr.isatty()
+    ):  # read when datasets is loaded, which draws bars into files too
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     from promptccd.errors import UnsupportedSystemError
 
     try:

@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, pipeline
 from transformers.utils import is_torchvision_available
 
-import promptccd
+import promptccd.pipeline
 from promptccd.cli.main import main
 from promptccd.runs import load_model, predict_folder
 

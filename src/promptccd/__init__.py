@@ -1,13 +1,12 @@
 """Continual category discovery with prompt pools over DINOv2.
 
-Importing it costs next to nothing: names are imported when they are asked for, and the models make themselves known to
-transformers' auto classes and pipelines as soon as those are there.
+Names are imported when they are first used. ``import promptccd.pipeline`` registers the models and the pipeline with
+transformers.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from promptccd.on_demand import after_import, give_names_on_demand
+from promptccd.on_demand import give_names_on_demand
 from promptccd.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -25,5 +24,3 @@ if TYPE_CHECKING:
     from promptccd.training.options import TrainingArguments as TrainingArguments
 
 give_names_on_demand(__name__)
-# Whoever has an auto class has this module; importing the pipeline registers it and every model.
-after_import("transformers.models.auto.configuration_auto", lambda: import_module("promptccd.pipeline"))

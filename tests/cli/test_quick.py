@@ -98,11 +98,9 @@ def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, t
 
 AUTO = "from transformers import AutoConfig, AutoModel, pipeline"
 USES = {
-    "promptccd first": ["import promptccd", AUTO],
-    "transformers first": [AUTO, "import promptccd"],
-    "transformers by halves": ["import transformers", "import promptccd", AUTO],
-    "by another door": ["import promptccd", "from transformers import Trainer", AUTO],
-    "a module of ours": ["from promptccd.methods.gcd import GCDModel", AUTO],
+    "promptccd first": ["import promptccd.pipeline", AUTO],
+    "transformers first": [AUTO, "import promptccd.pipeline"],
+    "a name of the package": ["from promptccd import CategoryDiscoveryPipeline", AUTO],
 }
 ASK = """
 import sys

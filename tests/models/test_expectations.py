@@ -32,7 +32,7 @@ from transformers import (
 )
 from transformers.pipelines.pt_utils import KeyDataset
 
-import promptccd
+import promptccd.pipeline
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.models import CategoryDiscoveryModel, CheckpointError

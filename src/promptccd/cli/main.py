@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
 import traceback
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -21,13 +19,11 @@ from promptccd.cli.ends import (
     say,
     with_next,
 )
+from promptccd.cli.logs import log_to_stderr
 from promptccd.errors import DiskError
-from promptccd.on_demand import after_import
 
 if TYPE_CHECKING:
     from promptccd.cli.parsing import Parser
-
-logger = logging.getLogger(__name__)
 
 # What every command does, by the module beside this one that declares it, in a function `_declare_NAME`. Only the
 # typed command's module is imported, and what the command needs only after its words have been read: help waits for no
@@ -115,8 +111,7 @@ def _require_place() -> None:
 
 def _run(options: Any) -> None:
     try:
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-        _quieten_libraries()
+        log_to_stderr()
         options.run(options)
     finally:
         if sys.stdout is not None:
@@ -153,49 +148,6 @@ def command_parser(name: str) -> Parser | None:
             getattr(import_module(f"promptccd.cli.{module}"), f"_declare_{name}")(parser)
             return parser
     return None
-
-
-class _HubIsSilent(logging.Handler):
-    """Says once that the Hub is asked again and again; its client says so at every try, and twice."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say it, and hear no more."""
-        self.setLevel(logging.CRITICAL)
-        logger.warning(
-            "The Hub does not answer, and is asked again for half a minute. With HF_HUB_OFFLINE=1 before the command, "
-            "what was downloaded is used at once."
-        )
-
-
-def _quieten_libraries() -> None:
-    asking = logging.getLogger("huggingface_hub.utils._http")
-    asking.propagate, asking.handlers = False, [_HubIsSilent()]
-    asking.setLevel(logging.WARNING)  # whatever the library sets for its own loggers when it is imported
-    for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    after_import("transformers.utils.logging", _hide_bars)
-    after_import("promptccd.data.hub", _hide_bars_in_logs)
-    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate
-
-
-def _hide_bars() -> None:
-    """Hide transformers' bar for every loaded model, but not the Hub's bars, which show downloads."""
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
-    from transformers.utils import logging as transformers_logging
-
-    had_bars = not are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()
-    if had_bars:
-        enable_progress_bars()
-
-
-def _hide_bars_in_logs() -> None:
-    """Hide the bars of datasets unless stderr is a terminal: datasets draws them into files and pipes, too."""
-    from datasets.utils import disable_progress_bars
-
-    if sys.stderr is None or not sys.stderr.isatty():
-        disable_progress_bars()
 
 
 if __name__ == "__main__":

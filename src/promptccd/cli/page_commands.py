@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptccd import runs
+from promptccd.cli.logs import hide_bars
 from promptccd.cli.parsing import add_decoding, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
@@ -110,6 +111,7 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
     from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
+    hide_bars()
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, options.model, out)
     with StopRequest() as stop:
         session = DiscoverySession.open(

@@ -1,8 +1,10 @@
 """The base of every model: a DINO backbone, a projection head, and prototypes of its categories."""
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +30,7 @@ from promptccd.models.backbone import (
 from promptccd.models.checkpoint import (
     HUB_OPTIONS,
     MAX_MODEL_BYTES,
+    aligned,
     find_model,
     require_bytes,
     require_distances,
@@ -268,14 +271,14 @@ class CategoryDiscoveryModel(PreTrainedModel):
     ) -> None:
         """Refuse a configuration that no model, or too large a model, can be built from, before memory is allocated."""
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), init.no_init_weights():
                 model = cls(copy.deepcopy(config), *args)
         except Exception as error:  # a hostile configuration may fail anywhere
             raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
         require_bytes(sum(each.nbytes for each in model.state_dict().values()), most_bytes, place)
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, with the names of `state_dict`.
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As in transformers, with the names of `state_dict`, and aligned to be loaded without a copy.
 
         ``load_state_dict`` then reads all weights back, which is how `Trainer` resumes and loads its best model, and
         how accelerate loads a checkpoint.
@@ -289,7 +292,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 "This model has adapters, and what it would save could not be loaded: merge them first "
                 "(merge_and_unload of peft)."
             )
-        super().save_pretrained(*args, **{"save_original_format": False, **kwargs})
+        super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
+        if kwargs.get("is_main_process", True):
+            for path in Path(save_directory).glob("model*.safetensors"):
+                path.write_bytes(aligned(path.read_bytes()))
 
     def freeze(self) -> None:
         """Let only the last block, the projection head and `prompt_parameters` learn."""

@@ -57,6 +57,9 @@ _MOST_PIXELS_A_SIDE = 2_048
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _WHO_AM_I_SECONDS = 10.0
+# Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
+# be equal to one that was not interrupted.
+_ALIGNMENT = 64
 # Heads that a bare backbone may have been published with, and names of the backbone in such a model.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mask_token")
 _BASES = ("dinov2.", "dinov2_with_registers.", "vit.", "dinov3_vit.")
@@ -301,20 +304,18 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
 
     Args:
         found: the model.
-        most_bytes: that its files may have together.
+        most_bytes: that its tensors may take together.
         variant: part of the files' names, as in ``model.fp16.safetensors``.
 
     Raises:
         OSError: the model has none.
-        CheckpointError: a file is outside of the folder, too large, or no safetensors; a tensor is not of floating
-            type, or is NaN or infinite.
+        CheckpointError: a file is outside of the folder or no safetensors; a tensor is not of floating type, or is NaN
+            or infinite; all together are too large.
     """
     tensors: dict[str, Tensor] = {}
-    paths = _weight_files(found, f".{variant}" if variant else "")
-    require_bytes(sum(map(os.path.getsize, paths)), most_bytes, found.place)
-    for path in paths:
+    for path in _weight_files(found, f".{variant}" if variant else ""):
         try:
-            tensors |= load_file(path)
+            tensors |= load_file(path)  # mapped into memory, and not read yet
         except SafetensorError as error:
             raise CheckpointError(
                 f"{os.path.basename(path)} of {found.place} is no safetensors file: {one_line(error)}."
@@ -324,22 +325,32 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
             raise CheckpointError(
                 f"{os.path.basename(path)} of {found.place} cannot be read into memory: {one_line(error)}."
             ) from error
+    require_bytes(sum(each.nbytes for each in tensors.values()), most_bytes, found.place)
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
             raise CheckpointError(
                 f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
             )
         # The sum of finite values may overflow, so only then each of them is checked.
-        if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
+        if not math.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
             raise CheckpointError(
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
             )
-    # Products of tensors at other addresses than an allocated one may round differently: a resumed run would not be
-    # equal to one that was not interrupted.
     return {
-        name: tensor if tensor.data_ptr() % 64 == 0 else tensor.clone() for name, tensor in tensors.items()
+        name: tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor for name, tensor in tensors.items()
     }
+
+
+def aligned(content: bytes) -> bytes:
+    """A safetensors file, with spaces after its header so that loading need not copy its largest tensor."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    tensors = json.loads(content[8:end])
+    tensors.pop("__metadata__", None)
+    spans = [each["data_offsets"] for each in tensors.values()]
+    start, _ = max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
+    spaces = -(end + start) % _ALIGNMENT
+    return (end - 8 + spaces).to_bytes(8, "little") + content[8:end] + b" " * spaces + content[end:]
 
 
 def _weight_files(found: FoundModel, middle: str) -> list[str]:

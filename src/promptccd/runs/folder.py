@@ -230,7 +230,12 @@ class RunDirectory:
 
     def require_split(self, stages: StageStream) -> None:
         """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
-        stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
+        recorded = (self.read("split.json") or {}).get("fingerprint")
+        for name, fingerprint in (
+            ("manifest.json", self.manifest["split_fingerprint"]),
+            ("split.json", recorded),
+        ):
+            stages.require_fingerprint(fingerprint, f"By {name}, the run in {self.path}")
 
     # Resumable states
 

@@ -38,6 +38,7 @@ from promptccd.models import load_configuration as stored_configuration
 from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import (
     PREPROCESSOR,
+    aligned,
     load_processor,
     split_revision,
 )
@@ -408,7 +409,9 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
         return
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
-    content = save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
+    content = aligned(
+        save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
+    )
     digest = hashlib.sha256(content).hexdigest()
     if not _has_linked(find_frozen(digest, candidates), folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
