@@ -247,17 +247,23 @@ def _prototypes(tensors: dict[str, np.ndarray]) -> np.ndarray:
 def _require_whole(registry: CategoryRegistry) -> None:
     """Refuse rows that contradict each other, beyond what the tables check."""
     store, rows = registry.store, registry.store.one("select count(*) from vector")
-    sizes = Counter(dict(store.all("select category, count(*) from image where category is not null group by 1")))
+    sizes = Counter(
+        dict(store.all("select category, count(*) from image where category is not null group by 1"))
+    )
     for each in registry.categories.values():
         for problem in _problems(registry, each, rows, sizes[each.id]):
             raise RegistryError(f"Category {each.id} {problem}.")
-    banned = "select key from forbidden join image on image.id = image where image.category = forbidden.category limit 1"
+    banned = (
+        "select key from forbidden join image on image.id = image where image.category = forbidden.category"
+    )
     if (key := store.one(banned)) is not None:
         raise RegistryError(f"Image {text_key(key)!r} is in a category that is forbidden to it.")
     if any(first >= second for first, second in registry.links):
         raise RegistryError("An answer is about two images of which the greater key is first.")
     if store.one("select 1 from log where number >= (select next_number from state)"):
-        raise RegistryError(f"A log entry has a number that is not below next_number, {registry.next_number}.")
+        raise RegistryError(
+            f"A log entry has a number that is not below next_number, {registry.next_number}."
+        )
     if store.one("select 1 from change where tab not in ('category', 'image', 'forbidden', 'link')"):
         raise RegistryError("A change is of an unknown table.")
     constraints_in(store, only_linked=True)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import DataError, RegistryError
 from promptccd.registry.categories import Category, CategoryState, default_name, free_name
-from promptccd.registry.store import Store, stored_key, text_key
+from promptccd.registry.store import Store, text_key
 
 _AT_ONCE = 500  # values in a statement
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
@@ -60,12 +60,10 @@ class Draft:
         unique = list(dict.fromkeys(listed))
         if not unique:
             raise RegistryError("Expected at least one image, got none: select images first.")
-        found = dict[str, int]()
-        for start in range(0, len(unique), _AT_ONCE):
-            part = [stored_key(key) for key in unique[start : start + _AT_ONCE]]
-            marks = ", ".join("?" * len(part))
-            rows = self.store.all(f"select key, id from image where key in ({marks})", *part)
-            found |= {text_key(key): row for key, row in rows}
+        found = {
+            text_key(key): row
+            for key, row in self.store.of_keys("select key, id from image where true", unique)
+        }
         if unknown := [key for key in unique if key not in found]:
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
@@ -252,13 +250,12 @@ class Draft:
             ],
         )
         touched = {each for _, before, after, _, _ in rows for each in (before, after)} - {None}
+        counts = [
+            (self.store.one("select count(*) from image where category = ?", identity), identity)
+            for identity in sorted(touched)
+        ]
         self.store.run_each(
-            "update category set size = (select count(*) from image where image.category = category.id) where id = ?",
-            [(identity,) for identity in sorted(touched)],
-        )
-        self.store.run_each(
-            "update category set dormant = size = 0 and state = 'discovered' where id = ?",
-            [(identity,) for identity in sorted(touched)],
+            "update category set size = ?1, dormant = ?1 = 0 and state = 'discovered' where id = ?2", counts
         )
 
 

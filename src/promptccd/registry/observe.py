@@ -188,6 +188,7 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups, before: Snapsh
         draft: of the registry.
         stage: stage of the images that were never seen before.
         groups: the grouping.
+        before: what the registry knows.
 
     Raises:
         RegistryError: the grouping is malformed, or does not fit the registry.

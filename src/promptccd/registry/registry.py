@@ -69,9 +69,10 @@ class ByImage(Mapping[str, Value], Generic[Value]):
     def __len__(self) -> int:
         return int(self._store.one(f"select count(*) from image where {self._condition}"))
 
-    def read(self) -> dict[str, Value]:
-        """All values, for many uses."""
-        rows = self._store.all(f"select key, {self._columns} from image where {self._condition} order by id")
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, Value]:
+        """The values of some images, or of all, for many uses."""
+        query = f"select key, {self._columns} from image where {self._condition}"
+        rows = self._store.all(f"{query} order by id") if keys is None else self._store.of_keys(query, keys)
         if self._read is None:
             return {text_key(key): value for key, value in rows}
         return {text_key(key): self._read(*values) for key, *values in rows}
@@ -109,6 +110,7 @@ class CategoryRegistry:
         confidences: how sure the last grouping was of each image, in 0..1, where it said so.
         pinned: category of every image that a person has put there.
         looks: of every image that a person has looked at.
+        states: stage, category, confidence, and whether it is pinned, of every image.
     """
 
     def __init__(self, store: Store | None = None):
@@ -119,6 +121,9 @@ class CategoryRegistry:
         self.pinned: ByImage[int] = ByImage(self.store, "category", "pinned")
         self.looks: ByImage[Look] = ByImage(
             self.store, "reviewed, was, unseen, quarter", "reviewed is not null", Look
+        )
+        self.states: ByImage[tuple[int, int | None, float | None, int]] = ByImage(
+            self.store, "stage, category, confidence, pinned", "true", lambda *values: values
         )
         self._categories: tuple[Any, dict[int, Category]] = (None, {})
 
@@ -440,7 +445,7 @@ class CategoryRegistry:
         Raises:
             RegistryError: no entry of this stage is left.
         """
-        with self._exclusive():
+        with self.store.transaction():
             if (entry := self.newest) is None:
                 if not self.log:
                     raise RegistryError("There is nothing to undo: nothing was edited yet.")
@@ -459,7 +464,7 @@ class CategoryRegistry:
         Raises:
             RegistryError: nothing was undone since the last edit.
         """
-        with self._exclusive():
+        with self.store.transaction():
             if (entry := self.next_redo) is None:
                 raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
             self.store.replay(entry.number, undo=False)
@@ -475,16 +480,6 @@ class CategoryRegistry:
     def changes_after(self, revision: int) -> Changes | None:
         """What changed after a revision; `None` if that is not known any more."""
         return self.store.changes_since(revision)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """A transaction; what was read within it is read again if it fails."""
-        try:
-            with self.store.transaction():
-                yield
-        except BaseException:
-            self._categories = None, {}
-            raise
 
     def _new_entry(self, kind: str, what: Mapping[str, Any], time: str | None = None) -> tuple[Any, ...]:
         return kind, plain_json(what).decode(), time
@@ -505,7 +500,7 @@ class CategoryRegistry:
             final: whether neither the change nor earlier ones can be undone.
         """
         store = self.store
-        with self._exclusive():
+        with self.store.transaction():
             number = store.one("select next_number from state")
             if entry is not None:
                 store.watch(None if final else number)

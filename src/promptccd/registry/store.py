@@ -10,7 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import locks_reach, rename
 
 FORMAT = 1
+_AT_ONCE = 500  # values in a statement
 WAIT_S = 10  # for a reader or writer of another process
 HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 32 bytes
 
@@ -116,6 +117,7 @@ class Store:
 
     def __init__(self, database: sqlite3.Connection, path: Path | None = None):
         self._database, self.path, self._is_watched = database, path, False
+        self._failures = 0
 
     @classmethod
     def in_memory(cls) -> "Store":
@@ -202,7 +204,15 @@ class Store:
                 ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_BUSY", "SQLITE_CANTOPEN")
             ):
                 raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
-            raise RegistryError(f"{place!r} does not allow it or is damaged ({error}).") from error
+            raise RegistryError(f"{place!r} would contradict itself, or is damaged ({error}).") from error
+
+    def of_keys(self, query: str, keys: Iterable[str]) -> list[tuple[Any, ...]]:
+        """Rows of a query of images, whose last words are a condition, for some of them by key."""
+        stored, found = [stored_key(key) for key in keys], list[tuple[Any, ...]]()
+        for start in range(0, len(stored), _AT_ONCE):
+            part = stored[start : start + _AT_ONCE]
+            found += self.all(f"{query} and key in ({', '.join('?' * len(part))})", *part)
+        return found
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -223,6 +233,7 @@ class Store:
             yield
             self.run(end)
         except BaseException:
+            self._failures += 1
             if self._database.in_transaction:
                 self.run(back)
                 if back == "rollback to inner":
@@ -230,9 +241,9 @@ class Store:
             raise
 
     @property
-    def token(self) -> tuple[int, int]:
+    def token(self) -> tuple[int, ...]:
         """A value that differs after every change of rows, by whoever has the file."""
-        return self._database.total_changes, self.one("pragma data_version")
+        return self._database.total_changes, self._failures, self.one("pragma data_version")
 
     # Undo and redo
 

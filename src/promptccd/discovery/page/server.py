@@ -58,13 +58,12 @@ class OpenPage(ServingThread):
         super().__init__(app, listening, _ENDS_WITHIN_S, http="h11", lifespan="off")
 
     def wait(self) -> None:
-        """Until it ends by itself, or Ctrl-C; slow work that no window waits for is done meanwhile."""
+        """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
         if not self._ended.wait(_WARMS_AFTER_S):  # the first pictures before all else
             with suppress(PromptCCDError):  # the correction that needs them says so
                 self.bench.warm()  # so that the first move need not read all features
-        while not self._ended.wait(0.5):
-            with suppress(PromptCCDError):  # a busy project or a full disk: corrections say so
-                self.bench.rest()
+        while not self._ended.wait(0.5):  # in pieces, so that Ctrl-C is noticed on Windows
+            pass
 
     def close(self) -> None:
         """End it; what was corrected is on the disk already. A second call does nothing."""

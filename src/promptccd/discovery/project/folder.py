@@ -1,7 +1,7 @@
 """The folder ``.promptccd`` that `discover` keeps beside its results; it has one writer at a time.
 
-``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
-hold the categories and every correction, ``before`` those from before the newest stage. The rest is made again if it is
+``project.json`` records the model and the sources. ``categories.sqlite`` contains the categories and every correction,
+``before.sqlite`` those from before the newest stage. The rest is made again if it is
 lost, see `promptccd.discovery.cache` and `promptccd.discovery.seen_files`.
 """
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import make_inside, refuse_links, remove_leftovers
-from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 
-RECORD, BEFORE, FEATURES = "project.json", "before", "features"
+RECORD, FEATURES = "project.json", "features"
+CATEGORIES, BEFORE = "categories.sqlite", "before.sqlite"
 FILES, COLUMNS = "files.jsonl", "files.safetensors"
 THUMBS, MINIATURES = "thumbs", "miniatures"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
@@ -42,9 +42,7 @@ def open_project(out: Path) -> Path:
             MINIATURES,
             PICTURES,
             PAGE,
-            REGISTRY,
-            PROTOTYPES,
-            JOURNAL,
+            CATEGORIES,
         ],
     )
     return project
@@ -54,7 +52,6 @@ def clear_leftovers(project: Path) -> None:
     """Delete what a killed writer left; only the holder of the lock may."""
     for place in (
         project,
-        project / BEFORE,
         project / THUMBS,
         project / MINIATURES,
         *project.glob(f"{FEATURES}/*"),

@@ -17,8 +17,8 @@ from typing import Any
 
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import has_categories
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.registry import has_registry
 
 EXAMPLE = Path(os.path.realpath(__file__)).parents[1] / "page" / "example"
 PHOTOS_HERE = "{photographs}"  # stands in the example for the folder of its photographs
@@ -67,7 +67,7 @@ class Visit:
     @property
     def is_grouped(self) -> bool:
         """Whether photographs of theirs are in groups; before, the screens show the example."""
-        return has_registry(self.groups / PROJECT)
+        return has_categories(self.groups)
 
     def touch(self, *, is_click: bool = True) -> None:
         """Note that they did something, or that a window is open."""
