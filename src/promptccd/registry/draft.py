@@ -179,7 +179,7 @@ class Draft:
         """
         row, last = np.asarray(vector, dtype=np.float32), self.store.one("select max(id) from vector")
         width = (
-            row.size
+            (row.shape[0] if row.ndim == 1 else 0)
             if last is None
             else self.store.one("select length(value) from vector where id = ?", last) // 4
         )
@@ -222,7 +222,7 @@ class Draft:
         """Answer whether two images, the smaller key first, show one category; `None` removes an answer."""
         self.store.run("delete from link where a = ? and b = ?", first, second)
         if same is not None:
-            self.store.run("insert into link values(?, ?, ?)", first, second, same)
+            self.store.run("insert into link values(?, ?, ?)", first, second, bool(same))
 
     def drop_answers(self, rows: Iterable[int]) -> None:
         """Remove all answers about images."""

@@ -6,7 +6,6 @@ that have the file see by it that something changed, and read what that was.
 """
 
 import json
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 from promptccd.disk import temporary
 from promptccd.errors import DiskError, RegistryError
-from promptccd.systems import locks_reach, rename
+from promptccd.systems import rename
 
 FORMAT = 1
 _AT_ONCE = 500  # values in a statement
@@ -148,9 +147,9 @@ class Store:
                 f"{path.name} is refused: its tables are not those of a project of this version. Group the "
                 "images again with another --out."
             )
-        if os.access(path.parent, os.W_OK):
-            store.run("pragma query_only = off")
-            store.run(f"pragma journal_mode = {'wal' if locks_reach(path.parent) else 'truncate'}")
+        # Not WAL: its files would have to be copied with a project, and network drives do not allow it.
+        store.run("pragma journal_mode = truncate")
+        store.run("pragma query_only = off")
         return store
 
     def copy(self) -> "Store":
@@ -167,6 +166,8 @@ class Store:
         """
         place = path if path.exists() else temporary(path)
         with closing(_connected(str(place))) as target:
+            if place != path:
+                target.execute("pragma journal_mode = off")  # nothing to go back to
             self._try(lambda: self._database.backup(target), place)
         if place != path:
             rename(place, path)
