@@ -9,7 +9,7 @@ import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from promptccd.disk import newer_format, plain_json, refuse_links, sha256_of, write_file
 from promptccd.errors import RegistryError, shown
-from promptccd.registry.categories import LONGEST_KEY, Category, check_name
+from promptccd.registry.categories import LONGEST_KEY
 from promptccd.registry.draft import constraints_in
 from promptccd.registry.registry import CategoryRegistry
 from promptccd.registry.store import HASH, ROWS, Store, text_key
@@ -246,13 +246,8 @@ def _prototypes(tensors: dict[str, np.ndarray]) -> np.ndarray:
 
 def _require_whole(registry: CategoryRegistry) -> None:
     """Refuse rows that contradict each other, beyond what the tables check."""
-    store, rows = registry.store, registry.store.one("select count(*) from vector")
-    sizes = Counter(
-        dict(store.all("select category, count(*) from image where category is not null group by 1"))
-    )
-    for each in registry.categories.values():
-        for problem in _problems(registry, each, rows, sizes[each.id]):
-            raise RegistryError(f"Category {each.id} {problem}.")
+    store = registry.store
+    registry.require_whole()
     banned = (
         "select key from forbidden join image on image.id = image where image.category = forbidden.category"
     )
@@ -267,20 +262,6 @@ def _require_whole(registry: CategoryRegistry) -> None:
     if store.one("select 1 from change where tab not in ('category', 'image', 'forbidden', 'link')"):
         raise RegistryError("A change is of an unknown table.")
     constraints_in(store, only_linked=True)
-
-
-def _problems(registry: CategoryRegistry, category: Category, rows: int, size: int) -> Iterator[str]:
-    num_known = registry.num_known
-    if category.id >= registry.next_id:
-        yield f"is there, and the next free id is {registry.next_id}"
-    if not category.retired and category.known != (category.id < num_known):
-        yield f"is {category.state}, but ids below {num_known} are known and the others are not"
-    if outside := [row for row in category.rows if type(row) is not int or not 0 <= row < rows]:
-        yield f"has prototype row {outside[0]} of {rows}"
-    if category.name != check_name(category.name):
-        yield "has blanks around its name"
-    if size != category.size:
-        yield f"says that it has {category.size} images, but {size} are in it"
 
 
 def _parsed(path: Path) -> Any:

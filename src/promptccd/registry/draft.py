@@ -267,16 +267,26 @@ _MOVED = (
 
 
 def categories_in(store: Store, condition: str = "", *values: Any) -> list[Category]:
-    """Categories of a store, by id."""
-    return [
-        Category(
-            identity, name, CategoryState(state), born, size, vector, bool(dormant), merged_into,
-            tuple(json.loads(earlier)),
+    """Categories of a store, by id.
+
+    Raises:
+        RegistryError: one is damaged.
+    """
+    rows = store.all(f"select {_CATEGORY} from category {condition} order by id", *values)
+    return [_category(*row) for row in rows]
+
+
+def _category(
+    identity: int, name: str, state: str, born: int, size: int, vector: int, *others: Any
+) -> Category:
+    dormant, merged_into, earlier = others
+    try:
+        rows = tuple(json.loads(earlier))
+        return Category(
+            identity, name, CategoryState(state), born, size, vector, bool(dormant), merged_into, rows
         )
-        for identity, name, state, born, size, vector, dormant, merged_into, earlier in store.all(
-            f"select {_CATEGORY} from category {condition} order by id", *values
-        )
-    ]  # fmt: skip
+    except (ValueError, TypeError) as error:
+        raise RegistryError(f"Category {identity!r} is damaged ({str(error)[:100]}).") from error
 
 
 def living(store: Store, identity: int) -> Category:

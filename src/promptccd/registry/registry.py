@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from promptccd.registry.edits import Edit
 from promptccd.registry.observe import Snapshot, StageGroups, apply_grouping
 from promptccd.registry.store import Changes, Store, stored_key, text_key
 
+_SIZE = "select count(*) from image where category = ?"
 NOTHING_YET = -1  # stage of a registry that observed none
 
 Value = TypeVar("Value")
@@ -135,9 +136,7 @@ class CategoryRegistry:
             RegistryError: there is none, it is damaged, or a newer version wrote it.
         """
         registry = cls(Store.open(path))
-        for each in registry.categories.values():
-            if each.name != check_name(each.name):
-                raise RegistryError(f"{path.name} is refused: category {each.id} has blanks around its name.")
+        registry.require_whole(counted=False)  # of images, which takes long where there are millions
         return registry
 
     @property
@@ -453,7 +452,7 @@ class CategoryRegistry:
                     f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
                     "rename, merge, split or move what should be different now."
                 )
-            self.store.replay(entry.number, undo=True)
+            self.require_whole(self.store.replay(entry.number, undo=True))
             self.store.run("update log set undone = 1 where number = ?", entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -467,10 +466,45 @@ class CategoryRegistry:
         with self.store.transaction():
             if (entry := self.next_redo) is None:
                 raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
-            self.store.replay(entry.number, undo=False)
+            self.require_whole(self.store.replay(entry.number, undo=False))
             self.store.run("update log set undone = 0 where number = ?", entry.number)
             self.store.count_revision(entry.number)
         return entry
+
+    def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
+        """Refuse categories that contradict themselves, beyond what the tables check.
+
+        Args:
+            ids: of the categories; by default all.
+            counted: whether their images are counted.
+
+        Raises:
+            RegistryError: the message names the category and the contradiction.
+        """
+        store, num_known, next_id = self.store, self.num_known, self.next_id
+        rows = store.one("select count(*) from vector")
+        for each in self.categories.values() if ids is None else map(self.categories.get, sorted(ids)):
+            if each is None:
+                continue
+            if each.id >= next_id:
+                problem = f"is there, and the next free id is {next_id}"
+            elif not each.retired and each.known != (each.id < num_known):
+                problem = f"is {each.state}, but ids below {num_known} are known and the others are not"
+            elif each.merged_into is not None and not (each.retired and each.merged_into < each.id):
+                problem = f"was merged into {each.merged_into}, which leads nowhere"
+            elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:
+                problem = f"has prototype row {outside[0]} of {rows}"
+            elif each.name != check_name(each.name):
+                problem = "has blanks around its name"
+            elif (
+                counted
+                and (count := store.one("select count(*) from image where category = ?", each.id))
+                != each.size
+            ):
+                problem = f"says that it has {each.size} images, but {count} are in it"
+            else:
+                continue
+            raise RegistryError(f"Category {each.id} {problem}.")
 
     @property
     def revision(self) -> int:

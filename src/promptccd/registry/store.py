@@ -1,8 +1,9 @@
 """Rows of categories, images and corrections in one SQLite database, in a file or in memory.
 
-A change is one transaction. Temporary triggers note each row that it changes, before and after, so that every kind of
-correction is undone and redone by the same statements. `Store.revision` counts the transactions: other processes
-that have the file see by it that something changed, and read what that was.
+A change is one transaction, which SQLite's rollback journal makes whole: WAL would need two more files that belong to
+a project, and does not work on network drives. Temporary triggers note each row that it changes, before and after, so
+that every kind of correction is undone and redone by the same statements. `Store.revision` counts the transactions:
+other processes that have the file see by it that something changed, and read what that was.
 """
 
 import json
@@ -26,9 +27,11 @@ HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 
 
 _SCHEMA = f"""
 create table state(
-  row integer primary key check(row = 0), num_known integer not null check(num_known >= 0),
-  stage integer not null check(stage >= -1), next_id integer not null check(next_id >= 0),
-  next_number integer not null check(next_number >= 0),
+  row integer primary key check(row = 0),
+  num_known integer not null check(typeof(num_known) = 'integer' and num_known >= 0),
+  stage integer not null check(typeof(stage) = 'integer' and stage >= -1),
+  next_id integer not null check(typeof(next_id) = 'integer' and next_id >= 0),
+  next_number integer not null check(typeof(next_number) = 'integer' and next_number >= 0),
   revision integer not null, forgotten integer not null);
 create table vector(id integer primary key, value blob not null check(typeof(value) = 'blob'));
 create table category(
@@ -63,7 +66,8 @@ create table link(
   a integer references image deferrable initially deferred, b integer references image deferrable initially deferred,
   same integer not null check(same in (0, 1)), primary key(a, b), check(a <> b)) without rowid;
 create table log(
-  number integer primary key check(number >= 0), kind text not null, what text not null, stage integer not null,
+  number integer primary key check(number >= 0), kind text not null check(typeof(kind) = 'text'),
+  what text not null check(typeof(what) = 'text'), stage integer not null check(typeof(stage) = 'integer'),
   time text, undone integer not null check(undone in (0, 1)), final integer not null check(final in (0, 1)),
   revision integer not null);
 create table change(id integer primary key, entry integer not null, tab text not null, before text, after text);
@@ -83,8 +87,9 @@ ROWS = {
     "forbidden": (("image", "category"), ()),
     "link": (("a", "b"), ("same",)),
 }
-_CATEGORY_OF_IMAGE = 3  # place of an image's category in its row
+_CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
 _STATE_OF_CATEGORY = 2
+_FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,6 @@ class Store:
                 f"{path.name} is refused: its tables are not those of a project of this version. Group the "
                 "images again with another --out."
             )
-        # Not WAL: its files would have to be copied with a project, and network drives do not allow it.
-        store.run("pragma journal_mode = truncate")
         store.run("pragma query_only = off")
         return store
 
@@ -198,7 +201,7 @@ class Store:
     def _try(self, act: Callable[[], Any], path: Path | None = None) -> Any:
         try:
             return act()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             place = str(path or self.path or "the categories")
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(
@@ -259,29 +262,47 @@ class Store:
         """Note no more rows."""
         self.run("delete from recording")
 
-    def replay(self, entry: int, *, undo: bool) -> None:
-        """Put rows back as they were before an entry of the log, or as they were after it."""
+    def replay(self, entry: int, *, undo: bool) -> set[int]:
+        """Put rows back as they were before an entry of the log, or as they were after it.
+
+        Returns:
+            Ids of the categories that changed, or that images entered or left.
+
+        Raises:
+            RegistryError: the rows are not those of the entry, since somebody altered the file.
+        """
         rows = self.all(
             f"select tab, before, after from change where entry = ? order by id {'desc' if undo else 'asc'}",
             entry,
         )
         self.stop_watching()
+        categories = set[int]()
         for table, before, after in rows:
             (names, others), (here, target) = ROWS[table], (after, before) if undo else (before, after)
-            row = _values(table, here or target)
+            if table in _CATEGORY_OF:
+                categories.update(
+                    _values(table, each)[_CATEGORY_OF[table]] for each in (here, target) if each
+                )
+            row, other = (_values(table, each)[: len(names)] for each in (here or target, target or here))
+            if row != other:
+                raise RegistryError(_FORGED)
             named = " and ".join(f"{each} = ?" for each in names)
             if target is None:
-                self.run(f"delete from {table} where {named}", *row[: len(names)])
-                continue
-            values = _values(table, target)
-            if here is None:
+                done = self.run(f"delete from {table} where {named}", *row)
+            elif here is None:
+                values = _values(table, target)
                 marks = ", ".join("?" * len(values))
-                self.run(f"insert into {table}({', '.join((*names, *others))}) values({marks})", *values)
+                done = self.run(
+                    f"insert into {table}({', '.join((*names, *others))}) values({marks})", *values
+                )
             else:
                 sets = ", ".join(f"{each} = ?" for each in others)
-                self.run(
-                    f"update {table} set {sets} where {named}", *values[len(names) :], *row[: len(names)]
+                done = self.run(
+                    f"update {table} set {sets} where {named}", *_values(table, target)[len(names) :], *row
                 )
+            if done.rowcount != 1:
+                raise RegistryError(_FORGED)
+        return {each for each in categories if isinstance(each, int)}
 
     # Revisions
 
@@ -319,7 +340,7 @@ class Store:
             sides = [json.loads(each) for each in (before, after) if each is not None]
             if table == "image":
                 images.update(each[1] for each in sides)
-                categories.update(each[_CATEGORY_OF_IMAGE] for each in sides)
+                categories.update(each[_CATEGORY_OF[table]] for each in sides)
                 forgotten |= len(sides) == 1
             elif table == "category":
                 categories.update(each[0] for each in sides)
@@ -346,9 +367,15 @@ def text_key(key: str | bytes) -> str:
 
 
 def _values(table: str, row: str) -> list[Any]:
-    values: list[Any] = json.loads(row)
+    values = json.loads(row)
+    if (
+        not isinstance(values, list)
+        or len(values) != sum(map(len, ROWS[table]))
+        or any(isinstance(each, list | dict) for each in values)
+    ):
+        raise RegistryError(_FORGED)
     if table == "image":
-        values[1] = stored_key(values[1])
+        values[1] = stored_key(str(values[1]))
     return values
 
 
@@ -405,7 +432,9 @@ def _connected(name: str) -> sqlite3.Connection:
             database.execute(f"pragma {setting}")
         return database
     except sqlite3.Error as error:
-        raise DiskError(f"{name!r} cannot be opened ({error}).") from error
+        if isinstance(error, sqlite3.OperationalError):
+            raise DiskError(f"{name!r} cannot be opened ({error}).") from error
+        raise RegistryError(f"{name!r} is damaged ({error}).") from error
 
 
 @cache
