@@ -4,6 +4,7 @@ from benchmarks import (
     bench_clustering,
     bench_discovery,
     bench_head,
+    bench_load,
     bench_parts_step,
     bench_photographs,
     bench_split_merge,
@@ -17,6 +18,7 @@ def main() -> None:
     """Run every benchmark with the sizes that ``docs/results.md`` quotes."""
     for benchmark, argv in (
         (bench_start, []),
+        (bench_load, []),
         (bench_step, []),
         (bench_parts_step, []),
         (bench_head, []),

@@ -32,6 +32,7 @@ from promptccd.data.readable import StageImages
 from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, TrainingViews
 from promptccd.images.decode import decode_image
 
+LIMIT = 0.25  # milliseconds, of two views of a copy of a 500 px image
 SIZES = ((32, 32, "PNG"), (300, 200, "JPEG"), (500, 375, "JPEG"), (1024, 768, "JPEG"))
 
 
@@ -82,7 +83,9 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     folder = tempfile.TemporaryDirectory()
     views, shared = TrainingViews(ViewOptions()), np.random.default_rng(0)
-    print(f"{'image':<18}{'path':<22}{'median ms':>10}{'lowest ms':>10}{'ratio':>7}{'KiB out':>9}")
+    print(
+        f"{'image':<18}{'path':<22}{'median ms':>10}{'lowest ms':>10}{'ratio':>7}{'KiB out':>9}{'limit ms':>10}"
+    )
     for width, height, codec in SIZES:
         content = encoded_picture(width, height, codec)
 
@@ -113,9 +116,10 @@ def main(argv: list[str] | None = None) -> None:
         medians = {name: statistics.median(each) for name, each in times.items()}
         for name, chain in chains.items():
             ratio = medians["  usual chain"] / medians[name]
+            limit = f"{LIMIT:>10.2f}" if chain is again and width == 500 else ""
             print(
                 f"{f'{width} x {height} {codec}':<18}{name:<22}{medians[name]:>10.2f}{min(times[name]):>10.2f}"
-                f"{ratio:>7.2f}{chain().nbytes / 1024:>9.0f}"
+                f"{ratio:>7.2f}{chain().nbytes / 1024:>9.0f}{limit}"
             )
 
 

@@ -34,13 +34,14 @@ from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
 from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.methods.processes import exact_device
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.runs import stage_of, stage_stream
-from promptccd.training.devices import device_named, exact_device, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
     LEAST_CHOICE,

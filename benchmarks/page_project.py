@@ -14,13 +14,12 @@ from PIL import Image, ImageOps
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.features import features_of
-from promptccd.discovery.project.folder import CATEGORIES, FEATURES, PROJECT
+from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.discovery.project.record import read_record
-from promptccd.discovery.seen_files import SeenFiles
 from promptccd.images.limits import IntakeLimits
 from promptccd.registry import CategoryRegistry
 from promptccd.registry.store import stored_key
@@ -83,7 +82,8 @@ def _grow(album: Path, found: Path) -> None:
     """Let a project hold all of an album, as if the rest of it had been grouped too."""
     project, record = found / PROJECT, read_record(found)
     made_with = {"max_pixels": IntakeLimits().max_reduced_pixels, "enough": load_embedder(BACKBONE)[1].enough}
-    intake = read_intake(album, seen=SeenFiles(project, made_with))
+    seen = SeenFiles(project, made_with)
+    intake = read_intake(album, seen=seen)
     registry = CategoryRegistry.open(project / CATEGORIES)
     members, sure = registry.members.read(), registry.confidences.read()
     draw = numpy_generator("photographs that are repeated")
@@ -94,7 +94,8 @@ def _grow(album: Path, found: Path) -> None:
     noise = torch.from_numpy(draw.normal(size=(len(fresh), features.shape[1]))).float()
     made = features[chosen] + NOISE * torch.nn.functional.normalize(noise, dim=1)
     made = torch.nn.functional.normalize(made, dim=1)
-    FeatureCache(project / FEATURES).store(record["features"], fresh, made)
+    seen.store_features(record["features"], fresh, made)
+    seen.close()
     like = [known[row] for row in chosen.tolist()]
     rows = [
         (

@@ -266,7 +266,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def by_kmeans(table: dict) -> dict:
     """A table as JSON without native predictions, which `evaluate` recomputes by a protocol of their own."""
     rows = [{name: value for name, value in row.items() if name != "native"} for row in table["stages"]]
-    return {**{name: value for name, value in table.items() if name != "columns"}, "stages": rows}
+    return {**table, "stages": rows}
 
 
 def sum_again(folder: Path) -> None:

@@ -10,18 +10,13 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``reports`` and ``hub`` do not know each other.
 ORDER = [
-    ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["locks"], ["columns"], ["images"],
+    ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["locks"], ["images"],
     ["data"], ["models"], ["clustering"],
     ["methods"], ["pipeline"], ["training"], ["evaluation"], ["registry"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: float(rank) for rank, names in enumerate(ORDER) for name in names}
-# Files of ``training`` that methods read stand before them.
-RANK |= {
-    "training.devices": RANK["methods"] - 0.6,
-    "training.options": RANK["methods"] - 0.6,
-    "training.exemplars": RANK["methods"] - 0.3,
-}
+RANK["training.options"] = RANK["methods"] - 0.6  # objectives read the options of a training
 
 
 def module_of(path: Path) -> str:

@@ -25,6 +25,7 @@ export interface Summary {
   alike: [number, number][]; // that may be one
   undo: Told | null;
   redo: Told | null;
+  formats: { name: string; title: string }[]; // in which groups are exported
 }
 
 /** What a correction has made of it, and the photographs that are not as they were in the state `base`. */

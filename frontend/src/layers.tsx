@@ -225,8 +225,6 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
 
 const ASKED_AGAIN_MS = 500;
 
-const WAYS: [string, Words][] = [["folders", "takeFolders"], ["sidecars", "takeSidecars"], ["publish", "takePublish"], ["publish-parquet", "takeParquet"]]; // prettier-ignore
-
 /** What can be taken away, and how far it is written. */
 function TakeSheet({ desk }: { desk: Desk }) {
   const [progress, setProgress] = useState<Progress | null>(null);
@@ -250,7 +248,7 @@ function TakeSheet({ desk }: { desk: Desk }) {
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
-      {WAYS.map(([kind, words]) => <button key={kind} disabled={isWriting} onClick={() => void begin(kind)}>{t(words)}</button>)}
+      {desk.summary!.formats.map(({ name, title }) => <button key={name} disabled={isWriting} onClick={() => void begin(name)}>{title[0].toUpperCase() + title.slice(1)}</button>)}
       <div role="status" aria-label={t("takeProgress")}>
         {isWriting && (
           <p class="row">

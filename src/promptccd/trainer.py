@@ -25,7 +25,7 @@ from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.runs.train import accelerator_for
+from promptccd.training.accelerator import accelerator_for
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
@@ -188,7 +188,7 @@ class CategoryDiscoveryTrainer:
         state = RunState(self.run.path, len(self.stages), self.accelerator.is_main_process, last)
         listeners = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
         tracking.start(self.args, state)
-        listeners.tell("on_evaluate", metrics=score.metrics())
+        listeners.call("on_evaluate", metrics=score.metrics())
         return score
 
     def push_to_hub(

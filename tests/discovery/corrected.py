@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import Command
@@ -40,8 +41,8 @@ def content_of(folder: Path) -> bytes:
 
 def means_of(session: DiscoverySession) -> Means:
     """Means of the features of a session that nobody has written down yet."""
-    pairs = (pair for stage in session.stages for pair in zip(stage.keys, stage.features, strict=True))
-    return Means(Features(sorted(session.registry.images), pairs), session.registry)
+    keys = [key for stage in session.stages for key in stage.keys]
+    return Means(Features(keys, torch.cat([stage.features for stage in session.stages])), session.registry)
 
 
 def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> Move:

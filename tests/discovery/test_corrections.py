@@ -14,6 +14,7 @@ from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
+from promptccd.discovery.intake.seen import FEATURES
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.disk import REPLACED, problems_of
@@ -28,6 +29,7 @@ from promptccd.registry import (
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.corrected import correct, registry_in
+from tests.discovery.stored import stored_in
 
 
 @pytest.fixture
@@ -249,7 +251,7 @@ def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
     registry = registry_in(found)
     earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
     assert earlier
-    shutil.rmtree(found / PROJECT / "features")
+    (found / PROJECT / FEATURES).unlink()
     ids, _, matrix = registry.active_prototypes()
     similarity = cosine_similarity(
         *(torch.from_numpy(matrix[rows]) for rows in ([ids.index(category)], slice(None)))
@@ -312,15 +314,13 @@ def test_an_image_of_no_category_counts_where_it_is_moved_to(found):
 
 def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(found, session, albums, caplog):
     first, second, *_ = new_of(found)
-    shutil.rmtree(found / PROJECT / "features" / "moments")
-    (pack,) = (found / PROJECT / "features").rglob("*.safetensors")
-    content = pack.read_bytes()
-    for damaged in (content[:50], content[:-7], content[:-40] + bytes(40), b""):
-        pack.write_bytes(damaged)
+    before, stored = stored_in(found / PROJECT)["feature"], found / PROJECT / FEATURES
+    content = stored.read_bytes()
+    for damaged in (content[:50], bytes(len(content)), content[::-1], b""):
+        stored.write_bytes(damaged)
         with pytest.raises(RegistryError, match="no features of .* run promptccd discover on these images"):
             Project(found).split(first, [])
-        assert "is damaged and made again" in caplog.text
-        assert not pack.exists()
+        assert "features are damaged" in caplog.text
         caplog.clear()
     row = registry_in(found).category(second).prototype_row
     key = registry_in(found).members_of(first)[0]
@@ -329,7 +329,7 @@ def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(fo
         "it stays where nobody can say where it should be"
     )
     discover(session, albums[0], found)
-    assert pack.read_bytes() == content
+    assert stored_in(found / PROJECT)["feature"] == before
     Project(found).split(first, [])
 
 

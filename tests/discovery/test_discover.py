@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake import reading
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, RunError
 from promptccd.images import identity
@@ -55,7 +56,7 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out") == 0
     written = [tmp_path / "out" / name for name in WRITTEN]
     first = [path.read_bytes() for path in written]
-    shutil.rmtree(tmp_path / "out" / PROJECT / "features")
+    (tmp_path / "out" / PROJECT / FEATURES).unlink()
     (tmp_path / "out" / "discovery.html").unlink()
     result = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -258,7 +259,10 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
         "discovery.html",
         "folders",
         PROJECT,
-        *(f"{PROJECT}/{name}" for name in ("categories.sqlite", "before.sqlite", "features", "project.json")),
+        *(
+            f"{PROJECT}/{name}"
+            for name in ("categories.sqlite", "before.sqlite", SEEN, FEATURES, "project.json")
+        ),
     ],
 )
 def test_a_link_is_refused_before_anything_is_looked_at(session, albums, tmp_path, place):
@@ -426,7 +430,7 @@ def test_what_was_there_stays_when_a_discovery_fails(stage0, tmp_path):
 
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
-    assert any((tmp_path / "out" / PROJECT / "features").rglob("*.safetensors"))
+    assert (tmp_path / "out" / PROJECT / FEATURES).stat().st_size
 
 
 def test_another_process_at_work_keeps_its_folder(tmp_path):

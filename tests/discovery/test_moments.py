@@ -21,8 +21,8 @@ from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.moments import find_moments
-from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at

@@ -10,12 +10,22 @@ from promptccd.cli.tables import score_table
 from promptccd.errors import DataError
 from promptccd.evaluation import (
     ContinualScore,
-    ForgettingScore,
     StageScore,
     labelled_categories,
     score_part_routing,
     session_accuracy,
 )
+
+
+def steps(before: list[float], rows: list[tuple[float, float, float]]) -> ContinualScore:
+    """A score of PA-CGCD's setting with these ACC_0 and these All, Old and New."""
+    return ContinualScore(
+        "pa-cgcd",
+        [
+            StageScore(1, *row, 4, 10, figures={"known_before": known, "forgotten": known - row[1]})
+            for known, row in zip(before, rows, strict=True)
+        ],
+    )
 
 
 def test_agreement_of_parts_is_in_percent_of_patches() -> None:
@@ -33,19 +43,18 @@ def test_agreement_of_parts_is_in_percent_of_patches() -> None:
     ],
 )
 def test_figures_by_hand(before: list[float], old: list[float], new: list[float], figures: tuple) -> None:
-    rows = [StageScore(1, 9.0, *each, 4, 10) for each in zip(old, new, strict=True)]
-    summary = ForgettingScore("pa-cgcd", rows, before).summary
+    summary = steps(before, list(zip([9.0] * len(old), old, new, strict=True))).summary
     assert (summary["M_f"], summary["M_d"], summary["M_d_mean"]) == figures
     assert (summary["M_all"], summary["M_o"]) == (9.0, old[-1])
 
 
 def test_one_step_has_the_figures_of_its_row() -> None:
-    score = ForgettingScore("pa-cgcd", [StageScore(1, 60.0, 70.0, 52.0, 200, 2158)], [75.0])
+    score = steps([75.0], [(60.0, 70.0, 52.0)])
     assert score.summary == {"M_all": 60.0, "M_o": 70.0, "M_f": 5.0, "M_d": 52.0, "M_d_mean": 52.0}
-    assert score.columns == {"known_before": [75.0], "forgotten": [5.0]}
     values = score.to_dict()
-    assert list(values) == ["protocol", "unit", "stages", "average", "columns", "summary"]
-    assert ForgettingScore.from_dict(values) == score
+    assert list(values) == ["protocol", "unit", "stages", "average", "summary"]
+    assert (values["stages"][0]["known_before"], values["stages"][0]["forgotten"]) == (75.0, 5.0)
+    assert ContinualScore.from_dict(values) == score
 
 
 def test_what_stage_zero_knows_assigns_by_its_means() -> None:
@@ -63,7 +72,7 @@ def test_sessions_use_no_label() -> None:
     options = {"num_known": 2, "restarts": 3, "seed": 0}
     perfect = session_accuracy(lambda session: seeing[session - 1], truth, [3, 4], **options)
     assert perfect.average == {"all": 100.0, "old": 100.0, "new": 100.0}
-    assert perfect.separate == [(100.0, 100.0, 100.0)] * 2
+    assert perfect.as_published.average == perfect.average
     poor = session_accuracy(lambda session: blind[session - 1], truth, [3, 4], **options)
     assert poor.average["all"] < 50.0
     with pytest.raises(DataError, match="18"):
@@ -77,12 +86,8 @@ def test_a_session_has_the_figures_of_both_assignments() -> None:
     score = session_accuracy(lambda session: looks, [truth], [3], num_known=2, restarts=3, seed=0)
     (row,) = score.stages
     assert (row.all, row.old, row.new) == pytest.approx((100 * 6 / 9, 100 * 6 / 7, 0.0))
-    assert score.separate == [pytest.approx((100 * 8 / 9, 100 * 6 / 7, 100.0))]
-    assert score.columns == {
-        "all_v1": [score.separate[0].all],
-        "old_v1": [score.separate[0].old],
-        "new_v1": [100.0],
-    }
+    separate = {"all_v1": 100 * 8 / 9, "old_v1": 100 * 6 / 7, "new_v1": 100.0}
+    assert {name: row.figures[name] for name in separate} == pytest.approx(separate)
 
 
 def test_the_own_answer_of_a_method_is_a_score_of_its_own() -> None:
@@ -100,5 +105,5 @@ def test_the_own_answer_of_a_method_is_a_score_of_its_own() -> None:
 
 
 def test_figures_of_a_last_step_without_known_images_are_printed_as_absent() -> None:
-    score = ForgettingScore("pa-cgcd", [StageScore(1, 9.0, math.nan, 9.0, 4, 10)], [math.nan])
+    score = steps([math.nan], [(9.0, math.nan, 9.0)])
     assert score_table(score).endswith("M_all 9.0, M_o –, M_f –, M_d 9.0, M_d_mean 9.0")  # noqa: RUF001

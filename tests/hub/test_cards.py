@@ -65,7 +65,7 @@ def test_pictures_are_shown_with_the_names_that_the_model_gives_them(digits: Run
         assert all(Image.open(folder / each).size == (8, 8) for each in paths)
         stages = StageStream.from_dataset("digits", class_blocks=[7, 3], images_per_class=12)
         everything = CategoryDiscoveryPipeline.from_pretrained(folder)(
-            [Image.open(io.BytesIO(stages[stage].read(each))) for each in range(len(stages[stage]))]
+            [Image.open(io.BytesIO(stages[stage].images.read(each))) for each in range(len(stages[stage]))]
         )
         for each in answers:  # the surest of its kind
             surest = max(other["confidence"] for other in everything if other["name"] == each["name"])

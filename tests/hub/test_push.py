@@ -22,9 +22,9 @@ from promptccd.disk import write_json
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import commits, push_run, push_stage, pusher
 from promptccd.hub.commits import Repository
+from promptccd.methods.exemplars import Exemplars
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.trainer import train_recipe
-from promptccd.training.exemplars import Exemplars
 from promptccd.training.recipe import Recipe
 from tests.conftest import sum_again
 from tests.hub.server import Fault, Hub

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from accelerate import load_checkpoint_and_dispatch
 from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from transformers import (
     AutoModel,
     Dinov2Config,
@@ -40,7 +40,7 @@ from promptccd.models import (
     load_configuration,
     load_model,
 )
-from promptccd.models.checkpoint import PREPROCESSOR, find_model, load_processor
+from promptccd.models.checkpoint import PREPROCESSOR, aligned, find_model, load_processor
 from promptccd.models.configuration import MOST_TOKENS, bounds_of, require_side
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.training.recipe import Recipe
@@ -263,6 +263,22 @@ def test_the_budget_can_be_set(
     ):
         assert main([*command, str(finished), str(tmp_path), "--max_model_bytes", "1000"]) == 2
         assert f"take {needed} bytes, 1000 are allowed" in capsys.readouterr().err
+
+
+def test_saved_weights_are_mapped_without_a_copy(finished: Path, tmp_path: Path) -> None:
+    """The address of the largest tensor is one that torch would allocate, whatever the length of the header."""
+    model = PromptCCDModel.from_pretrained(finished)
+    for length in range(1, 9):  # of the name of one tensor
+        content = save({"x" * length: torch.zeros(3), "weight": torch.ones(500)})
+        (tmp_path / "any.safetensors").write_bytes(aligned(content))
+        found = load_file(tmp_path / "any.safetensors")
+        assert found["weight"].data_ptr() % 64 == 0
+        assert found["weight"].sum() == 500
+    model.save_pretrained(tmp_path / "again")
+    stored = load_file(tmp_path / "again" / "model.safetensors")
+    assert max(stored.values(), key=torch.numel).data_ptr() % 64 == 0
+    again = PromptCCDModel.from_pretrained(tmp_path / "again").state_dict()
+    assert all(torch.equal(again[name], value) for name, value in model.state_dict().items())
 
 
 def test_a_recipe_has_the_budget_too(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.train import InBackground
+from promptccd.runs.train import in_background
 
 
 def test_calls_are_made_in_order_and_not_waited_for(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_calls_are_made_in_order_and_not_waited_for(tmp_path: Path) -> None:
         calls.append([*finished])
 
     run = RunDirectory(tmp_path)
-    with InBackground(work) as background:
+    with in_background(work) as background:
         background(run, [0])
         background(run, [0, 1])
         assert calls == []  # nothing waited
@@ -27,7 +27,7 @@ def test_calls_are_made_in_order_and_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nothing_is_called_where_nothing_was_finished(tmp_path: Path) -> None:
-    with InBackground(lambda run, finished: pytest.fail("called")):
+    with in_background(lambda run, finished: pytest.fail("called")):
         pass
 
 
@@ -35,7 +35,7 @@ def test_an_error_is_raised_at_the_end(tmp_path: Path) -> None:
     def work(run: RunDirectory, finished: Sequence[int]) -> None:
         raise OSError("no disk")
 
-    with pytest.raises(OSError, match="no disk"), InBackground(work) as background:
+    with pytest.raises(OSError, match="no disk"), in_background(work) as background:
         background(RunDirectory(tmp_path), [0])
 
 
@@ -43,7 +43,7 @@ def test_the_end_of_a_training_that_failed_waits_for_nothing(tmp_path: Path) -> 
     may_go = threading.Event()
     with (
         pytest.raises(KeyboardInterrupt),
-        InBackground(lambda run, finished: may_go.wait(60) and None) as background,
+        in_background(lambda run, finished: may_go.wait(60) and None) as background,
     ):
         background(RunDirectory(tmp_path), [0])
         raise KeyboardInterrupt

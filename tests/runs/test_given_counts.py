@@ -54,7 +54,7 @@ def test_what_was_given_is_what_a_run_is_trained_scored_and_described_with(
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"] == rows
     card = (tmp_path / "run" / "stage3" / "README.md").read_text()
-    assert "The recipe gave the numbers of categories, 4, 4, 6 by stage; the data may hold others." in card
+    assert "number of categories by stage: 4, 4, 6;" in card
     assert "category_count:\n  - 4\n  - 4\n  - 6" in card
     assert load_model(tmp_path / "run" / "stage3").config.count_estimate is None
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page"), "--no-map"]) == 0

@@ -336,6 +336,7 @@ TRAINED = (
     "gcd-replay-aircraft",
     "grow-merge-aircraft",
     "happy-aircraft",
+    "happy-cub",
     "metagcd-aircraft",
     "metagcd-digits",
     "orca-aircraft",
@@ -351,7 +352,7 @@ TRAINED = (
     "rankstats-aircraft",
     "rankstats-digits",
     "simgcd-cifar100",
-    "simgcd-replay-caltech101",
+    "simgcd-replay-aircraft",
 )
 
 

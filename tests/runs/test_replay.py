@@ -13,9 +13,9 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.errors import RunError
 from promptccd.hub.push import _contents_of
+from promptccd.methods.exemplars import Memory
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import EXEMPLARS
-from promptccd.training.exemplars import Memory
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, resumable_recipe, sum_again
 from tests.runs.test_variants import RATE, Signals, in_a_fork, listen, merged, train_through_signals
@@ -100,9 +100,8 @@ def test_no_image_that_is_shown_again_is_scored(run: RunDirectory) -> None:
 def test_card_report_and_hub_say_what_is_shown_again(run: RunDirectory, tmp_path: Path) -> None:
     card = (run.stage(3) / "README.md").read_text()
     assert "GCD with replay (" in card
-    assert "up to 4 of a category" in card
-    assert "decided here" in card
-    assert "take part" in card
+    assert "at most 4 of a category" in card
+    assert "labels are not used" not in card
     assert "average in the paper" not in card.lower()
     assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
     assert "up to 4 per category" in (tmp_path / "report" / "index.html").read_text()
@@ -205,7 +204,7 @@ def test_without_labels_images_are_shown_all_the_same(
         assert len(losses[name][2]["losses"]) == count
     assert losses["without"][2]["losses"] != losses["none"][2]["losses"]
     assert losses["without"][2]["steps"] == 2 * losses["none"][2]["steps"]
-    assert "take no part" in (tmp_path / "without" / "stage1" / "README.md").read_text()
+    assert "labels are not used" in (tmp_path / "without" / "stage1" / "README.md").read_text()
     assert not (tmp_path / "none" / "stage1" / EXEMPLARS).exists()
 
 

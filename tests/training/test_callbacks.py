@@ -40,11 +40,11 @@ def test_every_callback_is_told_and_one_is_enough_to_stop_a_training(tmp_path: P
     assert (state.stage, state.epoch, state.step, state.model) == (0, 0, 0, None)
     all_told = first, second = Noted(stop_at=1), Noted(stop_at=9)
     callbacks = Callbacks(arguments, state, stop, all_told)
-    callbacks.tell("on_step_end")
-    callbacks.tell("on_epoch_end", metrics={"loss": 0.5})
+    callbacks.call("on_step_end")
+    callbacks.call("on_epoch_end", metrics={"loss": 0.5})
     assert not stop.asked
     state.step = 1
-    callbacks.tell("on_step_end")
+    callbacks.call("on_step_end")
     assert stop.asked
     assert first.told == second.told == [(arguments, 0), (arguments, {"loss": 0.5}), (arguments, 1)]
 
@@ -52,7 +52,7 @@ def test_every_callback_is_told_and_one_is_enough_to_stop_a_training(tmp_path: P
 def test_a_request_stays_though_a_later_event_makes_none(tmp_path: Path) -> None:
     stop = StopRequest()
     stop.asked = True
-    Callbacks(TrainingArguments(), RunState(tmp_path, 4, True), stop, []).tell("on_step_end")
+    Callbacks(TrainingArguments(), RunState(tmp_path, 4, True), stop, []).call("on_step_end")
     assert stop.asked
 
 

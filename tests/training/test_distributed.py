@@ -23,10 +23,10 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
+from promptccd.methods.processes import gather_rows, same_on_all, shard_bounds
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.processes import is_first_process
 from promptccd.training.batches import BatchPlan
-from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
@@ -159,7 +159,7 @@ def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
 def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> None:
     """The first pretrains a backbone, or pushes a stage, while the others are at a barrier."""
     says = (
-        "from promptccd.runs.train import accelerator_for; from promptccd.training.options import "
+        "from promptccd.training.accelerator import accelerator_for; from promptccd.training.options import "
         "TrainingArguments; import torch.distributed as dist; accelerator_for(TrainingArguments()); "
         "print(dist.group.WORLD._get_backend(__import__('torch').device('cpu')).options._timeout)"
     )

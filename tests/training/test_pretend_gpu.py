@@ -26,8 +26,8 @@ from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.train import _log_device, accelerator_for
 from promptccd.training import devices, stage_trainer
+from promptccd.training.accelerator import accelerator_for, log_device
 from promptccd.training.devices import reproducible
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
@@ -178,7 +178,7 @@ def test_a_training_is_on_the_cpu_where_it_is_asked_for(gpu: Log, monkeypatch, c
     caplog.set_level("INFO", "promptccd")
     accelerator = accelerator_for(TrainingArguments(mixed_precision="no"))
     assert accelerator.device.type == "cpu"
-    _log_device(accelerator, None)
+    log_device(accelerator, None)
     assert "Not asked for a GPU: training on the CPU." in caplog.text
     AcceleratorState._reset_state(reset_partial_state=True)
 
@@ -242,7 +242,7 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
             there += run_commands(words)
             assert log.kernels > before + 100, words[0]
         caplog.set_level("INFO", "promptccd")
-        _log_device(Accelerator(), None)
+        log_device(Accelerator(), None)
         assert "Training on cuda (pretend GPU) in float32; images are loaded by" in caplog.text
         assert not log.hazards
     here = run_commands(*commands(tmp_path / "here"))

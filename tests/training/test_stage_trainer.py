@@ -27,9 +27,9 @@ from promptccd.data.views import EvaluationView, TrainingViews, build_image_proc
 from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.runs import train_run
-from promptccd.runs.train import accelerator_for
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
+from promptccd.training.accelerator import accelerator_for
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe

@@ -21,7 +21,8 @@ from promptccd.cli.parsing import (
     whole_number,
 )
 from promptccd.data.sources import FOLLOWED, OUTSIDE
-from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, GPU_BATCH_SIZE, AdaptationOptions
+from promptccd.discovery.exports.formats import FORMATS, titles
+from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, AdaptationOptions
 from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ logger = logging.getLogger(__name__)
 
 
 LIKEST = 2  # categories that are named beside images that fit nowhere
-WAYS = (
-    "folders (the files themselves, linked where the disk can, in a folder for each group), sidecars (keywords in XMP "
-    "files, and a list for Label Studio), publish (pixels without metadata, as an ImageFolder), publish-parquet (the "
-    "same as a table)"
-)
 
 # Kinds of categories, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
@@ -95,10 +91,10 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         "--export",
         nargs="*",
         action="extend",
-        choices=EXPORT_NAMES,
+        choices=FORMATS,
         default=[],
-        metavar="WAY",
-        help=f"take the groups along as well, with the photographs of all sources: {WAYS}",
+        metavar="FORMAT",
+        help=f"formats to export the groups in, with the photographs of all sources: {titles()}",
     )
     found.add_argument(
         "--precision", choices=["auto", "fp32", "bf16"], default="auto", help="of the features"
@@ -253,16 +249,16 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
 
 def _declare_export(export: argparse.ArgumentParser) -> None:
     export.add_argument("project", metavar="FOUND", help="the --out of promptccd discover or open")
-    export.add_argument("ways", nargs="+", choices=EXPORT_NAMES, metavar="WAY", help=WAYS)
+    export.add_argument("formats", nargs="+", choices=FORMATS, metavar="FORMAT", help=titles())
     export.add_argument(
-        "--to", metavar="DIR", help="where each way gets a folder of its own; into FOUND if not given"
+        "--to", metavar="DIR", help="folder in which each format gets a folder (default: FOUND)"
     )
-    export.set_defaults(run=export_command, needs=("promptccd.discovery.exports.ways",))
+    export.set_defaults(run=export_command, needs=("promptccd.discovery.exports.formats",))
 
 
 def export_command(options: argparse.Namespace) -> None:
     """``promptccd export``."""
-    found = discovery.export_project(options.project, options.ways, options.to)
+    found = discovery.export_project(options.project, options.formats, options.to)
     show(
         options,
         [_exported(each) for each in found],

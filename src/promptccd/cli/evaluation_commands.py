@@ -78,7 +78,7 @@ def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
 
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    runs.require_different(options.runs)
+    reports.require_different(options.runs)
     chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -89,8 +89,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
     scores: dict[str, Scores] = {name: {} for name in chosen}
     baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
-    rows = runs.row_names(options.runs)
-    wanted = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
+    rows = reports.row_names(options.runs)
+    wanted = reports.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
     for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
         evaluation = runs.RunEvaluation(
             path,
@@ -107,7 +107,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
             for baseline, of_row in baseline_rows.items() if PROTOCOLS[name].has_baselines else ():
-                score_it = evaluation.raw_pixels if baseline == runs.PIXELS else evaluation.frozen_backbone
+                score_it = evaluation.raw_pixels if baseline == reports.PIXELS else evaluation.frozen_backbone
                 baselines[name].setdefault(of_row, []).append(score_it(name, own))
             _print_score(options, f"{path} ({name})", score, name)
         routing = None if ROUTING in chosen else evaluation.part_routing()

@@ -6,17 +6,17 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.discovery.adapt import adapt as adapt
-    from promptccd.discovery.cache import FeatureCache as FeatureCache
     from promptccd.discovery.checkpoint import save_checkpoint as save_checkpoint
     from promptccd.discovery.chunks import make_part as make_part
     from promptccd.discovery.discover import DiscoveryResult as DiscoveryResult
     from promptccd.discovery.discover import discover as discover
-    from promptccd.discovery.exports.kept_folder import Export as Export
+    from promptccd.discovery.exports.export_folder import Export as Export
+    from promptccd.discovery.exports.formats import FORMATS as FORMATS
+    from promptccd.discovery.exports.formats import export_project as export_project
     from promptccd.discovery.exports.rows import AssignmentRow as AssignmentRow
     from promptccd.discovery.exports.rows import assignment_rows as assignment_rows
     from promptccd.discovery.exports.rows import assignments_csv as assignments_csv
-    from promptccd.discovery.exports.ways import EXPORTS as EXPORTS
-    from promptccd.discovery.exports.ways import export_project as export_project
+    from promptccd.discovery.intake.seen import SeenFiles as SeenFiles
     from promptccd.discovery.options import AdaptationOptions as AdaptationOptions
     from promptccd.discovery.project import Project as Project
     from promptccd.discovery.session import DiscoverySession as DiscoverySession

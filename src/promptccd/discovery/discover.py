@@ -22,19 +22,15 @@ from promptccd.discovery.adapt import (
     require_head,
     save_adapted,
 )
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
 from promptccd.discovery.chunks import results_folder, spread, take_over
-from promptccd.discovery.exports.kept_folder import Export
-from promptccd.discovery.exports.publish import PARQUET, PUBLISH
+from promptccd.discovery.exports.export_folder import Export
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
-from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.folder import (
-    COLUMNS,
-    FEATURES,
-    FILES,
     PROJECT,
     RECORD,
     clear_leftovers,
@@ -66,8 +62,8 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
-_IDLE = (LOCK, FILES, COLUMNS)  # files of a project that hold nothing of an image
-_WRITTEN = (PAGE, TABLE, *EXPORTS)
+_IDLE = (LOCK, *SEEN_FILES)  # files of a project that hold nothing of an image
+_WRITTEN = (PAGE, TABLE, *FORMATS)
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def discover(
         out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
-        exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
+        exports: names of `FORMATS`; each takes along the photographs of all sources of the folder.
         engine: has other processes or machines look at new files first, if they are many; results are the same.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
@@ -173,11 +169,13 @@ class _Discovery:
     def run(self) -> DiscoveryResult:
         session, seconds = self.session, dict[str, float]()
         refuse_links(self.out, _WRITTEN)
+        refuse_links(self.out / PROJECT, (*SEEN_FILES, FEATURES))
         project = open_project(self.out)
-        with FolderLock(project):
+        with FolderLock(project), contextlib.ExitStack() as stack:
             remove_leftovers(self.out)
             clear_leftovers(project)
-            session.cache = FeatureCache(project / FEATURES)
+            session.seen = SeenFiles(project, session.made_with)
+            stack.callback(session.seen.close)
             self._begin()
             if self.engine is not None and self.trained is None:
                 with self._timed(seconds, "parts"):
@@ -195,19 +193,22 @@ class _Discovery:
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
-        report = session.current.intake.report()
-        return DiscoveryResult(
-            report,
-            session.num_moments,
-            session.estimate,
-            session.change,
-            {key: session.registry.category(each).name for key, each in session.remembered.likest().items()},
-            alike_pairs(session.registry),
-            rows,
-            paths,
-            exports,
-            seconds,
-        )
+            report = session.current.intake.report()
+            return DiscoveryResult(
+                report,
+                session.num_moments,
+                session.estimate,
+                session.change,
+                {
+                    key: session.registry.category(each).name
+                    for key, each in session.remembered.likest().items()
+                },
+                alike_pairs(session.registry),
+                rows,
+                paths,
+                exports,
+                seconds,
+            )
 
     def _begin(self) -> None:
         session, out = self.session, self.out
@@ -256,7 +257,7 @@ class _Discovery:
         session, earlier = self.session, self.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress, self.out / PROJECT, self._announce)
+        session.read(self.source, self._progress, self._announce)
         if earlier is not None and session.current.stage == earlier.registry.stage:
             session.current.before = earlier.before or session.current.before
         if self.trained is not None:
@@ -288,9 +289,7 @@ class _Discovery:
         require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
         copied = sum(file.num_bytes for file in used)
-        copies = sum(
-            name in (PUBLISH, PARQUET) for name in set(self.exports)
-        )  # of the others, most are links
+        copies = sum(FORMATS[name].copies for name in set(self.exports))  # of the others, most are links
         # Encoding a picture again may shrink it, but hardly to less than half.
         require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
@@ -331,7 +330,7 @@ class _Discovery:
             lambda key: session.original(key) if key in session.current.files else None,
         )
         rows = project_rows(session.registry, photos)
-        return [EXPORTS[name](photos, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)]
+        return [FORMATS[name].write(photos, rows, self.out) for name in dict.fromkeys(self.exports)]
 
     def _made_of(self, table: Path) -> bytes:
         """The last line of the page: while it is the same, the page need not be drawn again."""

@@ -6,7 +6,6 @@ from typing import Literal
 from promptccd.data.options import number, require_in_range
 
 Precision = Literal["auto", "fp32", "bf16"]
-EXPORT_NAMES = ("folders", "sidecars", "publish", "publish-parquet")
 BATCH_SIZE = 32  # images per forward on a CPU
 GPU_BATCH_SIZE = 128  # elsewhere: 32 of a ViT-B leave an H100 idle for half of the time
 PAGE, TABLE = "discovery.html", "assignments.csv"  # results of the newest discovery, for people

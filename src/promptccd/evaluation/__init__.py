@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import ContinualAccuracy as ContinualAccuracy
     from promptccd.evaluation.continual import ContinualScore as ContinualScore
     from promptccd.evaluation.continual import Discovery as Discovery
-    from promptccd.evaluation.continual import ForgettingScore as ForgettingScore
     from promptccd.evaluation.continual import StageScore as StageScore
     from promptccd.evaluation.continual import continual_accuracy as continual_accuracy
     from promptccd.evaluation.continual import discover_categories as discover_categories
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
     from promptccd.evaluation.protocol_terms import ClusteringAccuracy as ClusteringAccuracy
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
-    from promptccd.evaluation.protocols import SessionScore as SessionScore
     from promptccd.evaluation.protocols import session_accuracy as session_accuracy
     from promptccd.evaluation.tables import ABSENT as ABSENT
     from promptccd.evaluation.tables import average_grid as average_grid

@@ -101,21 +101,39 @@ class StageScore:
             figures={name: of_ids(true_ids, found_ids) for name, (_, of_ids) in FIGURES.items()},
         )
 
+    @property
+    def numbers(self) -> dict[str, float | None]:
+        """Every number of the row, by the name of its column in tables and of its curve in trackers."""
+        low, high = self.count_range or (None, None)
+        matching = "_v1" if "all_v1" in self.figures else ""  # the only one of a native prediction
+        return {
+            "num_images": self.num_images,
+            "num_categories": self.num_categories,
+            "count_low": low,
+            "count_high": high,
+            **{part: getattr(self, part) for part in PARTS},
+            **{
+                f"native_{part}{matching}": value
+                for part, value in zip(PARTS, self.native or (), strict=False)
+            },
+            **self.figures,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, rounded to 4 places; NaN is null."""
         values = asdict(self)
         values |= values.pop("figures")
         if self.native is None:
             del values["native"]
-        return _plain(values)
+        return _rounded(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StageScore":
         """The inverse of `to_dict`."""
-        given: dict[str, Any] = dict(zip(values, not_null(values.values()), strict=True))
+        given: dict[str, Any] = dict(zip(values, _with_nan(values.values()), strict=True))
         limits, native = values.get("count_range"), values.get("native")
         given["count_range"] = limits and tuple(limits)
-        given["native"] = native and tuple(not_null(native))
+        given["native"] = native and tuple(_with_nan(native))
         own = {item.name: given.pop(item.name) for item in fields(cls) if item.name in given}
         return cls(**own, figures=given)
 
@@ -139,48 +157,57 @@ class ContinualScore:
         return pd.DataFrame(rows, columns=PARTS, dtype=float).mean().to_dict()
 
     @property
-    def columns(self) -> Mapping[str, Sequence[float]]:
-        """Further figures per stage in percent, by name: of the method's native prediction, or of the protocol."""
-        if self.native is None:
-            return {}
-        return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in PARTS}
-
-    @property
     def native(self) -> "ContinualScore | None":
         """The same stages by the method's native predictions, without figures; `None` unless every stage has some."""
-        rows = [
-            replace(row, all=row.native[0], old=row.native[1], new=row.native[2], native=None, figures={})
-            for row in self.stages
-            if row.native is not None
-        ]
-        return ContinualScore("native", rows) if rows and len(rows) == len(self.stages) else None
+        if not self.stages or any(row.native is None for row in self.stages):
+            return None
+        return self._with([row.native for row in self.stages], "native")
 
     @property
     def as_published(self) -> "ContinualScore":
-        """The score whose All, Old and New the paper prints for this protocol."""
-        return self
+        """The score whose All, Old and New the paper prints for this protocol: v1 where there is such a matching."""
+        if not self.stages or "all_v1" not in self.stages[0].figures:
+            return self
+        return self._with(
+            [[row.figures[f"{part}_v1"] for part in PARTS] for row in self.stages], self.protocol
+        )
+
+    def _with(self, accuracies: Iterable[Iterable[float] | None], protocol: str) -> "ContinualScore":
+        """The stages with other accuracies alone."""
+        rows = [
+            replace(row, **dict(zip(PARTS, own or (), strict=True)), native=None, figures={})
+            for row, own in zip(self.stages, accuracies, strict=True)
+        ]
+        return ContinualScore(protocol, rows)
 
     @property
     def summary(self) -> Mapping[str, float]:
-        """Further figures of the whole run in percent, by name; empty for most protocols."""
-        return {}
+        """PA-CGCD's figures of the whole run in percent, by name; empty for other protocols.
+
+        M_all, M_o and M_d are those after the last step, and M_d_mean is the mean of all steps, as in Happy. M_f is the
+        greatest loss of all steps in points, below 0 where accuracy never fell. Steps without such images do not count.
+        """
+        if not self.stages or "forgotten" not in self.stages[0].figures:
+            return {}
+        last = self.stages[-1]
+        lost = pd.Series([row.figures["forgotten"] for row in self.stages], dtype=float).max()
+        return {
+            "M_all": last.all,
+            "M_o": last.old,
+            "M_f": float(lost),
+            "M_d": last.new,
+            "M_d_mean": self.average["new"],
+        }
 
     def metrics(self, first: int = 0) -> dict[str, float]:
         """Figures by name, such as ``cacc/stage1/all``, for trackers: rows from stage `first` on, averages of all rows.
 
         Those that are NaN are left out.
         """
-        found: dict[str, float] = {f"average/{part}": value for part, value in self.average.items()}
-        found |= self.summary
-        for place, row in enumerate(self.stages):
-            if row.stage < first:
-                continue
-            values = {name: getattr(row, name) for name in (*PARTS, "num_categories", "num_images")}
-            if row.count_range is not None:
-                values |= dict(zip(("count_low", "count_high"), row.count_range, strict=True))
-            values |= {name: column[place] for name, column in self.columns.items()} | dict(row.figures)
-            found |= {f"stage{row.stage}/{name}": value for name, value in values.items()}
-        return {f"{self.protocol}/{name}": value for name, value in found.items() if not math.isnan(value)}
+        found = {f"average/{part}": value for part, value in self.average.items()} | self.summary
+        for row in [each for each in self.stages if each.stage >= first]:
+            found |= {f"stage{row.stage}/{name}": value for name, value in row.numbers.items()}
+        return {f"{self.protocol}/{name}": value for name, value in found.items() if not pd.isna(value)}
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, rounded to 4 places; NaN is null."""
@@ -188,9 +215,8 @@ class ContinualScore:
             "protocol": self.protocol,
             "unit": "percent",
             "stages": [row.to_dict() for row in self.stages],
-            "average": _plain(self.average),
-            "columns": _plain(self.columns),
-            "summary": _plain(self.summary),
+            "average": _rounded(self.average),
+            "summary": _rounded(self.summary),
         }
         return {name: value for name, value in values.items() if value or name == "stages"}
 
@@ -200,7 +226,7 @@ class ContinualScore:
         return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])))
 
 
-def not_null(values: Iterable[Any]) -> list[Any]:
+def _with_nan(values: Iterable[Any]) -> list[Any]:
     """Values of a JSON file; null, which stands for NaN there, is NaN."""
     return [math.nan if value is None else value for value in values]
 
@@ -341,61 +367,15 @@ def continual_accuracy(
     return ContinualScore("cacc" if accumulate else "gcd", scores)
 
 
-def _plain(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     """A number or a collection of them as JSON types."""
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [_rounded(item) for item in value]
     if value is None or isinstance(value, int):
         return value
     return None if math.isnan(value) else round(value, 4)
-
-
-@dataclass(frozen=True)
-class ForgettingScore(ContinualScore):
-    """PA-CGCD's figures in addition to All, Old and New, which are M_all, M_o and M_d of every step.
-
-    Clusters are matched to categories once over all images of a step. ACC_0 is measured on the known ones among the
-    same images, so that M_f never compares two sets. With one step, the figures are those of its only row.
-
-    Attributes:
-        known_before: accuracy on the known images of every step under the model of stage 0, percent (ACC_0).
-    """
-
-    known_before: Sequence[float]
-
-    @property
-    def forgotten(self) -> list[float]:
-        """Accuracy on known categories that every step lost against stage 0, in points."""
-        return [before - row.old for before, row in zip(self.known_before, self.stages, strict=True)]
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[float]]:
-        """ACC_0 and what every step lost of it."""
-        return {"known_before": self.known_before, "forgotten": self.forgotten}
-
-    @property
-    def summary(self) -> Mapping[str, float]:
-        """Percent after the last step, M_f as the greatest loss of all steps, and M_d also as in Happy: their mean.
-
-        M_f is in points, below 0 where accuracy never fell. Steps without such images do not count.
-        """
-        last = self.stages[-1]
-        lost = float(pd.Series(self.forgotten, dtype=float).max())
-        return {
-            "M_all": last.all,
-            "M_o": last.old,
-            "M_f": lost,
-            "M_d": last.new,
-            "M_d_mean": self.average["new"],
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ForgettingScore":
-        """The inverse of `to_dict`."""
-        stages = list(map(StageScore.from_dict, values["stages"]))
-        return cls(values["protocol"], stages, not_null(values["columns"]["known_before"]))
 
 
 def score_part_routing(

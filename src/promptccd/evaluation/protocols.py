@@ -6,7 +6,6 @@ A protocol takes features, labels and numbers of categories from a `Task`, which
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,44 +21,11 @@ from promptccd.evaluation.continual import (
     ContinualScore,
     CountOf,
     Discovery,
-    ForgettingScore,
     StageScore,
     continual_accuracy,
     discover_categories,
     labelled_categories,
-    not_null,
 )
-from promptccd.evaluation.protocol_terms import PARTS, ClusteringAccuracy
-
-
-@dataclass(frozen=True)
-class SessionScore(ContinualScore):
-    """All, Old and New per session, and once more as MetaGCD publishes them.
-
-    Attributes:
-        separate: per session what `separate_clustering_accuracy` (v1) says of the same clusters.
-    """
-
-    separate: Sequence[ClusteringAccuracy]
-
-    @property
-    def as_published(self) -> ContinualScore:
-        """The accuracies under separate assignments."""
-        pairs = zip(self.stages, self.separate, strict=True)
-        return ContinualScore(self.protocol, [replace(row, **own._asdict()) for row, own in pairs])
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[float]]:
-        """The accuracies under separate assignments; a native prediction has only these."""
-        found = {f"{part}_v1": [getattr(each, part) for each in self.separate] for part in PARTS}
-        return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "SessionScore":
-        """The inverse of `to_dict`."""
-        columns = [not_null(values["columns"][f"{part}_v1"]) for part in PARTS]
-        separate = [ClusteringAccuracy(*row) for row in zip(*columns, strict=True)]
-        return cls(values["protocol"], list(map(StageScore.from_dict, values["stages"])), separate)
 
 
 def session_accuracy(
@@ -70,8 +36,11 @@ def session_accuracy(
     num_known: int,
     restarts: int,
     seed: int,
-) -> SessionScore:
+) -> ContinualScore:
     """Group the test images of every session without any label and score them twice.
+
+    Rows have All, Old and New, and as further figures those of the same clusters under separate assignments (v1), which
+    MetaGCD publishes.
 
     Args:
         features_of: for session s from 1 on, features of its test images under the model of stage s, ``(N, D)``.
@@ -84,13 +53,15 @@ def session_accuracy(
     Raises:
         DataError: a session has fewer test images than categories.
     """
-    rows, separate = [], []
+    rows = []
     for session, (true_ids, count) in enumerate(zip(labels, num_categories, strict=True), start=1):
         kmeans = AnchoredKMeans(count, restarts, random_state=seed_of("session", seed, session) % 2**32)
         clusters = torch.as_tensor(kmeans.fit_predict(features_of(session))).cpu().numpy()
-        rows.append(StageScore.of(session, true_ids, clusters, num_known))
-        separate.append(separate_clustering_accuracy(true_ids, clusters, range(num_known)))
-    return SessionScore("metagcd", rows, separate)
+        row = StageScore.of(session, true_ids, clusters, num_known)
+        separate = separate_clustering_accuracy(true_ids, clusters, range(num_known))._asdict()
+        separate = {f"{part}_v1": value for part, value in separate.items()}
+        rows.append(replace(row, figures=separate | row.figures))
+    return ContinualScore("metagcd", rows)
 
 
 # Features of some images under the model of a stage, ``(N, D)`` for each entry.
@@ -171,29 +142,33 @@ def _forgetting(
     labels: Sequence[np.ndarray],
     answer: Callable[[int, Discovery], Discovery],
     known_at_first: Callable[[int, np.ndarray], np.ndarray],
-) -> ForgettingScore:
+) -> ContinualScore:
     """PA-CGCD's figures of images with these true ids, from stage 1 on; stages are grouped as for continual accuracy.
+
+    Rows have ACC_0, the accuracy on known images under the model of stage 0, as ``known_before``, and the points that
+    the stage lost of it as ``forgotten``. ACC_0 is measured on the known ones among the same images, so that M_f never
+    compares two sets.
 
     `answer` puts the ids of the scored images into the discovery of a stage. `known_at_first` gives the ids of known
     images by the model of stage 0, from a stage and the mask of known images among the scored ones.
     """
     trained = task.trained
     continual = ContinualAccuracy(trained.labels[0], task.num_known, restarts=task.restarts, seed=task.seed)
-    rows, before = [], []
+    rows = []
     for stage, true_ids in enumerate(labels, start=1):
         count = task.count_of_stage(stage)
         found = continual.discover(task.features(stage, trained.images[: stage + 1]), count.count)
-        rows.append(continual.score(answer(stage, found), true_ids, count))
-        is_known = np.isin(true_ids, task.known)
+        row = continual.score(answer(stage, found), true_ids, count)
+        is_known, before = np.isin(true_ids, task.known), math.nan
         if is_known.any():
             ids = known_at_first(stage, is_known)
-            before.append(clustering_accuracy(true_ids[is_known], ids, task.known).all)
-        else:
-            before.append(math.nan)
-    return ForgettingScore("pa-cgcd", rows, before)
+            before = clustering_accuracy(true_ids[is_known], ids, task.known).all
+        lost = {"known_before": before, "forgotten": before - row.old}
+        rows.append(replace(row, figures=lost | row.figures))
+    return ContinualScore("pa-cgcd", rows)
 
 
-def _steps(task: Task) -> ForgettingScore:
+def _steps(task: Task) -> ContinualScore:
     """PA-CGCD's figures on the unlabelled images of each stage."""
     trained = task.trained
     reference, *unlabelled = task.features(0, trained.images)
@@ -211,7 +186,7 @@ def _steps(task: Task) -> ForgettingScore:
     return _forgetting(task, trained.labels[1:], lambda stage, found: found, known_at_first)
 
 
-def _steps_on_test(task: Task) -> ForgettingScore:
+def _steps_on_test(task: Task) -> ContinualScore:
     """PA-CGCD's figures as its own code takes them: on test images, each given the nearest prototype's category."""
     test = task.test_images()
     reference, unseen = task.features(0, [task.trained.images[0], *test.images])
@@ -225,7 +200,7 @@ def _steps_on_test(task: Task) -> ForgettingScore:
     )
 
 
-def _sessions(task: Task) -> SessionScore:
+def _sessions(task: Task) -> ContinualScore:
     """MetaGCD's setting; a method's native prediction is scored under separate assignments alone."""
     found = session_accuracy(
         task.seen_test_features,
@@ -282,10 +257,4 @@ SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
     "metagcd": _sessions,
     "native": _native,
     "part-routing": _part_routing,
-}
-# The scores of a protocol that have more than `ContinualScore`.
-SCORE_TYPES: Mapping[str, type[ContinualScore]] = {
-    "pa-cgcd": ForgettingScore,
-    "pa-cgcd-test": ForgettingScore,
-    "metagcd": SessionScore,
 }

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -22,26 +21,13 @@ def score_table(score: ContinualScore) -> pd.DataFrame:
     The row of averages has accuracies only. ``count_low`` and ``count_high`` are the range of an estimated number of
     categories. Empty clusters are no categories, so ``num_categories`` may be below that range.
     """
-    rows: list[dict[str, Any]] = []
-    for place, stage in enumerate(score.stages):
-        low, high = stage.count_range or (None, None)
-        rows.append(
-            {"stage": stage.stage, "num_images": stage.num_images, "num_categories": stage.num_categories}
-            | {"count_low": low, "count_high": high}
-            | {part: getattr(stage, part) for part in PARTS}
-            | {name: values[place] for name, values in score.columns.items()}
-            | {name: stage.figures.get(name, math.nan) for name in FIGURES}
-        )
-    table = pd.DataFrame(rows, columns=["stage", *COUNTS, *PARTS, *score.columns, *FIGURES])
-    averages = table[[*PARTS, *score.columns]].mean()
+    rows = [{"stage": stage.stage, **stage.numbers} for stage in score.stages]
+    names = dict.fromkeys(name for row in rows for name in row if name not in FIGURES)
+    table = pd.DataFrame(rows, columns=list(dict.fromkeys(["stage", *COUNTS, *PARTS, *names, *FIGURES])))
+    averages = table[table.columns.drop(["stage", *COUNTS, *FIGURES])].mean()
     table = table.astype({"stage": object, **dict.fromkeys(COUNTS, "Int64")})
     table.loc[len(table)] = {"stage": AVERAGE, **dict.fromkeys(COUNTS, pd.NA), **averages}
     return table
-
-
-def accuracy_columns(table: pd.DataFrame) -> list[str]:
-    """The columns of a table of scores that are percentages, without standard deviations."""
-    return [name for name in table if name.endswith(PARTS) or name.removesuffix("_v1").endswith(PARTS)]
 
 
 def over_runs(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

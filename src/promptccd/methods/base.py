@@ -21,10 +21,10 @@ from transformers import PreTrainedConfig
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
+from promptccd.methods.exemplars import NO_LABEL, Memory
+from promptccd.methods.processes import gather_rows, sent
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay, register_variant
 from promptccd.models.configuration import STORED
-from promptccd.training.devices import gather_rows, sent
-from promptccd.training.exemplars import NO_LABEL, Memory
 from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)

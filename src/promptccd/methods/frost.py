@@ -8,8 +8,8 @@ from torch import Tensor
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import RememberingModel
 from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
+from promptccd.methods.processes import gather_rows, same_on_all, sent
 from promptccd.models.configuration import bounded
-from promptccd.training.devices import gather_rows, same_on_all, sent
 
 
 @strict

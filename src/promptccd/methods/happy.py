@@ -15,8 +15,8 @@ from promptccd.methods.classifier import (
     mean_prediction,
     unevenness,
 )
+from promptccd.methods.processes import same_on_all, sent
 from promptccd.models.configuration import bounded
-from promptccd.training.devices import same_on_all, sent
 
 
 @strict

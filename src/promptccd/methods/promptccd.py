@@ -15,12 +15,12 @@ from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gau
 from promptccd.data.randomness import seed_of
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
 from promptccd.models.backbone import Rotation, class_row, class_token, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import STORED, CategoryDiscoveryConfig, bounded
 from promptccd.models.mixture import GaussianMixture
-from promptccd.training.devices import exact_device, same_on_all
 
 logger = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,6 +94,24 @@ class Replay:
     categories: Tensor
 
 
+@dataclass
+class _Loading:
+    """A checkpoint that is being loaded. Transformers builds its model without memory, and then fills it.
+
+    Attributes:
+        place: of the checkpoint.
+        most_bytes: that the weights of the model may take.
+        is_building: whether the constructor of the model has not finished.
+    """
+
+    place: str
+    most_bytes: int
+    is_building: bool = False
+
+
+_LOADING: ContextVar[_Loading | None] = ContextVar("loading", default=None)
+
+
 class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
@@ -122,6 +141,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     spreads: Tensor
 
     def __init__(self, config: CategoryDiscoveryConfig):
+        if (loading := _LOADING.get()) is not None:
+            loading.is_building = True
         super().__init__(config)
         vision = config.vision_config
         self.backbone = build_backbone(vision)
@@ -142,6 +163,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     def post_init(self) -> None:
         """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
+        if (loading := _LOADING.get()) is not None:
+            require_bytes(
+                sum(each.nbytes for each in self.state_dict().values()), loading.most_bytes, loading.place
+            )
+            loading.is_building = False
         super().post_init()
         self.freeze()
 
@@ -189,7 +215,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 out of range.
             TypeError: an unknown keyword.
         """
-        place, is_backbone, hub_options = "state_dict", False, {}
+        place, is_backbone, hub_options, loading = "state_dict", False, {}, None
         is_whole = pretrained_model_name_or_path is None and isinstance(config, cls.config_class)
         if "state_dict" in kwargs and not is_whole:
             given = shown(config if pretrained_model_name_or_path is None else pretrained_model_name_or_path)
@@ -205,12 +231,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
             most_bytes = max_model_bytes or MAX_MODEL_BYTES
             tensors = stored_tensors(found, most_bytes, kwargs.pop("variant", None))
             kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
-            cls._require_modest(config, args, most_bytes, place)
+            loading = _Loading(place, most_bytes)
         if kwargs.get("device_map") in ("auto", "balanced", "sequential") and "max_memory" not in kwargs:
             # Without `max_memory`, transformers would split a model that fits on one device.
             accelerator = torch.accelerator.current_accelerator(check_available=True)
             index = "" if accelerator is None else f":{torch.accelerator.current_device_index()}"
             kwargs["device_map"] = {"": f"{accelerator.type if accelerator else 'cpu'}{index}"}
+        token = _LOADING.set(loading)
         with without_key_report():
             # Sizes that do not match are refused below, with their names.
             try:
@@ -222,20 +249,28 @@ class CategoryDiscoveryModel(PreTrainedModel):
                     ignore_mismatched_sizes=True,
                     **kwargs,
                 )
-            except TypeError as error:  # transformers gives what it does not know to the constructor
+            except CheckpointError:
+                raise
+            except Exception as error:
+                # Transformers gives keywords that it does not know to the constructor.
                 unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
-                if unknown is None:
-                    raise
-                known = [
-                    *HUB_OPTIONS,
-                    *cls.config_class.__dataclass_fields__,
-                    "dtype",
-                    "device_map",
-                    "variant",
-                ]
-                raise TypeError(
-                    f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained.{did_you_mean(unknown, known)}"
-                ) from error
+                if isinstance(error, TypeError) and unknown is not None:
+                    known = [
+                        *HUB_OPTIONS,
+                        *cls.config_class.__dataclass_fields__,
+                        "dtype",
+                        "device_map",
+                        "variant",
+                    ]
+                    raise TypeError(
+                        f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained."
+                        f"{did_you_mean(unknown, known)}"
+                    ) from error
+                if loading is not None and loading.is_building:  # a hostile configuration may fail anywhere
+                    raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+                raise
+            finally:
+                _LOADING.reset(token)
         require_whole(info, is_backbone, place)
         if is_backbone:
             model.adopt_backbone()
@@ -264,18 +299,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
             )
         config: CategoryDiscoveryConfig = cls.config_class.from_dict({**values, **given}, **common)
         return config
-
-    @classmethod
-    def _require_modest(
-        cls, config: CategoryDiscoveryConfig, args: tuple[Any, ...], most_bytes: int, place: str
-    ) -> None:
-        """Refuse a configuration that no model, or too large a model, can be built from, before memory is allocated."""
-        try:
-            with torch.device("meta"), init.no_init_weights():
-                model = cls(copy.deepcopy(config), *args)
-        except Exception as error:  # a hostile configuration may fail anywhere
-            raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
-        require_bytes(sum(each.nbytes for each in model.state_dict().values()), most_bytes, place)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As in transformers, with the names of `state_dict`, and aligned to be loaded without a copy.

@@ -331,8 +331,7 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
             raise CheckpointError(
                 f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
             )
-        # The sum of finite values may overflow, so only then each of them is checked.
-        if not math.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
+        if not _is_finite(tensor):
             raise CheckpointError(
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
@@ -340,6 +339,19 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
     return {
         name: tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor for name, tensor in tensors.items()
     }
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no value of a tensor on the CPU is NaN or infinite."""
+    if (
+        tensor.dtype == torch.float32
+    ):  # by one thread, which memory keeps busy; several would wait for each other
+        values = tensor.flatten().numpy()
+        total = float(values @ values)
+    else:
+        total = float(tensor.sum())
+    # Sums of finite values may overflow: only then each value is checked.
+    return math.isfinite(total) or bool(torch.isfinite(tensor).all())
 
 
 def aligned(content: bytes) -> bytes:

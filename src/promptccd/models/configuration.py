@@ -4,6 +4,7 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import field, fields
+from functools import partial
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict, validated_field
@@ -54,7 +55,7 @@ _BACKBONE_BOUNDS: dict[str, tuple[float, float]] = {
     "pos_embed_jitter": (1e-3, 1e3),
     "pos_embed_rescale": (1e-3, 1e3),
 }
-_COMMON = {each.name for each in fields(PreTrainedConfig)}
+_COMMON = PreTrainedConfig.__dataclass_fields__.keys()
 # Fields of a backbone that only transformers' own `...Backbone` classes read.
 _OF_OUTPUTS = {"apply_layernorm", "out_features", "out_indices", "reshape_hidden_states", "stage_names"}
 _BOUNDS = "promptccd.bounds"  # in the metadata of a field
@@ -76,13 +77,9 @@ def bounded(default: float | None, low: float, high: float, *, stored: bool = Fa
 
     Training writes a `stored` field: it is not an option. `bounds_of` lists the bounds of all fields.
     """
-
-    def within(value: Any) -> None:
-        if value is not None or default is not None:
-            _require_between(value, low, high)
-
+    check = partial(_require_between, low=low, high=high, optional=default is None)
     metadata = {_BOUNDS: (low, high), **(STORED if stored else {})}
-    return validated_field(within, default=default, metadata=metadata)
+    return validated_field(check, default=default, metadata=metadata)
 
 
 def bounds_of(config_class: type) -> dict[str, tuple[float, float]]:
@@ -90,7 +87,9 @@ def bounds_of(config_class: type) -> dict[str, tuple[float, float]]:
     return {each.name: each.metadata[_BOUNDS] for each in fields(config_class) if _BOUNDS in each.metadata}
 
 
-def _require_between(value: Any, low: float, high: float) -> None:
+def _require_between(value: Any, low: float, high: float, optional: bool = False) -> None:
+    if value is None and optional:
+        return
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ValueError(f"Expected a number from {low} to {high}, got {shown(value)}.")
 
@@ -157,7 +156,7 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
     if dtype not in _DTYPES:
         raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPES[1:]))}, got {shown(dtype)}.")
-    names = {each.name for each in fields(config_class)} - _COMMON - _OF_OUTPUTS
+    names = config_class.__dataclass_fields__.keys() - _COMMON - _OF_OUTPUTS
     kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
     if (vision := kept.get("vision_config")) is not None:
         backbone = _backbone_class(vision)
@@ -273,27 +272,13 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise CheckpointError(f"No {cls.__name__}: {one_line(error)}") from error
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the backbone's sizes before its configuration is built."""
+        """Check the type and the sizes of the backbone before its configuration is built."""
         if isinstance(self.vision_config, dict):
             require_backbone(self.vision_config)
-        super().__post_init__(**kwargs)
-
-    def validate_backbone_type(self) -> None:
-        """Refuse a backbone that is not of the DINO family."""
-        kind = getattr(self.vision_config, "model_type", None)
-        if kind not in (*BACKBONE_TYPES, None):
+        elif self.vision_config is not None and self.vision_config.model_type not in BACKBONE_TYPES:
+            kind = self.vision_config.model_type
             raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {kind!r}.")
-
-    def validate_spread(self) -> None:
-        """Refuse scalars that no spread of categories has."""
-        if self.spread is None:
-            return
-        if set(self.spread) != set(SPREAD_SCALARS):
-            raise ValueError(
-                f"Expected the keys {', '.join(SPREAD_SCALARS)} of spread, got {shown(self.spread)}."
-            )
-        if not all(isinstance(value, int | float) and 1e-6 <= value <= 1e6 for value in self.spread.values()):
-            raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(self.spread)}.")
+        super().__post_init__(**kwargs)
 
     def validate_categories(self) -> None:
         """Refuse ids and names of different number, ids that occur twice, and names that are no short lines."""
@@ -315,13 +300,20 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
                     f"Expected category_names to be lines of at most {_LONGEST_NAME} characters, got {shown(name)}."
                 )
 
-    def validate_estimate(self) -> None:
-        """Refuse an estimated number of categories without its range."""
-        found = self.count_estimate
-        if found is None:
-            return
-        if set(found) != _ESTIMATE or not all(_is_line(found[key]) for key in ("method", "margin")):
-            raise ValueError(f"Expected count_estimate to have {sorted(_ESTIMATE)}, got {shown(found)}.")
-        numbers = [found[key] for key in ("low", "count", "high")]
-        if not all(type(each) is int for each in numbers) or not 1 <= numbers[0] <= numbers[1] <= numbers[2]:
-            raise ValueError(f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}.")
+    def validate_measured(self) -> None:
+        """Refuse scalars that no spread of categories has, and an estimated number of categories without its range."""
+        if (spread := self.spread) is not None:
+            if set(spread) != set(SPREAD_SCALARS):
+                raise ValueError(
+                    f"Expected the keys {', '.join(SPREAD_SCALARS)} of spread, got {shown(spread)}."
+                )
+            if not all(isinstance(each, int | float) and 1e-6 <= each <= 1e6 for each in spread.values()):
+                raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(spread)}.")
+        if (found := self.count_estimate) is not None:
+            if set(found) != _ESTIMATE or not all(_is_line(found[key]) for key in ("method", "margin")):
+                raise ValueError(f"Expected count_estimate to have {sorted(_ESTIMATE)}, got {shown(found)}.")
+            low, count, high = numbers = [found[key] for key in ("low", "count", "high")]
+            if not all(type(each) is int for each in numbers) or not 1 <= low <= count <= high:
+                raise ValueError(
+                    f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}."
+                )

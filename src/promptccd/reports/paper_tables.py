@@ -12,7 +12,7 @@ import pandas as pd
 
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation import ContinualScore, ForgettingScore, StageScore
+from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.paper import (
     BACKBONES,
     MARKS,
@@ -53,7 +53,7 @@ class Entry:
         found: dict[str, list[ContinualScore]] = {}
         for cell in self._finished:
             varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
-            if (score := (scoring.other if other else scoring.stored)(cell)) is not None:
+            if (score := scoring.stored(cell, other)) is not None:
                 found.setdefault(varied, []).append(score)
         return found
 
@@ -65,9 +65,13 @@ class Entry:
     def printed(self) -> ContinualScore | None:
         """The paper's rows by stage; `None` where it prints an average alone, or nothing."""
         rows = [audited.row for stage, audited in self.figures.items() if stage]
-        scores = [StageScore(row.stage or 0, row.all, row.old, row.new, 0, 0) for row in rows]
-        if rows and rows[0].forgetting is not None:
-            return ForgettingScore("paper", scores, [row.old + (row.forgetting or 0.0) for row in rows])
+        scores = [
+            StageScore(
+                row.stage or 0, row.all, row.old, row.new, 0, 0,
+                figures={} if row.forgetting is None else {"forgotten": row.forgetting},
+            )
+            for row in rows
+        ]  # fmt: skip
         return ContinualScore("paper", scores) if rows else None
 
     @property

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from promptccd.runs.predict import load_model as load_model
     from promptccd.runs.predict import predict_folder as predict_folder
     from promptccd.runs.predict import stage_of as stage_of
-    from promptccd.runs.run_groups import PIXELS as PIXELS
-    from promptccd.runs.run_groups import baseline_rows as baseline_rows
-    from promptccd.runs.run_groups import require_different as require_different
-    from promptccd.runs.run_groups import row_names as row_names
     from promptccd.runs.stage import load_view as load_view
     from promptccd.runs.start import ParameterCount as ParameterCount
     from promptccd.runs.start import continued as continued

@@ -1,15 +1,17 @@
 """The model card of a stage: written from the run's records, merged with the text of a person."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
@@ -30,12 +32,14 @@ from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
-from promptccd.runs.folder import StreamRecord, change_places
-from promptccd.runs.provenance import HUB, LICENCE_KEYS, OWN, Licence, Source
+from promptccd.runs.folder import LICENCE, RunDirectory, StreamRecord, change_places, stream_records
+from promptccd.runs.provenance import CARD, HUB, LICENCE_KEYS, OWN, Licence, Source, licence_of, licence_on
 from promptccd.runs.start import FREE_FIELDS
-from promptccd.training.history import EpochRecord
+from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.instruments import TITLES, Instruments
-from promptccd.training.recipe import Recipe, shipped
+from promptccd.training.recipe import Recipe, assembled, shipped
+
+logger = logging.getLogger(__name__)
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 EXAMPLES = "examples"  # folder of a stage
@@ -168,10 +172,8 @@ def stage_card(
     )
     method = method_named(recipe.model.variant)
     plugin = method.model.__module__
-    pairs = list(zip(config.category_ids, config.category_names, strict=True))
-    known = [_code(text) for each, text in pairs if each < config.num_known]
-    found = [
-        f"{_code(text)} ({category_sizes.get(each, 0)})" for each, text in pairs if each >= config.num_known
+    names = [
+        (each, _code(text)) for each, text in zip(config.category_ids, config.category_names, strict=True)
     ]
     published = _comparable(recipe, len(table["stages"]))
     card = ModelCard.from_template(
@@ -181,41 +183,106 @@ def stage_card(
         end=END,
         placed=_PLACED,
         title=title,
-        recipe=recipe,
-        history=history,
         stage=stage,
-        num_categories=len(pairs),
-        num_known=len(known),
-        headline=_headline(table),
+        recipe=recipe,
+        table=table,
+        num_known=config.num_known,
+        known=[text for each, text in names if each < config.num_known],
+        found=[f"{text} ({category_sizes.get(each, 0)})" for each, text in names if each >= config.num_known],
+        most_names=_MOST_NAMES,
         examples=examples,
         plugin="" if plugin.startswith("promptccd.") else plugin,
         links=_links(recipe, dataset, backbone),
-        method=_method(recipe),
-        backbone=_backbone(recipe.model.backbone),
+        method=method,
+        backbone=backbone,
+        bundled=BUNDLED,
         data=data_in_words(recipe),
         estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
         source=source,
-        known_names=_shortened(known),
-        found_names=_shortened(found),
         results=_results(scored, published, source),
         has_native=scored.native is not None,
         native_label=NATIVE_PREDICTION,
-        paper=("the native prediction" if method.answers_natively else "k-means") if scored.native else "",
         published=published,
         streams=[each for each in streams if each.stage <= stage],
-        exemplars=_exemplars(recipe),
-        images=_images([row for row in images if row["stage"] <= stage]),
+        instruments=instruments.to_dict() if instruments else {},
+        titles=TITLES,
+        warnings=instruments.warnings(recipe.training.mixed_precision).values() if instruments else (),
+        images=[row for row in images if row["stage"] <= stage],
         fingerprint=fingerprint,
         made_with=made_with,
         fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
+        history=history,
         log=_log_rows(history),
         corrections=corrections,
-        counting=_counting(recipe),
         licence=licence,
         citation=_citation(),
-        **_instrument_rows(recipe, instruments),
     )
     return str(card)
+
+
+def card_of_run(
+    run: RunDirectory,
+    config: CategoryDiscoveryConfig,
+    *,
+    fingerprint: str,
+    category_ids: np.ndarray,
+    device: torch.device,
+    instruments: Instruments,
+    corrections: int,
+    examples: Sequence[Example],
+) -> str:
+    """The card of a stage that a run has just trained, from its records.
+
+    Args:
+        run: its records include those of the stage.
+        config: of the stage's model, its categories set.
+        fingerprint: of the split up to the stage.
+        category_ids: categories of the stage's images, ``(N,)``.
+        device: that trained it.
+        instruments: measures of the prompts at this stage.
+        corrections: number of corrections that people made before this stage.
+        examples: images stored with the card.
+    """
+    stage, fetched = config.stage or 0, run.fetched
+    last = max((each for each in fetched if each < stage), default=None)
+    source = None if last is None else Source.of(fetched[last], last)
+    ids, sizes = np.unique(category_ids, return_counts=True)
+    return stage_card(
+        config,
+        run.recipe,
+        name=run.name,
+        fingerprint=fingerprint,
+        images=(run.read("images.json") or {})["stages"],
+        category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
+        scores=run.results,
+        made_with=run.made_with(device),
+        instruments=instruments,
+        corrections=corrections,
+        streams=stream_records(run),
+        examples=examples,
+        history=[each for each in read_history(run.path) if each.stage == stage],
+        licence=_licence_of_run(run, source, stage),
+        source=source,
+    )
+
+
+def _licence_of_run(run: RunDirectory, source: Source | None, stage: int) -> Licence:
+    """Licence of the stage that the run continues from, or else of its backbone; recorded once it is known."""
+    recorded = run.manifest.get(LICENCE)
+    if recorded is not None:
+        return Licence(**recorded)
+    if source is None:
+        licence = licence_of(run.recipe.model.backbone)
+    else:
+        card = run.stage(source.stage) / CARD
+        text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+        name = f"`{source.repo_id}`" if source.repo_id else "the stage"
+        licence = licence_on(text, name, source.repo_id or None)
+    if licence.id is not None:
+        run.update_manifest({LICENCE: asdict(licence)})
+    elif stage == (0 if source is None else source.stage + 1):  # logged once
+        logger.warning("Cards of %s name no licence: %s.", run.name, licence.reason)
+    return licence
 
 
 def seed_on_card(card: str) -> int | None:
@@ -350,34 +417,6 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     ]
 
 
-def _headline(table: Mapping[str, Any]) -> str:
-    """The accuracy in one sentence; empty before the first scored stage."""
-    if not table["stages"]:
-        return ""
-    average, count = table["average"], len(table["stages"])
-    parts = [
-        f"{words} {average[part]:.1f} %"
-        for part, words in {"old": "labelled categories", "new": "new categories"}.items()
-        if average[part] is not None
-    ]
-    mean = f"; mean over {count} stages" if count > 1 else ""
-    return f"**{average['all']:.1f} %** of the unlabelled images were grouped correctly ({', '.join(parts)}{mean})."
-
-
-def _method(recipe: Recipe) -> str:
-    method = method_named(recipe.model.variant)
-    has_replay = recipe.training.exemplars_per_class and "exemplars" in method.published
-    return f"{method.title}{' with replay' if has_replay else ''} ({method.summary})"
-
-
-def _backbone(place: str | None) -> str:
-    if place is None:
-        return "a small DINOv2 that was pretrained without labels on the images of stage 0"
-    if place in BUNDLED:
-        return f"`{place}`, the small backbone bundled with promptccd"
-    return f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
-
-
 def _results(scored: ContinualScore, published: Mapping[str, float] | None, source: Source | None) -> str:
     """The table of results in Markdown: a row per stage, the average, the paper's figure; empty without a stage."""
     if not scored.stages:
@@ -406,40 +445,6 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
     return published_results(recipe.data.benchmark, recipe.published_name) if same else None
 
 
-def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, Any]:
-    values = instruments.to_dict() if instruments else {}
-    warnings = instruments.warnings(recipe.training.mixed_precision).values() if instruments else ()
-    return {
-        "instruments": [(title, f"{values[name]:.3g}") for name, title in TITLES.items() if name in values],
-        "warnings": [f"{each[0].upper()}{each[1:]}" for each in warnings],
-    }
-
-
-def _exemplars(recipe: Recipe) -> dict[str, Any] | None:
-    training = recipe.training
-    if not training.exemplars_per_class:
-        return None
-    choices = {"nearest_centre": "the images nearest to its mean feature", "random": "sampled at random"}
-    return {
-        "count": training.exemplars_per_class,
-        "percent": f"{100 * training.exemplar_share:g}",
-        "choice": choices[training.exemplar_choice],
-        "labels": training.exemplar_labels,
-    }
-
-
-def _images(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Numbers of images by stage, and how many were left out for which reason."""
-    used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in rows)
-    reasons = {
-        "could not be read": sum(len(row["skipped"]) for row in rows),
-        "have a copy with another label": sum(len(row["conflicting"]) for row in rows),
-    }
-    return used + "".join(
-        f"; {count} were left out because they {why}" for why, count in reasons.items() if count
-    )
-
-
 def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
     """Cells of the training log; at most `_MOST_EPOCHS` epochs, evenly spaced."""
     if not history:
@@ -456,13 +461,18 @@ def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Fields that a recipe sets and a result depends on; local folders are not named."""
-    values, usual, free = recipe.to_dict(), Recipe().to_dict(), FREE_FIELDS["training"]
+    values, free = recipe.to_dict(), FREE_FIELDS["training"]
+    # A bundled backbone changes some defaults.
+    usual, fitted = Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])
     change_places(values, _shown_place)
     if recipe.data.unlabelled is not None:  # a card does not depend on later streams
         values["data"] |= {"unlabelled": None, "class_blocks": None}
     changed = {
         section: {
-            key: item for key, item in fields.items() if item != usual[section].get(key) and key not in free
+            key: item
+            for key, item in fields.items()
+            if key not in free
+            and (item != usual[section].get(key) or item != fitted.get(section, {}).get(key, item))
         }
         for section, fields in values.items()
     }
@@ -472,15 +482,6 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 def _shown_place(place: str) -> str:
     is_named = place in BUILT_IN or place in BUNDLED or hub_id_of(place)
     return place if is_named else "<local folder>"
-
-
-def _counting(recipe: Recipe) -> str:
-    if (counts := recipe.training.given_counts) is not None:
-        listed = ", ".join(map(str, counts))
-        return f"The recipe sets the number of categories by stage: {listed}; the data may hold others."
-    if recipe.training.counting != "known":
-        return "The number of categories is an estimate; its range is no confidence interval."
-    return "The number of categories of every stage was given, not estimated."
 
 
 def _links(recipe: Recipe, dataset: str | None, backbone: str | None) -> list[tuple[str, str]]:
@@ -518,11 +519,6 @@ def _citation() -> list[tuple[str, Any]]:
 def _paper() -> dict[str, Any]:
     """The paper of the method, from CITATION.cff."""
     return yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0]
-
-
-def _shortened(items: Sequence[str]) -> str:
-    more = len(items) - _MOST_NAMES
-    return ", ".join(items[:_MOST_NAMES]) + (f", ... and {more} more" if more > 0 else "")
 
 
 def _code(text: str) -> str:

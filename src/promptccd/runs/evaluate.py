@@ -24,12 +24,12 @@ from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage import load_configuration, load_stage, load_view
 from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
-from promptccd.training.devices import device_named, exact_device, placed
+from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
@@ -192,11 +192,6 @@ class RunEvaluation:
             return torch.stack(shown).to(exact_device(self.device)) / 255
 
         return self._score(protocol, _of_no_stage(show), options)
-
-    @property
-    def backbone_name(self) -> str:
-        """The backbone's name in a table."""
-        return backbone_name(backbone_of(self.recipe, self.run))
 
     def frozen_backbone(
         self, protocol: str = "cacc", options: ProtocolOptions | None = None

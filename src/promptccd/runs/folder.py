@@ -230,7 +230,7 @@ class RunDirectory:
 
     def require_split(self, stages: StageStream) -> None:
         """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
-        recorded = (self.read("split.json") or {}).get("fingerprint")
+        recorded = str((self.read("split.json") or {}).get("fingerprint"))
         for name, fingerprint in (
             ("manifest.json", self.manifest["split_fingerprint"]),
             ("split.json", recorded),

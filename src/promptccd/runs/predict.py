@@ -1,38 +1,37 @@
 """Assigns the images of a folder to the categories of a checkpoint, with nothing but the checkpoint."""
 
 import logging
+import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset, Features, Image
 
 from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
-from promptccd.data.sources import inside, read_regular_file
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
-from promptccd.images.decode import Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
-from promptccd.images.files import first_bytes
-from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.limits import MAX_PIXELS, IntakeLimits
 from promptccd.images.raw import reason_of_raw
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
 from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_whole
-from promptccd.training.devices import exact_device, in_smaller_batches
+from promptccd.training.devices import in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
 from promptccd.training.progress import progress_bar
 
-_Viewed = tuple[torch.Tensor | None, Verdict]
 logger = logging.getLogger(__name__)
 
 
@@ -182,83 +181,38 @@ def predict_folder(
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    reader = _Reader(source.roots, view, Decoding(max_pixels)).with_bit_depth(files, bit_depth)
-    waiting: list[tuple[str, str, torch.Tensor]] = []
+    paths = [os.path.join(source.roots[0], name) for name in files]
+    table = Dataset.from_dict({"image": paths}, Features({"image": Image(decode=False)}))
+    images = ImageRows(table, roots=source.roots, decoding=Decoding(max_pixels)).with_bit_depth(bit_depth)
+
+    def viewed(row: int) -> tuple[torch.Tensor | None, Verdict]:
+        decoded = images.decode(row)
+        if decoded.image is None:
+            raw = reason_of_raw(files[row])
+            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
+        return view(decoded.image), decoded.verdict
+
     predictions: list[Prediction] = []
-    reading = _read_ahead(files, reader.viewed, 2 * batch_size)
-    for name, (pixels, verdict) in progress_bar(reading, len(files), "predicting"):
-        if pixels is None:
-            skipped[name] = verdict.note
-            continue
-        waiting.append((name, verdict.note if verdict.status is Status.NOTED else "", pixels))
-        if len(waiting) == batch_size:
-            predictions += _assigned(model, reader.view, waiting, top_k)
-            waiting = []
-    if waiting:
-        predictions += _assigned(model, reader.view, waiting, top_k)
+    reading = _batches(range(len(files)), viewed, batch_size)
+    for batch in progress_bar(reading, math.ceil(len(files) / batch_size), "predicting"):
+        rows: list[tuple[str, str, torch.Tensor]] = []
+        for row, (pixels, verdict) in batch:
+            if pixels is None:
+                skipped[files[row]] = verdict.note
+            else:
+                rows.append((files[row], verdict.note if verdict.status is Status.NOTED else "", pixels))
+        if rows:
+            predictions += _assigned(model, view, rows, top_k)
     return FolderPredictions(predictions, skipped)
 
 
-def _read_ahead(
-    names: Sequence[str], read: Callable[[str], _Viewed], most: int
-) -> Iterator[tuple[str, _Viewed]]:
-    """Names and what was read, in order; threads read at most so many files ahead of the caller."""
-    ahead: deque[tuple[str, Future[_Viewed]]] = deque()
+def _batches(rows: range, read: Callable[[int], Any], size: int) -> Iterator[list[tuple[int, Any]]]:
+    """Batches of rows and what was read of each; threads read the next batch while the caller uses one."""
     with ThreadPoolExecutor(systems.available_cores()) as pool:
-        try:
-            for name in names:
-                ahead.append((name, pool.submit(read, name)))
-                if len(ahead) > most:
-                    first, done = ahead.popleft()
-                    yield first, done.result()
-            for name, done in ahead:
-                yield name, done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads the images of the first of its roots; a link is followed inside these and not out of them."""
-
-    roots: tuple[str, ...]
-    view: EvaluationView
-    decoding: Decoding
-
-    def with_bit_depth(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
-        """The same, for images with more than 8 bits a value by one rule."""
-        depths = Depths(fixed=bit_depth)
-        if bit_depth is None:
-            depths = Depths.holding(self._depth(name) for name in names)
-            if str(depths):
-                logger.info("%s (bit_depth sets another).", str(depths).capitalize())
-        return replace(self, decoding=replace(self.decoding, depths=depths))
-
-    def _depth(self, name: str) -> Depth | None:
-        try:
-            if may_be_deep(first_bytes(self._place(name), DEPTH_BYTES)):
-                return depth_of(self._content(name), self.decoding)
-        except SkippedFileError:
-            pass  # it is skipped with its reason when it is read
-        return None
-
-    def _content(self, name: str) -> bytes:
-        limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
-        return read_regular_file(self._place(name), ByteBudget(limits, self.roots[0]))
-
-    def _place(self, name: str) -> str:
-        return inside(os.path.join(self.roots[0], name), self.roots)
-
-    def viewed(self, name: str) -> _Viewed:
-        """The view of an image, if there is one, and what became of it."""
-        try:
-            decoded = decode_image(self._content(name), self.decoding)
-        except SkippedFileError as skipped:
-            return None, Verdict(Status.SKIPPED, str(skipped))
-        if decoded.image is None:
-            raw = reason_of_raw(name)
-            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
-        return self.view(decoded.image), decoded.verdict
+        following = pool.map(read, rows[:size])
+        for start in rows[::size]:
+            batch, following = following, pool.map(read, rows[start + size : start + 2 * size])
+            yield list(zip(rows[start : start + size], batch, strict=True))
 
 
 def _assigned(

@@ -33,6 +33,7 @@ from promptccd.disk import (
 from promptccd.errors import RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
+from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models import load_configuration as stored_configuration
 from promptccd.models.backbone import blocks_of
@@ -56,7 +57,6 @@ from promptccd.registry.observe import NO_CATEGORY
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
-from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.options import ModelArguments, TrainingArguments
 
 logger = logging.getLogger(__name__)

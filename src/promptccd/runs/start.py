@@ -5,7 +5,8 @@ import logging
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,10 +28,10 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.disk import refuse_links, remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
 from promptccd.methods import PARTS, method_named
+from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.checkpoint import load_processor
 from promptccd.runs.folder import FETCHED, FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
-from promptccd.training.devices import exact_device, same_on_all
 from promptccd.training.history import HISTORY
 from promptccd.training.options import DataArguments
 from promptccd.training.pretraining import pretrain_backbone
@@ -77,7 +78,7 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
         if not stages.is_scored:
             _record_streams(run, recipe, stages)
         stages.require_fingerprint(run.manifest["split_fingerprint"], f"The run in {run.path}")
-        _require_settings(run, recipe)
+        _resume_settings(run, recipe)
         return
     write_file(run.path / "split.json", json.dumps(stages.split.to_dict()))
     run.update_manifest(
@@ -100,7 +101,7 @@ def _fingerprints(stages: StageStream) -> dict[str, str]:
     return {"split_fingerprint": split.fingerprint, "data_fingerprint": split.data_fingerprint}
 
 
-def _require_settings(run: RunDirectory, recipe: Recipe) -> None:
+def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
     """Refuse other settings than before, except a batch size that had to become smaller, which is recorded."""
     before, training = run.manifest["recipe"], recipe.training
     was = before["training"]["batch_size"]
@@ -109,13 +110,12 @@ def _require_settings(run: RunDirectory, recipe: Recipe) -> None:
         before["training"]["batch_size"] = training.batch_size
     require_same(before, record_of(recipe, run.path), run.path)
     if smaller:
-        stage = run.num_finished
-        change = {"batch_size": training.batch_size, "instead_of": was, "from_stage": stage}
+        change = {"batch_size": training.batch_size, "instead_of": was, "from_stage": run.num_finished}
         changes = [*run.manifest.get("smaller_batches", []), change]
         run.update_manifest({"recipe": before, "smaller_batches": changes})
         logger.warning(
             "From stage %d on a step has %d images instead of %d, for which memory was too little. Results are not "
-            "those of %d throughout; manifest.json records it.", stage, training.batch_size, was, was,
+            "those of %d throughout; manifest.json records it.", run.num_finished, training.batch_size, was, was,
         )  # fmt: skip
         (run.path / OUT_OF_MEMORY).unlink()
 
@@ -132,19 +132,18 @@ def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> Non
     Raises:
         RunError: the differences are named.
     """
-    changed = [
-        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {fields.get(key)!r}"
-        for section, fields in now.items()
-        for key in {**before.get(section, {}), **fields}
-        if key not in FREE_FIELDS.get(section, ())
-        and before.get(section, {}).get(key) != fields.get(key)
-        and (key, fields.get(key))
-        != ("mixed_precision", "auto")  # `train_run` resolves it to the recorded precision
-    ]
+    changed = []
+    for section, fields in now.items():
+        was = before.get(section, {})
+        for key in ({**was, **fields}).keys() - FREE_FIELDS.get(section, set()):
+            # `train_run` replaces auto by the recorded precision.
+            is_auto = (key, fields.get(key)) == ("mixed_precision", "auto")
+            if was.get(key) != fields.get(key) and not is_auto:
+                changed.append(f"{section}.{key} was {was.get(key)!r}, is {fields.get(key)!r}")
     if changed:
         raise RunError(
-            f"The run in {path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
-            f"folder, such as --output_dir {path}-2"
+            f"The run in {path} was made with other settings: {'; '.join(sorted(changed))}. Use those again, or give "
+            f"a new folder, such as --output_dir {path}-2"
         )
 
 
@@ -324,17 +323,13 @@ def _require_published(
         "class_blocks": (facts.class_blocks, published.class_blocks),
         "split_rule": (split_rule or facts.split_rule, published.rule),
         "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
+        "unlabelled": (data.unlabelled, None),
     }
-    other = [
-        f"{name} {ours} instead of {theirs}"
-        for name, (ours, theirs) in fields.items()
-        if ours not in (None, theirs)
-    ]
-    if other or data.unlabelled:
+    if other := [f"{name} {ours}" for name, (ours, theirs) in fields.items() if ours not in (None, theirs)]:
         raise DataError(
-            f"{facts.dataset!r} contains stages that are cut already, and others are asked for: "
-            f"{'; '.join(other) or 'further streams'}. Give --class_blocks {blocks} and leave the other fields out, or "
-            "give the data set that the stages were cut from."
+            f"{facts.dataset!r} contains stages that are cut already, and others are asked for: {'; '.join(other)}. "
+            f"Give --class_blocks {blocks} and leave the other fields out, or give the data set that the stages were "
+            "cut from."
         )
     for name in ("num_classes", "images_per_class", "held_out"):
         if (value := getattr(data, name)) is not None:
@@ -431,16 +426,13 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
     Raises:
         ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
     """
-    options = model_options(recipe)
-    try:
+    with _backbone_errors("load the", backbone):
         model = method_named(recipe.model.variant).model.from_pretrained(
-            backbone, dtype=torch.float32, max_model_bytes=recipe.model.max_model_bytes, **options
+            backbone,
+            dtype=torch.float32,
+            max_model_bytes=recipe.model.max_model_bytes,
+            **model_options(recipe),
         )
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"Cannot load the backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
-            "can be reached, or photographs, a small bundled one."
-        ) from error
     model.config.precision = "bfloat16" if recipe.training.mixed_precision == "bf16" else "float32"
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))
     model.reset_prompts(torch_generator("prompts", recipe.training.seed))
@@ -463,16 +455,14 @@ def stage_zero_model(
     sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=recipe.training.seed)
     view = evaluation_view(recipe)
     pixels = torch.stack([images.seen_in(view, index) for index in sample])
-    features = [
-        model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
-        for batch in pixels.split(recipe.training.feature_batch_size)
-    ]
+    features = torch.cat(
+        [
+            model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
+            for batch in pixels.split(recipe.training.feature_batch_size)
+        ]
+    ).to(exact_device(device))
     # Processes may differ in the last bit, and must not choose different numbers of parts in a tie.
-    labels = same_on_all(
-        fit_part_labels(
-            torch.cat(features).to(exact_device(device)), (side, side), wanted, seed=recipe.training.seed
-        )
-    )
+    labels = same_on_all(fit_part_labels(features, (side, side), wanted, seed=recipe.training.seed))
     if labels.num_parts != model.config.num_parts:
         options = {**recipe.model.options, "num_parts": labels.num_parts}
         sized = replace(recipe, model=replace(recipe.model, options=options))
@@ -560,7 +550,13 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
     """
-    first, last = _learning(recipe, 0), _learning(recipe, len(recipe.data.resolved.class_blocks) - 1)
+    first, last = Counter[str](), Counter[str]()
+    for stage, counts in ((0, first), (len(recipe.data.resolved.class_blocks) - 1, last)):
+        model = model_on_meta(recipe, stage)
+        for name, value in model.named_parameters():
+            counts[name.partition(".")[0]] += value.numel() * value.requires_grad
+        if model.mixture is not None:
+            counts["mixture"] = model.mixture.num_parameters
     titles = {**PARTS, **method_named(recipe.model.variant).parts}
     undeclared = {name: name for name in [*first, *last] if name not in titles}
     return [
@@ -588,27 +584,22 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     return model
 
 
-def _learning(recipe: Recipe, stage: int) -> Counter[str]:
-    model = model_on_meta(recipe, stage)
-    counts = Counter[str]()
-    for name, value in model.named_parameters():
-        if value.requires_grad:
-            counts[name.partition(".")[0]] += value.numel()
-    if model.mixture is not None:
-        counts["mixture"] = model.mixture.num_parameters
-    return counts
-
-
 def _vision_config(recipe: Recipe, **hub_options: Any) -> PreTrainedConfig:
     name = recipe.model.backbone
     if name is None:
         return described_backbone(recipe)
     if name in PUBLISHED:
         return PUBLISHED[name]
-    try:
+    with _backbone_errors("read the configuration of", name):
         return backbone_configuration(name, **hub_options)
+
+
+@contextmanager
+def _backbone_errors(action: str, backbone: str | Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "
-            "Hub id that can be reached, or photographs, a small bundled one."
+            f"Cannot {action} backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
+            "can be reached, or photographs, a small bundled one."
         ) from error

@@ -104,7 +104,7 @@ class Callbacks:
     callbacks: Sequence[CategoryDiscoveryCallback]
     control: TrainingControl = field(default_factory=TrainingControl)
 
-    def tell(self, event: str, **details: Mapping[str, float]) -> None:
+    def call(self, event: str, **details: Mapping[str, float]) -> None:
         """Call a method of every callback, and stop the training if one asked for it."""
         for each in self.callbacks:
             getattr(each, event)(self.arguments, self.state, self.control, **details)

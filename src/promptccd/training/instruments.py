@@ -14,8 +14,9 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, normalise
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.devices import exact_device, in_smaller_batches
+from promptccd.training.devices import in_smaller_batches
 
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component

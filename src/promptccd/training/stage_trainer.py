@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.methods import Objective, Rows, StageContext
+from promptccd.methods.processes import sent, share_of
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
-from promptccd.training.devices import is_out_of_memory, sent, share_of
+from promptccd.training.devices import is_out_of_memory
 from promptccd.training.fast import WholeBatches, fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord

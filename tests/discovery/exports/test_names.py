@@ -55,14 +55,14 @@ def test_what_a_file_system_refuses_is_replaced_and_nothing_else(name: str, made
 def test_two_of_one_name_are_told_apart() -> None:
     names = Names()
     assert [
-        names.take("IMG_1.jpg", ["card A", "1a2b3c"]),
-        names.take("IMG_1.jpg", ["card B", "4d5e6f"]),
-        names.take("img_1.JPG", ["card B", "7a8b9c"]),
-        names.take("IMG_1.jpg", ["card B", "4d5e6f"]),
-        names.take("IMG_1.jpg", ["card B", "4d5e6f"]),
+        names.add("IMG_1.jpg", ["card A", "1a2b3c"]),
+        names.add("IMG_1.jpg", ["card B", "4d5e6f"]),
+        names.add("img_1.JPG", ["card B", "7a8b9c"]),
+        names.add("IMG_1.jpg", ["card B", "4d5e6f"]),
+        names.add("IMG_1.jpg", ["card B", "4d5e6f"]),
     ] == ["IMG_1.jpg", "IMG_1 (card B).jpg", "img_1 (7a8b9c).JPG", "IMG_1 (4d5e6f).jpg", "IMG_1 (2).jpg"]
     long = "ü" * 125 + ".jpg"
-    first, second = names.take(long, ["card A"]), names.take(long, ["card A"])
+    first, second = names.add(long, ["card A"]), names.add(long, ["card A"])
     assert first == long and second.endswith(" (card A).jpg") and len(second.encode()) <= MOST_BYTES
 
 

@@ -42,7 +42,7 @@ def sorted_wrong() -> tuple[CategoryRegistry, Features]:
     registry = CategoryRegistry()
     sure = np.where(np.arange(60) < STRAY, 0.9, 0.99)
     registry.observe(0, StageGroups(keys, kinds, np.eye(8, dtype=np.float32)[:2], confidences=sure))
-    return registry, Features(keys, zip(keys, torch.from_numpy(looks).float(), strict=True))
+    return registry, Features(keys, torch.from_numpy(looks).float())
 
 
 def test_what_looks_like_another_group_comes_first_and_is_proposed_for_it() -> None:

@@ -478,7 +478,7 @@ def test_what_is_selected_on_the_map_stands_out_and_the_rest_comes_back(person: 
 
 def test_take_groups_away(person: Person, project: Path) -> None:
     person.click(".bar .wide")
-    person.page.locator("dialog[open]").get_by_role("button", name="Sort into folders").click()
+    person.page.locator("dialog[open]").get_by_role("button", name="The files themselves").click()
     person.actions += 1
     person.page.locator("dialog[open]", has_text=f"{project}/folders: ").wait_for()
     assert person.actions <= 2
@@ -493,7 +493,7 @@ def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Pers
     person.page.route("**/api/export", lambda route: kept.append(route), times=1)
     person.click(".bar .wide")
     sheet = person.page.locator("dialog[open]")
-    sheet.get_by_role("button", name="Sort into folders").click()
+    sheet.get_by_role("button", name="The files themselves").click()
     sheet.filter(has_text="photographs; files:").wait_for()
     kept[0].fulfill(body="null", content_type="application/json")
     person.page.wait_for_timeout(300)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.exports.ways import EXPORTS
+from promptccd.discovery.exports.formats import FORMATS, Format
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
 from promptccd.discovery.project import ProjectView
@@ -28,6 +28,7 @@ from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.stored import stored_in
 
 N = KINDS * EACH
 UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
@@ -92,7 +93,7 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
     for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
         assert window.ask(f"/api/picture/{path}")[0] == 404
     page.bench.photos.close()
-    assert list((project / ".promptccd/pictures").glob("*.safetensors"))
+    assert len(stored_in(project / ".promptccd")["cell"])
 
 
 def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
@@ -211,11 +212,21 @@ def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny
 
 
 @pytest.mark.moderate
+def test_the_state_lists_the_export_formats(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORMATS, "new", Format("a new one", "module:function"))
+    expected = [{"name": name, "title": each.title} for name, each in FORMATS.items()]
+    assert window.get("state")["formats"] == expected and expected[-1] == {
+        "name": "new",
+        "title": "a new one",
+    }
+    assert window.do(do="rename", group=0, name="heron")[1]["formats"] == expected
+
+
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
     state = window.get("state")
     assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200
     assert window.get("export") is None
-    for kind in EXPORTS:
+    for kind in FORMATS:
         assert window.ask("/api/export", {"kind": kind})[0] == 200
         told = until_written(window)
         assert (told["done"], told["count"], told["place"]) == (N, N, str(project / kind)), told
@@ -263,7 +274,7 @@ def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
     monkeypatch.setattr(window.page.bench.photos, "file_of", broken)
     assert window.ask("/api/export", {"kind": "folders"})[0] == 200
     assert until_written(window)["problem"].startswith("It was not written whole: MemoryError.")
-    assert [path.name for path in (project / "folders").iterdir() if not path.name.startswith(".")] == []
+    assert not (project / "folders").exists()
     assert "MemoryError" in caplog.text
 
 

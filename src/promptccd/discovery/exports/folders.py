@@ -8,42 +8,39 @@ from pathlib import Path
 
 from PIL import Image
 
-from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, link_or_copy
+from promptccd.discovery.exports.export_folder import (
+    DIGITS,
+    Export,
+    ExportFolder,
+    Item,
+    OnProgress,
+    link_or_copy,
+)
 from promptccd.discovery.exports.names import Names, folder_names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
 
-FOLDERS = "folders"
-
 
 def export_folders(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
     """Write ``folders/<group>/<own name>``: links to the untouched files where the disk can, else copies.
 
-    Args:
-        photos: gives the photographs.
-        rows: which is in which group; those in none are left out.
-        out: where the folder goes.
-        tick: called for every photograph; what it raises ends the export.
-        project: as `KeptFolder.opened` takes it.
-
-    Raises:
-        DiskError: it cannot be written, or a folder of that name was made by somebody else.
+    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
     """
-    there = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
-    with KeptFolder.opened(out / FOLDERS, there, project) as folder:
-        suffixes = {made_of: os.path.splitext(place)[1] for place, made_of in folder.held().items()}
+    originals = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
+    with ExportFolder.opened(out / "folders", originals, project) as folder:
+        suffixes = {made_of: os.path.splitext(place)[1] for place, made_of in folder.made_of().items()}
         inside, notes = grouped(rows)
         items = list(_items(photos, inside, suffixes))
-        folder.put(items, tick)
+        folder.put(items, on_progress)
         found = folder.finish()
         found.photographs = len(items) - len(found.missing)
         found.notes += notes
         copies = sum(max(0, len(photos.files_of(row.picture)) - 1) for row in inside)
         if copies:
             found.notes.append(f"Further files with the same pictures, left out: {copies}.")
-        linked = sum(_takes_no_room(folder.path / item.place, item.source) for item in items)
+        linked = sum(_is_link(folder.path / item.place, originals[item.made_of]) for item in items)
         if linked:
             found.notes.append(
                 f"{linked} of them are links to the files themselves and take no room: do not edit one in place."
@@ -53,22 +50,16 @@ def export_folders(
 
 def _items(photos: Photos, rows: Sequence[AssignmentRow], suffixes: Mapping[str, str]) -> Iterator[Item]:
     folders = folder_names({row.category: row.name for row in rows if row.category is not None})
-    taken = {identity: Names() for identity in folders}
+    names = {identity: Names() for identity in folders}
     for row in rows:
         assert row.category is not None
-        path = photos.path(row.picture)
+        path, made_of = photos.path(row.picture), row.sha256[:DIGITS]
         above, name = os.path.split(path or row.file)
         marks = [os.path.basename(above)] if os.path.basename(above) else []
-        called = taken[row.category].take(name, [*marks, row.sha256[:6]])
-        made_of = row.sha256[:DIGITS]
-        suffix = "" if path else suffixes.get(made_of, "")
-        yield Item(
-            place=f"{folders[row.category]}/{called}{suffix}",
-            made_of=made_of,
-            make=partial(_make, photos, row.picture, needs_suffix=not path and not suffix),
-            called=row.file,
-            source=path if os.path.isfile(path) else "",
-        )
+        unique = names[row.category].add(name, [*marks, row.sha256[:6]])
+        suffix = "" if path else suffixes.get(made_of, "")  # a row of a data set has a name without one
+        make = partial(_make, photos, row.picture, needs_suffix=not path and not suffix)
+        yield Item(f"{folders[row.category]}/{unique}{suffix}", made_of, make, row.file)
 
 
 def _make(photos: Photos, key: str, target: Path, *, needs_suffix: bool) -> str:
@@ -91,8 +82,8 @@ def _suffix_of(content: bytes) -> str:
     return {"jpeg": ".jpg", "mpo": ".jpg", "tiff": ".tif"}.get(kind, f".{kind}")
 
 
-def _takes_no_room(place: Path, source: str) -> bool:
+def _is_link(path: Path, original: str) -> bool:
     try:
-        return bool(source) and os.path.samefile(place, source)
+        return bool(original) and os.path.samefile(path, original)
     except OSError:
         return False

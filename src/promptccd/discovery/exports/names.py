@@ -1,13 +1,13 @@
 """Names of files and folders as people gave them, but for what some file system refuses."""
 
+import itertools
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-_REFUSED = re.compile(
-    r'[/\\:*?"<>|\ud800-\udfff]'
-)  # by Windows, exFAT and SMB; bytes that are not UTF-8 by macOS
+# By Windows, exFAT and SMB; bytes that are not UTF-8 by macOS.
+_REFUSED = re.compile(r'[/\\:*?"<>|\ud800-\udfff]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\s*\..*)?", re.IGNORECASE)
 MOST_BYTES = 255  # of a name, in UTF-8
 
@@ -37,34 +37,27 @@ def with_mark(name: str, mark: str) -> str:
 
 
 class Names:
-    """Names that are taken in one folder; two that differ in case or composition alone count as one."""
+    """Names in one folder; two that differ in case or composition alone count as one."""
 
     def __init__(self) -> None:
-        self._taken = set[str]()
+        self._used = set[str]()
 
-    def take(self, name: str, marks: Iterable[str]) -> str:
+    def add(self, name: str, marks: Iterable[str]) -> str:
         """The name if it is free, or else with the first of the marks that makes it free, or a number from 2 on."""
-        wished = safe_name(name)
-        for each in (wished, *(with_mark(wished, safe_name(mark, 100)) for mark in marks)):
-            if self._take(each):
+        wanted, numbers = safe_name(name), map(str, itertools.count(2))
+        marked = (with_mark(wanted, safe_name(mark, 100)) for mark in itertools.chain(marks, numbers))
+        for each in itertools.chain([wanted], marked):
+            plain = unicodedata.normalize("NFC", each.casefold())
+            if plain not in self._used:
+                self._used.add(plain)
                 return each
-        number = 2
-        while not self._take(found := with_mark(wished, str(number))):
-            number += 1
-        return found
-
-    def _take(self, name: str) -> bool:
-        same = unicodedata.normalize("NFC", name.casefold())
-        if same in self._taken:
-            return False
-        self._taken.add(same)
-        return True
+        raise AssertionError  # there are numbers without end
 
 
 def folder_names(names: Mapping[int, str]) -> dict[int, str]:
     """The folder of each category, by id: its name, and its id where another has that name already."""
-    taken = Names()
-    return {identity: taken.take(names[identity], [str(identity)]) for identity in sorted(names)}
+    unique = Names()
+    return {identity: unique.add(names[identity], [str(identity)]) for identity in sorted(names)}
 
 
 def _shortened(name: str, most_bytes: int) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,19 @@ import yaml
 
 from promptccd import systems
 from promptccd.data.names import display_name
-from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
+from promptccd.discovery.exports.export_folder import (
+    DIGITS,
+    Export,
+    ExportFolder,
+    Item,
+    OnProgress,
+    text_item,
+)
 from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
-from promptccd.disk import temporary
 from promptccd.errors import DataError
 
-PUBLISH, PARQUET = "publish", "publish-parquet"
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
 _SPLIT = "train"  # as which `datasets` reads all of it
 # `datasets` takes these, in small letters, for splits wherever they stand in a path.
@@ -32,7 +36,7 @@ _KINDS = {
 
 
 def export_publish(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
     """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
 
@@ -40,16 +44,16 @@ def export_publish(
     the name of the group, letter by letter; in names of folders the words that `datasets` takes for splits begin with a
     capital letter.
 
-    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
     """
-    with KeptFolder.opened(out / PUBLISH, project=project) as folder:
+    with ExportFolder.opened(out / "publish", project=project) as folder:
         inside, notes = grouped(rows)
         folders = folder_names(
             {row.category: _without_splits(row.name) for row in inside if row.category is not None}
         )
-        suffixes = {made_of: Path(place).suffix for place, made_of in folder.held().items()}
+        suffixes = {made_of: Path(place).suffix for place, made_of in folder.made_of().items()}
         items = [_picture(photos, row, folders, suffixes) for row in inside]
-        placed = folder.put(items, tick)
+        placed = folder.put(items, on_progress)
         there = [
             (placed[item.place], row) for item, row in zip(items, inside, strict=True) if item.place in placed
         ]
@@ -64,38 +68,33 @@ def export_publish(
 
 
 def export_parquet(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
     """Write ``publish-parquet/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; a row a photograph.
 
     It holds what `export_publish` writes, but that ``label`` is a number, whose name ``README.md`` has: a group that is
     renamed leaves the table as it is. Where anything else has changed, all of it is written again.
 
-    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
     """
     inside, notes = grouped(rows)
     names = dict(sorted({row.category: row.name for row in inside}.items()))
     label_of = {category: number for number, category in enumerate(names)}
     records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
-    told = f"{json.dumps([facts for _, facts in records])}{_depth_of(photos)}"
-    digest = hashlib.sha256(told.encode()).hexdigest()[:DIGITS]
-    with KeptFolder.opened(out / PARQUET, project=project) as folder:
-        held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
+    content = f"{json.dumps([facts for _, facts in records])}{_depth_of(photos)}"
+    digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
+    with ExportFolder.opened(out / "publish-parquet", project=project) as folder:
+        there = {place: made for place, made in folder.made_of().items() if made.startswith(digest)}
         missing = list[tuple[str, str]]()
-        whole = {_part(digest, number, len(held)) for number in range(len(held))}
-        if held and set(held.values()) == whole:
-            folder.put([Item(place, made, _is_there, place) for place, made in held.items()])
+        if there and set(there.values()) == {_shard(digest, each, len(there)) for each in range(len(there))}:
+            folder.put([Item(place, made, _is_there, place) for place, made in there.items()])
         else:
-            staging = temporary(folder.path / "shards")
-            try:
-                shards = _shards(photos, records, staging, missing, tick)
-                made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again
-                folder.put(
-                    Item(place, _part(made_of, number, len(shards)), partial(_rename, path), place)
-                    for number, (place, path) in enumerate(shards.items())
-                )
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+            shards = _shards(photos, records, folder.scratch, missing, on_progress)
+            made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again
+            folder.put(
+                Item(place, _shard(made_of, number, len(shards)), partial(_rename, path), place)
+                for number, (place, path) in enumerate(shards.items())
+            )
         folder.put([text_item("README.md", _card(list(names.values())), "README.md")])
         found = folder.finish()
         found.missing += missing
@@ -109,7 +108,7 @@ def _shards(
     rows: Sequence[tuple[AssignmentRow, dict[str, Any]]],
     staging: Path,
     missing: list[tuple[str, str]],
-    tick: Tick,
+    on_progress: OnProgress,
 ) -> dict[str, Path]:
     """Files of the data set by place, and in `missing` why photographs are in none of them."""
     # Takes a second, for which the page of a project need not wait.
@@ -119,7 +118,7 @@ def _shards(
 
     def records() -> Iterator[dict[str, Any]]:
         for row, facts in rows:
-            tick()
+            on_progress()
             try:
                 suffix, content = _clean(photos, row)
             except DataError as error:
@@ -174,7 +173,7 @@ def _facts(row: AssignmentRow) -> dict[str, Any]:
     return {"label": row.name, **{name: getattr(row, name) for name in _KINDS if name != "label"}}
 
 
-def _part(made_of: str, number: int, count: int) -> str:
+def _shard(made_of: str, number: int, count: int) -> str:
     return f"{made_of}, {number + 1} of {count}"
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, text_item
+from promptccd.discovery.exports.export_folder import Export, ExportFolder, Item, OnProgress, text_item
 from promptccd.discovery.exports.names import Names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
 
-SIDECARS = "sidecars"
 TASKS = ".label-studio.json"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ORDINARY = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".gif", ".bmp", ".avif", ".heic")
@@ -32,7 +31,7 @@ xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
 
 
 def export_sidecars(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
     """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio beside it.
 
@@ -40,14 +39,14 @@ def export_sidecars(
     lies there may be a person's own. Where Lightroom looks for ``IMG_1.xmp``, which is beside camera RAW alone, there
     is one of that name too.
 
-    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
     """
-    with KeptFolder.opened(out / SIDECARS, project=project) as folder:
+    with ExportFolder.opened(out / "sidecars", project=project) as folder:
         inside, notes = grouped(rows)
         files = {row.picture: photos.files_of(row.picture) for row in inside}
         roots = _roots({root for each in files.values() for root, _ in each})
         items = [item for row in inside for item in _items(row, files[row.picture], roots)]
-        folder.put([*items, *_tasks(inside, files, roots)], tick)
+        folder.put([*items, *_tasks(inside, files, roots)], on_progress)
         found = folder.finish()
         found.missing += [
             (row.file, "it is not where it was, or lies in an archive or a data set")
@@ -61,8 +60,8 @@ def export_sidecars(
 
 def _roots(roots: set[str]) -> dict[str, str]:
     """A name for each folder of photographs, in which the tree of its files is rebuilt."""
-    taken = Names()
-    return {root: taken.take(os.path.basename(root), []) for root in sorted(roots)}
+    unique = Names()
+    return {root: unique.add(os.path.basename(root), []) for root in sorted(roots)}
 
 
 def _items(row: AssignmentRow, files: Sequence[tuple[str, str]], roots: dict[str, str]) -> Iterator[Item]:

@@ -4,8 +4,8 @@ import logging
 import threading
 from typing import Any
 
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, project_rows
-from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import Photos
 from promptccd.errors import PromptCCDError, RegistryError
@@ -37,8 +37,8 @@ class TakeAway:
         Raises:
             RegistryError: there is no such export, or one is being written.
         """
-        if kind not in EXPORTS:
-            raise RegistryError(f"Expected one of {', '.join(EXPORTS)}, got {kind[:40]!r}.")
+        if kind not in FORMATS:
+            raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {kind[:40]!r}.")
         if self._thread is not None and self._thread.is_alive():
             raise RegistryError("Something is being written already: wait for it, or cancel it.")
         rows, photos = rows_of(self._bench), self._bench.photos
@@ -63,7 +63,7 @@ class TakeAway:
             progress["done"] = min(progress["done"] + 1, progress["count"])  # of copies there are more
 
         try:
-            found = EXPORTS[progress["kind"]](photos, rows, self._bench.out, tick)
+            found = FORMATS[progress["kind"]].write(photos, rows, self._bench.out, tick)
             progress["told"] = found.lines()
             progress["place"] = str(found.place.absolute())
         except _StoppedError:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.page import files as photo_files
 from promptccd.discovery.page.export_job import TakeAway, rows_of
@@ -109,7 +110,7 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
 
     async def regroup(request: Request) -> Response:
         """Make so many groups, which takes a while."""
-        return _json(await run_in_threadpool(bench.regrouped, _number(await _sent(request), "count")))
+        return _state(await run_in_threadpool(bench.regrouped, _number(await _sent(request), "count")))
 
     async def show_in_folder(request: Request) -> Response:
         asked = await _sent(request)
@@ -153,7 +154,7 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
             if await run_in_threadpool(bench.refresh) != since:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
-        return _json(await run_in_threadpool(bench.summary))
+        return _state(await run_in_threadpool(bench.summary))
 
     async def edit(request: Request) -> Response:
         asked, bench = await _sent(request), bench_of(request)
@@ -165,7 +166,7 @@ def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
             with bench.blind(within) if asked.get("blind") is True else nullcontext():
                 return CORRECTIONS[do](bench, asked)
 
-        return _json(await run_in_threadpool(bench.corrected, act))
+        return _state(await run_in_threadpool(bench.corrected, act))
 
     return [
         Route("/", bundle),
@@ -202,6 +203,12 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 def _json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json", headers=NOT_KEPT)
+
+
+def _state(summary: Mapping[str, Any]) -> Response:
+    """A summary of a project with the export formats."""
+    formats = [{"name": name, "title": each.title} for name, each in FORMATS.items()]
+    return _json({**summary, "formats": formats})
 
 
 def _binary(content: bytes) -> Response:

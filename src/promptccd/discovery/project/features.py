@@ -5,6 +5,7 @@ images came and went, nor whether a sum was followed over corrections or added u
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.cache import FeatureCache
-from promptccd.discovery.project.folder import FEATURES, PROJECT
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.disk import read_file, write_file
 from promptccd.registry import CategoryRegistry, Changes
@@ -29,15 +30,11 @@ class Features:
         row_of: row of every image that has features.
     """
 
-    def __init__(self, keys: Sequence[str], found: Iterable[tuple[str, Tensor]] = ()):
-        self.keys, rows = keys, {key: row for row, key in enumerate(keys)}
-        self.matrix, self.there = torch.zeros(len(keys), 0), np.zeros(len(keys), dtype=bool)
-        for key, feature in found:
-            if not self.matrix.shape[1]:
-                self.matrix = torch.zeros(len(keys), len(feature))
-            self.matrix[rows[key]] = feature
-            self.there[rows[key]] = True
-        self.row_of = {key: row for key, row in rows.items() if self.there[row]}
+    def __init__(self, keys: Sequence[str], matrix: Tensor | None = None, there: np.ndarray | None = None):
+        self.keys = keys
+        self.matrix = torch.zeros(len(keys), 0) if matrix is None else matrix
+        self.there = np.full(len(keys), matrix is not None) if there is None else there
+        self.row_of = {keys[row]: row for row in np.flatnonzero(self.there).tolist()}
 
     def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
         """Those of the images that have features, in their order, and these ``(M, D)``."""
@@ -62,23 +59,24 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
         RunError: it is not said what they were computed with.
     """
     if (folder / PROJECT).is_dir():
-        record, cache = read_record(folder), FeatureCache(folder / PROJECT / FEATURES)
-        return Features(keys, cache.each(record["features"], keys))
-    return Features(*_features_of_run(folder)) if needed else Features(keys)
+        record = read_record(folder)
+        with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
+            return Features(keys, *seen.features(record["features"], keys))
+    return _features_of_run(folder) if needed else Features(keys)
 
 
-def _features_of_run(folder: Path) -> tuple[list[str], list[tuple[str, Tensor]]]:
-    """Keys, and keys with features, of a run's images up to the stage in a folder; none if it is in no run."""
+def _features_of_run(folder: Path) -> Features:
+    """Features of a run's images up to the stage in a folder; of none if it is in no run."""
     from promptccd.runs.evaluate import RunEvaluation
     from promptccd.runs.folder import RunDirectory
     from promptccd.runs.stage import key_of
 
     run, name = RunDirectory(folder.parent), folder.name
     if not run.begun or not name.removeprefix("stage").isdecimal():
-        return [], []
+        return Features([])
     evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
     keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
-    return keys, list(zip(keys, torch.cat(evaluation.features_of_stage(stage)).cpu(), strict=True))
+    return Features(keys, torch.cat(evaluation.features_of_stage(stage)).cpu())
 
 
 class Means:

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from promptccd.discovery.intake.locations import present
+from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project.corrections_list import Kind, correction
 from promptccd.discovery.project.opened import opened
-from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.disk import parsed_json, remove_leftovers, write_file
 from promptccd.errors import RegistryError

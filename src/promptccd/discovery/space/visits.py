@@ -1,5 +1,6 @@
 """Who is here: for every visitor a folder of their own, which is deleted when they leave."""
 
+import contextlib
 import hmac
 import json
 import os
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import has_categories
@@ -135,8 +137,10 @@ def _example(folder: Path) -> Path:
     if not out.exists():
         shutil.copytree(EXAMPLE / "project", out / PROJECT)
         where = json.dumps(str(EXAMPLE / "photos"))[1:-1]
-        for path in (out / PROJECT / "files.jsonl", out / PROJECT / "project.json"):
-            path.write_bytes(path.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
+        record = out / PROJECT / "project.json"
+        record.write_bytes(record.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
+        with contextlib.closing(SeenFiles(out / PROJECT)) as seen:
+            seen.relocate(PHOTOS_HERE, str(EXAMPLE / "photos"))
     return out
 
 

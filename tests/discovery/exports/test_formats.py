@@ -16,9 +16,11 @@ from datasets import load_dataset
 from PIL import ExifTags, Image
 
 from promptccd.cli.main import main
-from promptccd.discovery import EXPORTS, DiscoverySession, Project, discover, export_project
-from promptccd.discovery.exports.kept_folder import Export
+from promptccd.discovery import FORMATS, DiscoverySession, Project, discover, export_project
+from promptccd.discovery.exports.export_folder import Export, ExportFolder, text_item
+from promptccd.discovery.exports.formats import Format
 from promptccd.discovery.exports.rows import project_rows
+from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project.photos import Photos
 from promptccd.disk import EXPORTED
 from promptccd.errors import RunError
@@ -26,6 +28,7 @@ from promptccd.images.decode import decode_image
 from promptccd.locks import OWNER
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
+from tests.discovery.stored import relocate
 
 TAKEN = 1_700_000_000  # when the files were written, in seconds
 HOSTILE = [
@@ -91,9 +94,9 @@ def here(found_once: Path, tmp_path: Path) -> Path:
     """The project and its photographs, to be changed at will: files keep their dates."""
     place = tmp_path / "here"
     shutil.copytree(found_once, place)
-    for name in ("project.json", "files.jsonl"):
-        path = place / "found/.promptccd" / name
-        path.write_text(path.read_text().replace(str(found_once), str(place)))
+    relocate(place / "found/.promptccd", str(found_once), str(place))
+    record = place / "found/.promptccd/project.json"
+    record.write_text(record.read_text().replace(str(found_once), str(place)))
     return place
 
 
@@ -114,12 +117,9 @@ def told(path: Path) -> list[dict[str, str]]:
 def groups_of(here: Path) -> dict[str, str]:
     """Name of the group by content."""
     registry = Project(here / "found").registry
-    lines = map(json.loads, (here / "found/.promptccd/files.jsonl").read_text().splitlines()[1:])
-    return {
-        line["sha256"]: registry.categories[registry.members[line["picture"]]].name
-        for line in lines
-        if "look" in line
-    }
+    seen = pictures_in(here / "found/.promptccd")
+    name_of = {key: registry.categories[registry.members[key]].name for key in seen}
+    return {content: name_of[key] for key, picture in seen.items() for content in picture.contents}
 
 
 def digest(path: Path) -> str:
@@ -160,7 +160,7 @@ def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
     assert all(path.resolve().is_relative_to(found.place.resolve()) for path in made)
 
 
-@pytest.mark.parametrize("way", EXPORTS)
+@pytest.mark.parametrize("way", FORMATS)
 def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> None:
     project = Project(here / "found")
     project.move(project.registry.members_of(project.registry.active[0].id)[:2], None)
@@ -240,14 +240,13 @@ def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> N
 def test_camera_raw_gets_the_name_that_lightroom_looks_for(here: Path) -> None:
     path = sorted((here / "card A").glob("3-*"))[0]
     path.rename(path.with_suffix(".NEF"))
-    seen = here / "found/.promptccd/files.jsonl"
-    seen.write_text(seen.read_text().replace(path.name, f"{path.stem}.NEF"))
+    relocate(here / "found/.promptccd", path.name, f"{path.stem}.NEF")
     export(here, "sidecars")
     made = {each.name for each in (here / "found/sidecars/card A").glob(f"{path.stem}.*")}
     assert made == {f"{path.stem}.NEF.xmp", f"{path.stem}.xmp"}
 
 
-@pytest.mark.parametrize("way", EXPORTS)
+@pytest.mark.parametrize("way", FORMATS)
 def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -> None:
     gone, other = here / "card A/白鹭.jpg", sorted((here / "card A").glob("3-*"))[0]
     gone.unlink()
@@ -276,7 +275,7 @@ def test_a_photograph_that_is_only_in_the_export_now_stays_there(here: Path) -> 
     assert next(place.rglob("白鹭.jpg")).read_bytes() == content
 
 
-@pytest.mark.parametrize("way", EXPORTS)
+@pytest.mark.parametrize("way", FORMATS)
 def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(here: Path, way: str) -> None:
     place = export(here, way)[way].place
     mine = {
@@ -368,8 +367,32 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
     assert "was exported from another project" in capsys.readouterr().err
     assert main(["export", str(here / "card A"), "folders"]) == 2
     assert "Give the --out of promptccd discover or open." in capsys.readouterr().err
-    with pytest.raises(RunError, match="holds no groups"):
+    with pytest.raises(RunError, match="contains no groups"):
         export_project(here / "card B", ["folders"])
+
+
+def listed(photos, rows, out, on_progress, project):
+    """A format of a plugin: one text file with the names of all groups."""
+    with ExportFolder.opened(out / "listed", project=project) as folder:
+        names = sorted({row.name for row in rows if row.category is not None})
+        folder.put([text_item("groups.txt", "\n".join(names), "groups")], on_progress)
+        return folder.finish()
+
+
+def test_a_new_format_is_one_entry(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line, its help and `discover` read the list; the page is tested in ``page/test_routes.py``."""
+    monkeypatch.setitem(
+        FORMATS, "listed", Format("a text with the names of the groups", f"{__name__}:listed")
+    )
+    for command in ("export", "discover"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert "listed: a text with the names of the groups" in " ".join(capsys.readouterr().out.split())
+    assert main(["export", str(here / "found"), "listed"]) == 0
+    assert f"{here}/found/listed: " in capsys.readouterr().out
+    assert "名前" in (here / "found/listed/groups.txt").read_text().splitlines()
 
 
 @pytest.mark.slow

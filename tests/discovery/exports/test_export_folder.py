@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, link_or_copy
+from promptccd.discovery.exports.export_folder import WORK, Export, ExportFolder, Item, link_or_copy
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
+from promptccd.locks import LOCK, OWNER
 
 
 def _write(content: bytes, target: Path) -> None:
@@ -38,7 +39,7 @@ def export(folder: Path, files: Mapping[str, str]) -> Export:
         Item(place, text, odd.get(text) or partial(_write, text.encode()), place)
         for place, text in files.items()
     ]
-    with KeptFolder.opened(folder) as kept:
+    with ExportFolder.opened(folder) as kept:
         kept.put(items)
         return kept.finish()
 
@@ -121,14 +122,19 @@ def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
     assert tree(folder) == {place: text for place, text in before.items() if place != "heron/a.txt"}
     assert found.left == (["owl/a.txt"] if what == "edited" else [])
     found = export(folder, {**FIRST, "owl/a.txt": "owl four"})
-    assert found.left == ([] if what in ("moved", "deleted") else ["owl/a.txt"])
-    assert {**tree(folder), **before} == {**tree(folder), "heron/a.txt": "heron one", **before}
+    assert found.left == ([] if what in ("moved", "deleted") else ["owl/a (yours).txt"])
+    assert (folder / "owl/a.txt").read_text() == "owl four"
+    renamed = {place.replace("owl/a.txt", "owl/a (yours).txt"): text for place, text in before.items()}
+    assert tree(folder) == {**FIRST, **renamed, "owl/a.txt": "owl four"}
     assert outside.read_text() == "owl one"
     if found.left:
-        assert "Left as they are" in found.lines()[1] and "'owl/a.txt'" in found.lines()[1]
+        assert "Left as they are" in found.lines()[1] and "'owl/a (yours).txt'" in found.lines()[1]
+        (folder / "owl/a.txt").write_text("edited again")
+        assert export(folder, {**FIRST, "owl/a.txt": "owl five"}).left == ["owl/a (yours 2).txt"]
+        assert {**tree(folder), **renamed} == tree(folder)
 
 
-def test_a_name_that_somebody_else_has_is_not_taken(tmp_path: Path) -> None:
+def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     export(folder, FIRST)
     (folder / "stork").write_text("no folder")
@@ -136,9 +142,10 @@ def test_a_name_that_somebody_else_has_is_not_taken(tmp_path: Path) -> None:
     (folder / "owl/c.txt").write_text("mine")
     wanted = {**FIRST, "stork/a.txt": "a", "crane/a.txt": "b", "owl/c.txt": "c"}
     found = export(folder, wanted)
-    assert sorted(found.left) == ["crane/a.txt", "owl/c.txt", "stork/a.txt"]
-    assert ((folder / "stork").read_text(), (folder / "owl/c.txt").read_text()) == ("no folder", "mine")
-    assert not (tmp_path / "a.txt").exists()
+    assert sorted(found.left) == ["crane (yours)", "owl/c (yours).txt", "stork (yours)"]
+    assert (folder / "stork (yours)").read_text() == "no folder"
+    assert tree(folder) == {**wanted, "owl/c (yours).txt": "mine", "stork (yours)": "no folder"}
+    assert (folder / "crane (yours)").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
 
 
 def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
@@ -147,9 +154,9 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     photographs.mkdir()
 
     def put(names: dict[str, str]) -> Export:
-        with KeptFolder.opened(folder, {name: str(photographs / name) for name in "abc"}) as kept:
+        with ExportFolder.opened(folder, {name: str(photographs / name) for name in "abc"}) as kept:
             kept.put(
-                Item(place, name, partial(link_or_copy, photographs / name), name, str(photographs / name))
+                Item(place, name, partial(link_or_copy, photographs / name), name)
                 for place, name in names.items()
             )
             return kept.finish()
@@ -194,7 +201,8 @@ def test_killed_anywhere_the_next_export_ends_in_the_same_bytes(
     export(whole, wanted)
     for calls in range(1, 200):
         folder = tmp_path / "killed"
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in (folder, tmp_path / f"{WORK}killed"):
+            shutil.rmtree(each, ignore_errors=True)
         shutil.copytree(start, folder)
         if (child := os.fork()) == 0:
             _die_after(calls)
@@ -202,11 +210,16 @@ def test_killed_anywhere_the_next_export_ends_in_the_same_bytes(
             os._exit(0)
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
             break
-        assert not first or (folder / "owl/mine.txt").read_text() == "mine"
+        mine = [
+            path.read_text()
+            for work in ("", WORK)
+            for path in Path(f"{tmp_path}/{work}killed").rglob("mine.txt")
+        ]
+        assert mine == ["mine"] * bool(first)
         export(folder, wanted)
         assert tree(folder) == tree(whole)
         assert (folder / EXPORTED).read_bytes() == (whole / EXPORTED).read_bytes()
-        assert not list(folder.rglob(".tmp-*"))
+        assert {each.name for each in (tmp_path / f"{WORK}killed").iterdir()} == {LOCK, OWNER}
         assert sorted(each.name for each in folder.iterdir()) == sorted(each.name for each in whole.iterdir())
     assert 15 < calls < 199
 
@@ -290,5 +303,5 @@ def test_on_another_disk_a_photograph_is_copied_with_its_date(tmp_path: Path) ->
 
 
 def test_two_exports_at_once_are_one_after_the_other(tmp_path: Path) -> None:
-    with KeptFolder.opened(tmp_path / "out"), pytest.raises(RunError, match="is writing to"):
+    with ExportFolder.opened(tmp_path / "out"), pytest.raises(RunError, match="is writing to"):
         export(tmp_path / "out", FIRST)

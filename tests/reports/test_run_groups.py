@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.folder import RunDirectory
-from promptccd.runs.run_groups import (
+from promptccd.reports.run_groups import (
     baseline_rows,
     require_different,
     require_seeds_alone,
     row_names,
     without_seed,
 )
+from promptccd.runs.folder import RunDirectory
 from promptccd.training.recipe import Recipe
 
 ELSEWHERE = {"benchmark": "caltech101"}

@@ -55,11 +55,6 @@ def require_different(paths: Sequence[str | Path]) -> None:
         seen.add(place)
 
 
-def backbone_name(backbone: str | Path) -> str:
-    """Hub id of a backbone, or ``backbone`` for one in a folder, which differs by seed."""
-    return "backbone" if Path(backbone).exists() else str(backbone)
-
-
 def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
     """For every run, the baselines to score with it (``raw pixels``, ``frozen ...``) and the names of their rows.
 
@@ -87,6 +82,12 @@ def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict
     return found
 
 
+def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
+    """The name of the frozen backbone of a run as a baseline; backbones in folders differ by seed and share one."""
+    backbone = backbone_of(recipe, run)
+    return "frozen backbone" if Path(backbone).exists() else f"frozen {backbone}"
+
+
 class _Run:
     """What distinguishes a run from others; its records are read once, because making a recipe takes a while.
 
@@ -101,7 +102,7 @@ class _Run:
     def __init__(self, path: Path):
         run, recipe = RunDirectory(path), RunDirectory(path).recipe
         self.path, self.seed, self.counting = path, recipe.training.seed, str(recipe.training.category_count)
-        self._backbone = backbone_of(recipe, run)
+        self._backbone, self._frozen = backbone_of(recipe, run), frozen_name(recipe, run)
         self._finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
         done, wanted = self._finished - 1, run.num_stages - 1
         self.unfinished = "" if done == wanted else f" ({done} of {wanted} stages)"
@@ -112,10 +113,7 @@ class _Run:
     def baselines(self) -> Iterator[tuple[str, str]]:
         """Names of its baselines, each with the settings that decide it, except the seed and the counting."""
         shown = ("data.", "views.", "training.kmeans_restarts")
-        for name, follows in (
-            (f"frozen {backbone_name(self._backbone)}", (*shown, "backbone.")),
-            (PIXELS, shown),
-        ):
+        for name, follows in ((self._frozen, (*shown, "backbone.")), (PIXELS, shown)):
             key = {**_only(self.settings, *follows), "stages": self._finished}
             yield name, json.dumps(key, sort_keys=True)
 

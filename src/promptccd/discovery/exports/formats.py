@@ -1,0 +1,105 @@
+"""The list of export formats, which the command line, the page and `discover` read."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from promptccd.errors import RunError, nothing_at
+
+if TYPE_CHECKING:
+    from promptccd.discovery.exports.export_folder import Export, OnProgress
+    from promptccd.discovery.exports.rows import AssignmentRow
+    from promptccd.discovery.project.photos import Photos
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format in which the groups of a project can be exported.
+
+    Attributes:
+        title: for people: a noun phrase that continues the name of the format.
+        function: ``module:function`` with the arguments and the result of `write`, imported when it is called, so that
+            help is quick; a module without dots is one of this package.
+        copies: whether the photographs are encoded again, which needs room on the disk.
+    """
+
+    title: str
+    function: str
+    copies: bool = False
+
+    def write(
+        self,
+        photos: "Photos",
+        rows: Sequence["AssignmentRow"],
+        out: Path,
+        on_progress: "OnProgress" = lambda: None,
+        project: str = "",
+    ) -> "Export":
+        """Write a folder of this format.
+
+        Args:
+            photos: gives the photographs.
+            rows: which is in which group; those in none are left out.
+            out: where the folder goes.
+            on_progress: called for every photograph; what it raises ends the export.
+            project: as `ExportFolder.opened` takes it.
+
+        Raises:
+            DiskError: it cannot be written, or a folder of that name was made by something else.
+            RunError: it is of another project, or another export is writing it.
+        """
+        module, _, function = self.function.partition(":")
+        place = import_module(module if "." in module else f"{__package__}.{module}")
+        found: Export = getattr(place, function)(photos, rows, out, on_progress, project)
+        return found
+
+
+FORMATS = {
+    "folders": Format(
+        "the files themselves in a folder per group, linked where the disk can", "folders:export_folders"
+    ),
+    "sidecars": Format("keywords in XMP files, and a list for Label Studio", "sidecars:export_sidecars"),
+    "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish", copies=True),
+    "publish-parquet": Format("pixels without metadata, as a parquet table", "publish:export_parquet", copies=True),
+}  # fmt: skip
+
+
+def titles() -> str:
+    """The names and titles of all formats, for help."""
+    return "; ".join(f"{name}: {each.title}" for name, each in FORMATS.items())
+
+
+def export_project(
+    project: str | Path, formats: Sequence[str], to: str | Path | None = None
+) -> list["Export"]:
+    """Export the groups of a project as they are now, with the photographs of all its sources.
+
+    Args:
+        project: the ``--out`` of a discovery, or of ``promptccd open``.
+        formats: names of `FORMATS`.
+        to: where the exported folders go; into the project by default.
+
+    Raises:
+        RunError: there is no project.
+        DiskError: a folder cannot be written, or was made by something else.
+    """
+    from promptccd.discovery.exports.rows import project_rows
+    from promptccd.discovery.project.photos import Photos
+    from promptccd.discovery.project.record import categories_in
+
+    folder = Path(project).expanduser()
+    registry = categories_in(folder)
+    if registry is None:
+        none = f"{str(project)!r} contains no groups." if Path(project).exists() else nothing_at(project)
+        raise RunError(f"{none} Give the --out of promptccd discover or open.")
+    photos = Photos(folder, registry.images)
+    rows = project_rows(registry, photos)
+    out = folder if to is None else Path(to).expanduser()
+    # Exports in the project move with it. Those elsewhere must not take the place of another project's.
+    is_inside = out.resolve() == folder.resolve()
+    name = "" if is_inside else hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
+    return [FORMATS[each].write(photos, rows, out, project=name) for each in dict.fromkeys(formats)]
