@@ -26,7 +26,7 @@ class Draft:
 
     def __init__(self, store: Store, drawn: Mapping[str, tuple[int, int]] | None = None):
         self.store, self._drawn = store, drawn or {}
-        self._looked = set[int]()
+        self._looked = dict[int, tuple[int, int, int]]()  # unseen, quarter and order by row
 
     # Reading
 
@@ -89,10 +89,18 @@ class Draft:
     def place(self, rows: Iterable[int], category: int | None, *, pin: bool = False) -> None:
         """Put images into a category, or into none; a pin is what a person said, and lifts a ban."""
         listed = list(rows)
+        looked = [row for row in listed if row in self._looked]
         self.store.run_each(
-            "update image set category = ?, pinned = ? where id = ?", [(category, pin, row) for row in listed]
+            "update image set category = ?, pinned = ?, was = iif(reviewed is null, category, was), "
+            "unseen = iif(reviewed is null, ?, unseen), quarter = iif(reviewed is null, ?, quarter), "
+            "reviewed = ifnull(reviewed, ?) where id = ?",
+            [(category, pin, *self._looked[row], row) for row in looked],
         )
-        if pin:
+        self.store.run_each(
+            "update image set category = ?, pinned = ? where id = ?",
+            [(category, pin, row) for row in listed if row not in self._looked],
+        )
+        if pin and self.store.one("select 1 from forbidden limit 1"):
             self.store.run_each(
                 "delete from forbidden where image = ? and category = ?", [(row, category) for row in listed]
             )
@@ -102,16 +110,13 @@ class Draft:
         self.store.run_each("insert or ignore into forbidden values(?, ?)", pairs)
 
     def look(self, images: Mapping[str, int]) -> None:
-        """Note that a person reviews images, before what they say of them is done; the first time counts."""
+        """Note that a person reviews images that are placed next; the first review of an image counts."""
         count, last = self.store.all(
             "select count(*), coalesce(max(reviewed), -1) from image indexed by reviews where reviewed is not null"
         )[0]
         order = max(count, last + 1)  # reviews may have been dropped, so their number alone is no order
-        self._looked.update(images.values())
-        self.store.run_each(
-            "update image set reviewed = ?, was = category, unseen = ?, quarter = ? where id = ? and reviewed is null",
-            [(order, *self._drawn.get(key, (0, 0)), row) for key, row in images.items()],
-        )
+        for key, row in images.items():
+            self._looked.setdefault(row, (*self._drawn.get(key, (0, 0)), order))
 
     def drop_looks(self, rows: Iterable[int]) -> None:
         """Forget that a person has reviewed images."""
@@ -144,7 +149,7 @@ class Draft:
         """Add a discovered category without images or a prototype, and return its id."""
         identity = int(self.store.one("select next_id from state"))
         self.store.run("update state set next_id = next_id + 1")
-        name = free_name(default_name(identity), self._names())
+        name = free_name(default_name(identity), self.names().values())
         self.store.run(
             "insert into category values(?, ?, ?, ?, 0, 0, 0, null, '[]')",
             identity, name, CategoryState.DISCOVERED, born,
@@ -153,10 +158,11 @@ class Draft:
 
     def free_name(self, name: str) -> str:
         """The name itself, or with the first number behind it that no category has."""
-        return free_name(name, self._names())
+        return free_name(name, self.names().values())
 
-    def _names(self) -> set[str]:
-        return {name for (name,) in self.store.all("select name from category where state <> 'retired'")}
+    def names(self) -> dict[int, str]:
+        """Names of the categories that are not retired, by id."""
+        return dict(self.store.all("select id, name from category where state <> 'retired' order by id"))
 
     def set_prototype(self, identity: int, vector: ArrayLike) -> None:
         """Give a category another prototype.
@@ -250,10 +256,7 @@ class Draft:
             ],
         )
         touched = {each for _, before, after, _, _ in rows for each in (before, after)} - {None}
-        counts = [
-            (self.store.one("select count(*) from image where category = ?", identity), identity)
-            for identity in sorted(touched)
-        ]
+        counts = [(size, identity) for identity, size in sorted(self.store.sizes(touched).items())]
         self.store.run_each(
             "update category set size = ?1, dormant = ?1 = 0 and state = 'discovered' where id = ?2", counts
         )

@@ -65,10 +65,10 @@ class Rename(Edit):
         """See `Edit.apply`."""
         name = check_name(self.name)
         renamed = draft.category(self.category)
-        for other in draft.not_retired():
-            if other.id != renamed.id and normalize("NFC", other.name) == normalize("NFC", name):
+        for other, called in draft.names().items():
+            if other != renamed.id and normalize("NFC", called) == normalize("NFC", name):
                 raise RegistryError(
-                    f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
+                    f"Category {other} is called {name!r} already: choose another name, or merge the two."
                 )
         draft.change(renamed.id, name=name)
 

@@ -29,7 +29,6 @@ from promptccd.registry.edits import Edit
 from promptccd.registry.observe import Snapshot, StageGroups, apply_grouping
 from promptccd.registry.store import Changes, Store, stored_key, text_key
 
-_SIZE = "select count(*) from image where category = ?"
 NOTHING_YET = -1  # stage of a registry that observed none
 
 Value = TypeVar("Value")
@@ -199,6 +198,29 @@ class CategoryRegistry:
 
     def _keys(self, condition: str, *values: Any) -> set[str]:
         return {text_key(key) for (key,) in self.store.all(f"select key from image {condition}", *values)}
+
+    def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
+        """Images, of all or of some, as columns: keys, stages, categories or -1, confidences or 1, pinned or not."""
+        values = "stage", "ifnull(category, -1)", "ifnull(confidence, 1.0)", "pinned"
+        kinds = np.int32, np.int32, np.float64, np.uint8
+        if keys is not None:
+            rows = self.store.of_keys(f"select key, {', '.join(values)} from image where true", keys)
+            stored, *found = zip(*rows, strict=True) if rows else ((),) * 5
+            columns = [np.array(each, kind) for each, kind in zip(found, kinds, strict=True)]
+            return [text_key(key) for key in stored], *columns
+        # One text of each column is read ten times as fast as a million rows.
+        key = "case typeof(key) when 'blob' then lower(hex(key)) else json_quote(key) end"
+        texts = [
+            f"group_concat({each}, {mark})"
+            for each, mark in [(key, "char(10)"), *((each, "' '") for each in values)]
+        ]
+        [(names, *found)] = self.store.all(
+            f"select {', '.join(texts)} from (select * from image order by id)"
+        )
+        named = [name if name[0] != '"' else json.loads(name) for name in (names or "").split("\n") if name]
+        return named, *(
+            np.fromstring(each or "", kind, sep=" ") for each, kind in zip(found, kinds, strict=True)
+        )
 
     @property
     def prototypes(self) -> np.ndarray:
@@ -483,9 +505,9 @@ class CategoryRegistry:
         """
         store, num_known, next_id = self.store, self.num_known, self.next_id
         rows = store.one("select count(*) from vector")
-        for each in self.categories.values() if ids is None else map(self.categories.get, sorted(ids)):
-            if each is None:
-                continue
+        found = [each for each in self.categories.values() if ids is None or each.id in ids]
+        sizes = store.sizes(each.id for each in found) if counted else {}
+        for each in found:
             if each.id >= next_id:
                 problem = f"is there, and the next free id is {next_id}"
             elif not each.retired and each.known != (each.id < num_known):
@@ -494,14 +516,10 @@ class CategoryRegistry:
                 problem = f"was merged into {each.merged_into}, which leads nowhere"
             elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:
                 problem = f"has prototype row {outside[0]} of {rows}"
-            elif each.name != check_name(each.name):
+            elif each.name != (each.name.strip() if each.name.isprintable() else check_name(each.name)):
                 problem = "has blanks around its name"
-            elif (
-                counted
-                and (count := store.one("select count(*) from image where category = ?", each.id))
-                != each.size
-            ):
-                problem = f"says that it has {each.size} images, but {count} are in it"
+            elif counted and sizes[each.id] != each.size:
+                problem = f"says that it has {each.size} images, but {sizes[each.id]} are in it"
             else:
                 continue
             raise RegistryError(f"Category {each.id} {problem}.")

@@ -9,14 +9,16 @@ other processes that have the file see by it that something changed, and read wh
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from promptccd.disk import temporary
+from promptccd.disk import newer_format, temporary
 from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import rename
 
@@ -89,6 +91,7 @@ ROWS = {
 }
 _CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
 _STATE_OF_CATEGORY = 2
+_PLAIN = {int, float, str, type(None)}
 _FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
 
 
@@ -143,10 +146,8 @@ class Store:
         store = cls(_connected(f"{path.absolute().as_uri()}?mode=rw"), path)
         store.run("pragma query_only = on")  # until the schema is known to be ours
         version = store.one("pragma user_version")
-        if version > FORMAT:
-            raise RegistryError(
-                f"{path.name} has format {version}, and this version of promptccd reads up to {FORMAT}: update it."
-            )
+        if (newer := newer_format(version, FORMAT)) is not None:
+            raise RegistryError(f"{path.name} {newer}")
         if set(store.all("select type, name, tbl_name, sql from sqlite_master")) != _schema():
             raise RegistryError(
                 f"{path.name} is refused: its tables are not those of a project of this version. Group the "
@@ -171,7 +172,7 @@ class Store:
         with closing(_connected(str(place))) as target:
             if place != path:
                 target.execute("pragma journal_mode = off")  # nothing to go back to
-            self._try(lambda: self._database.backup(target), place)
+            self._try(lambda: self._database.backup(target, progress=_within(WAIT_S)), place)
         if place != path:
             rename(place, path)
 
@@ -185,9 +186,9 @@ class Store:
         """Execute a statement."""
         return self._try(lambda: self._database.execute(sql, values))
 
-    def run_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement for each of some rows of values."""
-        self._try(lambda: self._database.executemany(sql, rows))
+    def run_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement for each of some rows of values; returns how many rows it changed."""
+        return int(self._try(lambda: self._database.executemany(sql, rows)).rowcount)
 
     def all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows of a query."""
@@ -276,31 +277,15 @@ class Store:
             entry,
         )
         self.stop_watching()
-        categories = set[int]()
-        for table, before, after in rows:
-            (names, others), (here, target) = ROWS[table], (after, before) if undo else (before, after)
+        steps, categories = list[tuple[str, list[Any]]](), set[int]()
+        for (table, *_), sides in zip(rows, _parsed(rows), strict=True):
+            here, target = sides[::-1] if undo else sides
+            steps.append(_statement(table, here, target))
             if table in _CATEGORY_OF:
-                categories.update(
-                    _values(table, each)[_CATEGORY_OF[table]] for each in (here, target) if each
-                )
-            row, other = (_values(table, each)[: len(names)] for each in (here or target, target or here))
-            if row != other:
-                raise RegistryError(_FORGED)
-            named = " and ".join(f"{each} = ?" for each in names)
-            if target is None:
-                done = self.run(f"delete from {table} where {named}", *row)
-            elif here is None:
-                values = _values(table, target)
-                marks = ", ".join("?" * len(values))
-                done = self.run(
-                    f"insert into {table}({', '.join((*names, *others))}) values({marks})", *values
-                )
-            else:
-                sets = ", ".join(f"{each} = ?" for each in others)
-                done = self.run(
-                    f"update {table} set {sets} where {named}", *_values(table, target)[len(names) :], *row
-                )
-            if done.rowcount != 1:
+                categories.update(each[_CATEGORY_OF[table]] for each in sides if each is not None)
+        for statement, alike in groupby(steps, key=lambda step: step[0]):
+            values = [row for _, row in alike]
+            if self.run_each(statement, values) != len(values):
                 raise RegistryError(_FORGED)
         return {each for each in categories if isinstance(each, int)}
 
@@ -323,6 +308,14 @@ class Store:
             self.run("update state set forgotten = revision")
         if entry is not None:
             self.run("update log set revision = (select revision from state) where number = ?", entry)
+
+    def sizes(self, ids: Iterable[int]) -> dict[int, int]:
+        """How many images categories have, by id."""
+        counts = dict.fromkeys(ids, 0)
+        listed = ", ".join(map(str, counts))
+        return counts | dict(
+            self.all(f"select category, count(*) from image where category in ({listed}) group by category")
+        )
 
     def changes_since(self, revision: int) -> Changes | None:
         """What changed since a revision; `None` if the log does not tell, so that all has to be read again."""
@@ -366,17 +359,44 @@ def text_key(key: str | bytes) -> str:
     return key.hex() if isinstance(key, bytes) else key
 
 
-def _values(table: str, row: str) -> list[Any]:
-    values = json.loads(row)
-    if (
-        not isinstance(values, list)
-        or len(values) != sum(map(len, ROWS[table]))
-        or any(isinstance(each, list | dict) for each in values)
-    ):
-        raise RegistryError(_FORGED)
-    if table == "image":
-        values[1] = stored_key(str(values[1]))
-    return values
+def _parsed(changes: Sequence[tuple[Any, ...]]) -> list[list[list[Any] | None]]:
+    """Rows before and after each of some changes, which anybody may have written; `None` is no row."""
+    try:
+        pairs = (f"[{before or 'null'},{after or 'null'}]" for _, before, after in changes)
+        found: list[list[list[Any] | None]] = json.loads(f"[{','.join(pairs)}]")
+        for (table, *_), sides in zip(changes, found, strict=True):
+            for values in sides:
+                length = sum(map(len, ROWS.get(table, ())))
+                if values is None:
+                    continue
+                if (
+                    type(values) is not list
+                    or len(values) != length
+                    or not _PLAIN.issuperset(map(type, values))
+                ):
+                    raise ValueError(f"{table} has {length} columns")
+                if table == "image":
+                    values[1] = stored_key(values[1])
+    except (ValueError, TypeError) as error:
+        raise RegistryError(_FORGED) from error
+    return found
+
+
+def _statement(table: str, here: list[Any] | None, target: list[Any] | None) -> tuple[str, list[Any]]:
+    """What puts a row into another state, and its values; `None` is no row."""
+    names, others = ROWS[table]
+    count, named = len(names), " and ".join(f"{each} = ?" for each in names)
+    if here is not None and target is not None:
+        if here[:count] != target[:count]:
+            raise RegistryError(_FORGED)
+        sets = ", ".join(f"{each} = ?" for each in others)
+        return f"update {table} set {sets} where {named}", [*target[count:], *here[:count]]
+    if target is not None:
+        marks = ", ".join("?" * len(target))
+        return f"insert into {table}({', '.join((*names, *others))}) values({marks})", target
+    if here is not None:
+        return f"delete from {table} where {named}", here[:count]
+    raise RegistryError(_FORGED)
 
 
 def _triggers() -> Iterator[str]:
@@ -416,6 +436,17 @@ def _text_of(column: str) -> str:
         if name == "key"
         else column
     )
+
+
+def _within(seconds: float) -> Callable[[int, int, int], None]:
+    """Ends a copy that waits for so long for another process."""
+    end = time.monotonic() + seconds
+
+    def progress(status: int, remaining: int, total: int) -> None:
+        if remaining and time.monotonic() > end:
+            raise sqlite3.OperationalError("another process has locked it")
+
+    return progress
 
 
 def _connected(name: str) -> sqlite3.Connection:

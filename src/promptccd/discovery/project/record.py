@@ -66,7 +66,7 @@ def read_record(out: Path) -> dict[str, Any]:
 def load_before(out: Path) -> CategoryRegistry | None:
     """The registry before the newest stage, or `None`, with a warning, if it is damaged: it only tells what changed."""
     try:
-        return CategoryRegistry.open(out / PROJECT / BEFORE)
+        return CategoryRegistry.open(out / PROJECT / BEFORE).copy()
     except RegistryError as error:
         logger.warning("What changed since the last stage cannot be said: %s", error)
         return None

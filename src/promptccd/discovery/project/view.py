@@ -67,7 +67,7 @@ class Columns:
         count, self._here = len(keys), here
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
-        self._read(registry, np.arange(count), keys)
+        self._read_all(registry, keys)
         self._rows = self._rows_of_groups()
 
     def _rows_of_groups(self) -> dict[int, np.ndarray]:
@@ -76,15 +76,23 @@ class Columns:
         ids, starts = np.unique(self.group[order], return_index=True)
         return dict(zip(ids.tolist(), np.split(order, starts[1:]), strict=True))
 
+    def _read_all(self, registry: CategoryRegistry, keys: Sequence[str]) -> None:
+        found, *values = registry.columns()
+        row_of = {key: row for row, key in enumerate(keys)}
+        rows = np.array([row_of.get(key, -1) for key in found], np.int64)
+        self._set(registry, rows[rows >= 0], [column[rows >= 0] for column in values])
+
     def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
-        found = registry.states.read(None if len(keys) == len(self.group) else keys)
-        aside, stage = [each.id for each in registry.aside], registry.stage
-        values = [found[key] for key in keys]
-        group = np.array([NO_CATEGORY if home is None else home for _, home, _, _ in values], np.int32)
-        self.group[rows] = np.where(np.isin(group, aside), ASIDE, group)
-        self.sure[rows] = [255 if sure is None else round(255 * sure) for _, _, sure, _ in values]
-        self.flags[rows] = [PINNED * pinned + NEWEST * (came == stage) for came, _, _, pinned in values]
-        self.flags[rows] |= np.where(self._here[rows], 0, AWAY).astype(np.uint8)
+        found, *values = registry.columns(keys)
+        row_of = dict(zip(keys, rows.tolist(), strict=True))
+        self._set(registry, np.array([row_of[key] for key in found], np.int64), values)
+
+    def _set(self, registry: CategoryRegistry, rows: np.ndarray, values: Sequence[np.ndarray]) -> None:
+        stages, categories, confidences, pinned = values
+        aside = np.isin(categories, [each.id for each in registry.aside])
+        self.group[rows] = np.where(aside, ASIDE, categories)
+        self.sure[rows] = np.rint(255 * confidences)
+        self.flags[rows] = PINNED * pinned + NEWEST * (stages == registry.stage) + AWAY * ~self._here[rows]
 
     def packed(self) -> bytes:
         """All of them one after the other, as a window reads them."""
