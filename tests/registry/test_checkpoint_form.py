@@ -118,7 +118,7 @@ def test_a_file_is_replaced_whole_and_readable_by_others(registry: CategoryRegis
 
 
 def test_a_folder_that_cannot_be_written(registry: CategoryRegistry, tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match="The old one is untouched"):
+    with pytest.raises(DiskError, match="The old content is untouched"):
         save_registry(registry, tmp_path / "missing")
 
 

@@ -20,7 +20,7 @@ from promptccd.discovery.embedding import Embedder, load_embedder
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.moments import find_moments
+from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.options import Precision
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
@@ -42,7 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_moments`; `None` as the features are.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as the
+            features are.
     """
 
     stage: int
@@ -251,13 +252,13 @@ class DiscoverySession:
         """Found, or known from when the same pictures were looked at before."""
         miniatures, taken = stage.intake.miniatures, stage.intake.taken
         if self.seen is None:
-            return find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+            return find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
         given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.moments(given.hexdigest(), len(features))
         if known is None:
-            known = find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+            known = find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
             self.seen.store_moments(given.hexdigest(), known)
         return known
 

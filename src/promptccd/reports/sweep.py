@@ -30,7 +30,6 @@ from promptccd.disk import (
     make_inside,
     open_to_change,
     problems_of,
-    refuse_links,
     remove_leftovers,
     write_file,
 )
@@ -134,9 +133,9 @@ class SweepCell:
         return self.name.removesuffix(f"-seed{self.seed}")
 
     @property
-    def answers_natively(self) -> bool:
+    def predicts_natively(self) -> bool:
         """Whether the paper's rows of its method are those of the method's own classifier."""
-        return method_named(self.recipe.model.variant).answers_natively
+        return method_named(self.recipe.model.variant).predicts_natively
 
     @cached_property
     def backbone_key(self) -> str:
@@ -333,7 +332,7 @@ class ProtocolScoring:
         score = ContinualScore.from_dict(values)
         if score.native is None:
             return None if other else score.as_published
-        return score.native if cell.answers_natively != other else score.as_published
+        return score.native if cell.predicts_natively != other else score.as_published
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
@@ -348,7 +347,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
     owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
-    return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
+    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
 
 
 def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
@@ -363,7 +362,7 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
         plugins: files of methods from outside.
 
     Raises:
-        RunError: a cell was begun with other settings, or a link lies in the way.
+        RunError: a cell was begun with other settings.
         DiskError: nothing can be written there.
     """
     states = states_of(cells)
@@ -380,7 +379,6 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
     lines = []
     with locked_tables(Path(out)):
         folder = make_inside(Path(out), RECIPES)
-        refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
         remove_leftovers(folder)
         for cell in todo:
             recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
@@ -494,7 +492,7 @@ def run_sweep(
         plugins: files of methods from outside, which the processes of cells load.
 
     Raises:
-        RunError: a cell was begun with other settings, or a link lies in the way.
+        RunError: a cell was begun with other settings.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
     if jobs < 1:
@@ -502,10 +500,6 @@ def run_sweep(
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    with locked_tables(folder.path):
-        refuse_links(folder.path, [cell.name for cell in cells])
-        for cell in cells:
-            refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
     for cell in cells:
         cell.require_settings()
     with StopRequest() as stop:
@@ -602,7 +596,7 @@ class _Sweep:
             return None
         owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
         for name in owners.keys() - self._owned:
-            logger.info("%s: running on %s", name, owners[name].place)
+            logger.info("%s: running on %s", name, owners[name])
         for cell in [cell for cell in waiting if cell.name in self._owned - owners.keys()]:
             if not prefix and cell.finished():
                 logger.info("%s: done elsewhere%s", cell.name, _average(cell))
@@ -613,7 +607,7 @@ class _Sweep:
         at_work = owners.keys() | {cell.name for cell, _ in running}
         if not (free or running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
             alive = owners_of(cell.path for cell in waiting)
-            self.elsewhere |= {path.name: f"running on {owner.place}" for path, owner in alive.items()}
+            self.elsewhere |= {path.name: f"running on {owner}" for path, owner in alive.items()}
             # The others are leases that no process renews: a training waits until they are over.
             waiting[:] = free = [cell for cell in waiting if cell.path not in alive]
         # Rather than wait for other processes alone, a cell makes a backbone of its own.

@@ -260,7 +260,7 @@ class GroupingProblem:
         units = self.units.of_images(torch.arange(len(self.units.points), device=self.held.device)).cpu()
         units = units if self.order is None else units[self.order.argsort()]
         stays = torch.zeros(len(self.units.points), dtype=torch.bool)
-        stays[units[~found.strange.cpu()]] = True
+        stays[units[~found.novel.cpu()]] = True
         stays[self.units.settled[0]] = stays[self.units.constrained] = True
         stays |= self.units.answered.cpu()
         waits = ~stays[units].to(found.category_ids.device)
@@ -353,8 +353,8 @@ def group_images(
         constraints: what people said.
         seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
-        moments: ``(N,)`` position of the first image of each one's moment, see `find_moments`; `None` if each image is
-            a moment of its own. What people answered comes before it.
+        moments: ``(N,)`` position of the first image of each one's moment, see `find_near_duplicates`; `None` if
+            each image is a moment of its own. What people answered comes before it.
 
     Returns:
         Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,
