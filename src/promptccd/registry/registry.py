@@ -61,7 +61,7 @@ class ByImage(Mapping[str, Value], Generic[Value]):
         )
         if not rows:
             raise KeyError(key)
-        return rows[0][0] if self._read is None else self._read(*rows[0])  # type: ignore[no-any-return]
+        return rows[0][0] if self._read is None else self._read(*rows[0])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.read())
@@ -202,7 +202,7 @@ class CategoryRegistry:
     def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
         """Images, of all or of some, as columns: keys, stages, categories or -1, confidences or 1, pinned or not."""
         values = "stage", "ifnull(category, -1)", "ifnull(confidence, 1.0)", "pinned"
-        kinds = np.int32, np.int32, np.float64, np.uint8
+        kinds: tuple[Any, ...] = np.int32, np.int32, np.float64, np.uint8
         if keys is not None:
             rows = self.store.of_keys(f"select key, {', '.join(values)} from image where true", keys)
             stored, *found = zip(*rows, strict=True) if rows else ((),) * 5
@@ -210,16 +210,13 @@ class CategoryRegistry:
             return [text_key(key) for key in stored], *columns
         # One text of each column is read ten times as fast as a million rows.
         key = "case typeof(key) when 'blob' then lower(hex(key)) else json_quote(key) end"
-        texts = [
-            f"group_concat({each}, {mark})"
-            for each, mark in [(key, "char(10)"), *((each, "' '") for each in values)]
-        ]
-        [(names, *found)] = self.store.all(
-            f"select {', '.join(texts)} from (select * from image order by id)"
+        joined = ", ".join(
+            [f"group_concat({key}, char(10))", *(f"group_concat({each}, ' ')" for each in values)]
         )
+        [(names, *texts)] = self.store.all(f"select {joined} from (select * from image order by id)")
         named = [name if name[0] != '"' else json.loads(name) for name in (names or "").split("\n") if name]
         return named, *(
-            np.fromstring(each or "", kind, sep=" ") for each, kind in zip(found, kinds, strict=True)
+            np.fromstring(text or "", kind, sep=" ") for text, kind in zip(texts, kinds, strict=True)
         )
 
     @property
