@@ -42,8 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as the
-            features are.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as
+            the features are.
     """
 
     stage: int
@@ -424,8 +424,8 @@ class DiscoverySession:
     @property
     def is_grouped(self) -> bool:
         """Whether the newest images were grouped already, as this very stage."""
-        return self.current.stage == self.registry.stage and self.registry.images.keys() >= set(
-            self.current.keys
+        return self.current.stage == self.registry.stage and all(
+            key in self.registry.images for key in self.current.keys
         )
 
     @property

@@ -199,7 +199,7 @@ class StageGrouping:
             constraints=images.constraints,
             seed=self._seed,
             temperature=self._temperature,
-            moments=first[moment],
+            first_of=first[moment],
         )
 
     def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:
