@@ -22,7 +22,7 @@ from benchmarks.bench_right import truth_of
 from promptccd.discovery.page import OpenPage
 
 MILESTONES = (0.8, 0.9, 0.95, 0.99)
-PAGE, LEAST = 30, 8  # as frontend/src/check.tsx has them
+PAGE, MOST, LEAST = 30, 120, 8  # as frontend/src/check.tsx has them
 
 
 class Person:
@@ -42,7 +42,7 @@ class Person:
             for start in range(0, self.get("state")["photos"], 500)
             for each in self.get(f"names?from={start}")
         ]
-        self.kinds = np.array(truth_of(page.bench.out, names))
+        self.kinds = np.array(truth_of(page.project.out, names))
         self.called = dict[int, str]()  # kind by group
 
     def _ask(self, path: str, body: Any = None) -> bytes:
@@ -83,9 +83,9 @@ class Person:
             self.actions += 2 + (len(by_kind[kind]) > 1)
         for kind, ids in by_kind.items():
             if len(ids) > 1:
-                self.do(do="merge", groups=ids, name=kind)
+                self.do(do="merge", categories=ids, name=kind)
             else:
-                self.do(do="rename", group=ids[0], name=kind)
+                self.do(do="rename", category=ids[0], name=kind)
             self.called[min(ids)] = kind
 
     @property
@@ -99,18 +99,15 @@ class Person:
             group_of, sure, flags = self.groups
             rows = np.flatnonzero((group_of == group) & (flags & 1 == 0))
             rows = rows[np.argsort(-sure[rows].astype(int), kind="stable")]
-            start, end, pages, is_bad, seen = 0, len(rows), 1, False, list[int]()
-            while start < end and not (is_bad and end - start <= LEAST):
-                last = start + -(-(end - start) // 2) if is_bad else min(end, start + PAGE * pages)
-                page = rows[max(start, last - PAGE) : last]
+            size, is_bad = PAGE, False
+            while len(rows) and not (is_bad and len(rows) <= LEAST):
+                page = rows[: -(-len(rows) // 2) if is_bad else size]
                 self.actions += 1
                 if all(self.kinds[page] == self.called[group]):
-                    start, pages = last, 2 * pages
-                    seen += page.tolist()
+                    self.do(do="confirm", images=page.tolist())
+                    rows, size = rows[len(page) :], min(2 * size, MOST)
                 else:
-                    end, is_bad = last, True
-            if start:
-                self.do(do="confirm", rows=rows[:start].tolist(), seen=seen)
+                    rows, is_bad = page, True
 
     def check(self) -> bool:
         """One screen: those of each other kind are selected, a digit, or M and a name, says which; Enter takes all."""
@@ -134,10 +131,10 @@ class Person:
                 kept |= dict.fromkeys(rows, group_of[kind])
                 continue
             before = {each["id"] for each in self.get("state")["groups"]}
-            after = self.do(do="gather", rows=rows, name=kind)
+            after = self.do(do="gather", images=rows, name=kind)
             self.called[next(each["id"] for each in after["groups"] if each["id"] not in before)] = kind
         if kept:
-            self.do(do="sort", rows=list(kept), to=list(kept.values()))
+            self.do(do="sort", images=list(kept), to=list(kept.values()))
         return True
 
 

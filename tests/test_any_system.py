@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path, PureWindowsPath
 
 import pytest
@@ -12,6 +14,7 @@ from promptccd.data.names import is_of_windows, parts_of, system_reason
 from promptccd.data.tables import load_images
 from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.reading import find_source
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.errors import DataError, nothing_at
 from tests.discovery.conftest import write_pictures
 
@@ -96,13 +99,11 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(project, cap
     def on_windows(path: str) -> str:
         return str(there.joinpath(*Path(path).relative_to(project / "album").parts))
 
-    lines = []
-    for line in (kept / "files.jsonl").read_text().splitlines():
-        values = json.loads(line)
-        if "path" in values:
-            values["path"] = on_windows(values["path"])
-        lines.append(json.dumps(values, separators=(",", ":")) if "path" in values else line)
-    (kept / "files.jsonl").write_text("\n".join(lines) + "\n")
+    with closing(sqlite3.connect(kept / SEEN)) as database:
+        paths = [path for (path,) in database.execute("select path from file")]
+        renamed = [(on_windows(path.decode()).encode(), path) for path in paths]
+        database.executemany("update file set path = ? where path = ?", renamed)
+        database.commit()
     record = json.loads((kept / "project.json").read_text())
     record["sources"] = [str(there)]
     (kept / "project.json").write_text(json.dumps(record))

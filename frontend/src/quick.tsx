@@ -4,8 +4,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, Question } from "./api";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
-import { Photo, useWhy } from "./layers";
+import { useWhy } from "./layers";
 import { RightLine } from "./right";
+import { Photo } from "./sheet";
 import { t } from "./texts";
 
 /** A key, a digit of any row or a letter of any case; what its button says; and what both do. */
@@ -26,9 +27,10 @@ interface KeyedProps {
 export function Keyed({ desk, acts, more, children }: KeyedProps) {
   const onKeyDown = (event: KeyboardEvent) => {
     const key = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1] ?? (event.key.length > 1 ? event.key : event.key.toLowerCase());
-    const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : (acts.find(([each]) => each === key)?.[2] ?? more?.(key, event));
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const done = acts.find(([each]) => each === key)?.[2] ?? more?.(key, event);
     if (!done) return;
-    void done();
+    if (!event.repeat || key.startsWith("Arrow")) void done(); // a key that is held down answers once: what comes next was not seen
     event.preventDefault();
     event.stopPropagation();
   };
@@ -99,7 +101,7 @@ export function Same({ desk }: { desk: Desk }) {
   const next = async (same?: boolean) => {
     if (!question || busy.current) return;
     busy.current = true;
-    const done = same === undefined || (await desk.edit({ do: "answer", rows: [question.first, question.second], same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
+    const done = same === undefined || (await desk.edit({ do: "answer", first: question.first, second: question.second, same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
     seen.current.push(`${question.first}-${question.second}`);
     if (!done || left.length === 1) await ask();
     else setLeft(left.slice(1));

@@ -2,13 +2,16 @@
 
 import json
 import shutil
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
-from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
-from promptccd.discovery.space.visits import PHOTOS_HERE
+from promptccd.discovery.intake.seen import SEEN, SeenFiles
+from promptccd.discovery.page.visits import PHOTOS_HERE
+from promptccd.discovery.project.folder import PROJECT, RECORD
 from promptccd.registry import Rename
 
 EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"
@@ -19,7 +22,7 @@ def make_example(folder: Path) -> None:
     """Group ``photos`` and write what the screens show into ``project``; the largest groups get no name."""
     photos, project = (folder / "photos").resolve(), folder / "project"
     with tempfile.TemporaryDirectory() as place:
-        out, session = Path(place), DiscoverySession.open("photographs")
+        out, session = Path(place), DiscoverySession.open("photographs", precision="fp32")
         came_with = session.registry.state_hash()
         group_of = {row.file: row.category for row in discover(session, photos, out).rows}
         for number, name in NAMED.items():
@@ -28,11 +31,17 @@ def make_example(folder: Path) -> None:
             {}
         )  # which settles the names: a visitor did nothing that could be undone
         save_progress(session, out, came_with, photos)
+        with closing(SeenFiles(out / PROJECT)) as seen:
+            seen.relocate(str(photos), PHOTOS_HERE)
+        with closing(sqlite3.connect(out / PROJECT / SEEN, isolation_level=None)) as database:
+            database.execute("delete from small")  # made again from the photographs
+            database.execute("vacuum")
         shutil.rmtree(project, ignore_errors=True)
-        shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(THUMBS, ".lock"))
-        for path in (project / RECORD, project / FILES):
-            text = path.read_text(encoding="utf-8").replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE)
-            path.write_text(text, encoding="utf-8")
+        shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(".lock*"))
+        text = (
+            (project / RECORD).read_text(encoding="utf-8").replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE)
+        )
+        (project / RECORD).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-from safetensors.numpy import load
 
-from promptccd.discovery.project.folder import COLUMNS, FILES
 from tests.crash.commands import COMMANDS, Command, start_of
 from tests.crash.system_calls import CONNECTION, Call, Verdict
 from tests.crash.workshop import Workshop
@@ -134,11 +132,7 @@ class Kills:
         found = self.shop.on_hub()
         for folder in self.command.results:
             found |= self.shop.contents(folder)
-        told = {FILES: _told, COLUMNS: _told_in_columns}
-        return {
-            name: told[file](data) if (file := PurePath(name).name) in told else data
-            for name, data in found.items()
-        }
+        return found
 
     def _partial(self, before: dict[str, bytes], after: dict[str, bytes]) -> str:
         """Repositories that are neither as they were nor as they will be: nobody may see one of those."""
@@ -148,26 +142,6 @@ class Kills:
             for repo in (name for name in after if name.startswith("model ") and name.count(" ") == 1)
             if _files(there, repo) not in ({}, _files(before, repo), _files(after, repo))
         )
-
-
-def _told(listed: bytes) -> bytes:
-    """What a list of files says, however often: linking to a file touches it, and it is noted once more."""
-    lines = [json.loads(line) for line in listed.splitlines()]
-    held = {line.pop("path"): line for line in lines if "path" in line}
-    for line in held.values():
-        line["ctime_ns"] = line["links"] = 0
-    looks = sorted(json.dumps(line, sort_keys=True) for line in lines if "look" in line)
-    return json.dumps([held, looks], sort_keys=True).encode()
-
-
-def _told_in_columns(content: bytes) -> bytes:
-    """The same of what such a list becomes."""
-    tensors = load(content)
-    for name in ("ctime_ns", "links", "sum"):
-        del tensors[name]
-    lines = tensors.pop("lines").tobytes()
-    columns = {name: [str(values.dtype), values.tolist()] for name, values in tensors.items()}
-    return json.dumps(columns, sort_keys=True).encode() + _told(lines)
 
 
 def _files(state: dict[str, bytes], repo: str) -> dict[str, bytes]:

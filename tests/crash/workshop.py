@@ -17,11 +17,12 @@ import datasets
 import torch
 
 from promptccd.cli.main import main
-from promptccd.discovery import seen_files
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
+from tests.discovery.stored import stored_in
 from tests.hub.clients import client_settings
 from tests.hub.server import Hub
 
@@ -42,7 +43,6 @@ class Workshop:
         self.log = root / "last.log"
         self._starts: dict[str, Path] = {}
         self._threads = threading.active_count()
-        seen_files.LONGEST_LIST = 0  # so that what long lists become is written too
         _stop_clocks()
         _fork_cells()
         torch.set_num_threads(1)
@@ -155,7 +155,9 @@ class Workshop:
         root, found = self.place / folder, dict[str, bytes]()
         for path in sorted(root.rglob("*")):
             name = f"{folder}/{path.relative_to(root)}"
-            if path.name == HISTORY:  # only informs; epochs that were gone on with say so
+            if path.name.startswith((SEEN, FEATURES)):
+                found[name] = repr(stored_in(path.parent)).encode() if path.name == SEEN else b""
+            elif path.name == HISTORY:  # only informs; epochs that were gone on with say so
                 found[name] = str([(each.stage, each.epoch) for each in read_history(path.parent)]).encode()
             elif path.is_file():
                 found[name] = b"" if path.name in UNCOUNTED else path.read_bytes()

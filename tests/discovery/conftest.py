@@ -8,7 +8,7 @@ import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from promptccd.discovery import DiscoverySession, FeatureCache
+from promptccd.discovery import DiscoverySession, SeenFiles
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
@@ -26,9 +26,9 @@ def write_pictures(folder: Path, categories: list[int], per_category: int = 8, s
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> SeenFiles:
     """Of features, so that equal pictures of several tests are embedded once."""
-    return FeatureCache(tmp_path_factory.mktemp("features"))
+    return SeenFiles(tmp_path_factory.mktemp("features"))
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +46,10 @@ def stage0(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def session(stage0: Path, cache: FeatureCache) -> Iterator[DiscoverySession]:
+def session(stage0: Path, cache: SeenFiles) -> Iterator[DiscoverySession]:
     """A session over the labelled stage."""
     AcceleratorState._reset_state(reset_partial_state=True)
-    opened = DiscoverySession.open(stage0, cache=cache)
+    opened = DiscoverySession.open(stage0, seen=cache)
     yield opened
     opened.forget()
 

@@ -1,13 +1,16 @@
 """Corrections as tests make them: anything done to a registry on disk."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import Command
 from promptccd.discovery.project.features import Features, Means
+from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.registry import CategoryRegistry, Move
 
 
@@ -29,10 +32,17 @@ def registry_in(folder: Path) -> CategoryRegistry:
     return Project(folder).registry
 
 
+def content_of(folder: Path) -> bytes:
+    """The bytes of the categories of a project, without traces of how they came about."""
+    with tempfile.TemporaryDirectory() as place:
+        CategoryRegistry.open(folder / PROJECT / CATEGORIES).store.run(f"vacuum into '{place}/copy'")
+        return Path(place, "copy").read_bytes()
+
+
 def means_of(session: DiscoverySession) -> Means:
     """Means of the features of a session that nobody has written down yet."""
-    pairs = (pair for stage in session.stages for pair in zip(stage.keys, stage.features, strict=True))
-    return Means(Features(sorted(session.registry.images), pairs), session.registry)
+    keys = [key for stage in session.stages for key in stage.keys]
+    return Means(Features(keys, torch.cat([stage.features for stage in session.stages])), session.registry)
 
 
 def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> Move:

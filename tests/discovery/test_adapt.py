@@ -21,6 +21,7 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
@@ -32,10 +33,10 @@ from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures
-from tests.discovery.corrected import correct, moved_to, registry_in
+from tests.discovery.corrected import content_of, correct, moved_to, registry_in
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
-REGISTRY = f"{PROJECT}/registry.json"
+REGISTRY = f"{PROJECT}/categories.sqlite"
 
 
 def hash_of(folder: Path) -> str:
@@ -67,7 +68,7 @@ def stage0_of(tmp_path_factory, image_folder, backbone_folder, trained_run):
 @pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
 def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path, variant):
     place = stage0_of(variant)
-    session = DiscoverySession.open(place, cache=cache)
+    session = DiscoverySession.open(place, seen=cache)
     before = {name: value.clone() for name, value in session.model.state_dict().items()}
     result = discover(session, albums[0], tmp_path / "out", adaptation=QUICK, num_categories=4)
     assert "training" in result.seconds
@@ -86,7 +87,7 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
     assert registry_in(folder).state_hash() == registry_in(tmp_path / "out").state_hash()
     assert [row.category for row in result.rows] == session.assignment().category_ids.tolist()
 
-    again = DiscoverySession.open(folder, cache=cache)  # the stage is the next run's model
+    again = DiscoverySession.open(folder, seen=cache)  # the stage is the next run's model
     repeated = discover(again, albums[0], tmp_path / "out")
     assert again.current.stage == 1
     assert [row.category for row in repeated.rows] == [row.category for row in result.rows]
@@ -144,16 +145,17 @@ def test_training_moves_what_is_set_aside_with_all_images(session, albums):
 @pytest.mark.slow
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):
-        session = DiscoverySession.open(stage0, cache=cache)
+        session = DiscoverySession.open(stage0, seen=cache)
         result = discover(
             session, albums[0], tmp_path / name, adaptation=AdaptationOptions(epochs=4), num_categories=4
         )
     assert hash_of(tmp_path / "a/stage1") == hash_of(tmp_path / "b/stage1")
-    for name in ("assignments.csv", f"{PROJECT}/registry.json", "discovery.html"):
+    for name in ("assignments.csv", "discovery.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert content_of(tmp_path / "a") == content_of(tmp_path / "b")
     truth = np.array([int(row.file[0]) for row in result.rows])
     found = np.array([row.category for row in result.rows])
-    plain = discover(DiscoverySession.open(stage0, cache=cache), albums[0], tmp_path / "c", num_categories=4)
+    plain = discover(DiscoverySession.open(stage0, seen=cache), albums[0], tmp_path / "c", num_categories=4)
     without = np.array([row.category for row in plain.rows])
     adapted, before = (clustering_accuracy(truth, each, range(2)).all for each in (found, without))
     assert adapted >= before - 10
@@ -197,21 +199,21 @@ def test_a_failure_after_the_training_leaves_the_session_as_it_was(session, albu
 @pytest.mark.slow
 def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
     out = tmp_path / "out"
-    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     before = hash_of(out / "stage1")
     longer = AdaptationOptions(epochs=3, batch_size=16)
     with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage1"):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=longer)
+        discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=longer)
     with pytest.raises(RunError, match="was trained already"):
-        discover(DiscoverySession.open(out / "stage1", cache=cache), albums[0], out, adaptation=QUICK)
+        discover(DiscoverySession.open(out / "stage1", seen=cache), albums[0], out, adaptation=QUICK)
     with pytest.raises(RunError, match="was trained already, and on other images"):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
+        discover(DiscoverySession.open(stage0, seen=cache), albums[1], out, adaptation=QUICK)
     assert hash_of(out / "stage1") == before
-    discover(DiscoverySession.open(out / "stage1", cache=cache), albums[1], out, adaptation=QUICK)
+    discover(DiscoverySession.open(out / "stage1", seen=cache), albums[1], out, adaptation=QUICK)
     assert registry_in(out / "stage2").stage == 2
     assert hash_of(out / "stage1") == before
     with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage2"):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+        discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
 
 
 @pytest.mark.slow
@@ -219,10 +221,10 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     out = tmp_path / "out"
 
     def again() -> DiscoveryResult:
-        return discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+        return discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
 
     assert "training" in again().seconds
-    before = contents(out)
+    before, state = contents(out), registry_in(out).state_hash()
     assert "training" not in again().seconds
     assert contents(out) == before
     correct(out, lambda registry: registry.edit(Rename(2, "heron")))
@@ -233,6 +235,7 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     correct(out, lambda registry: registry.undo())
     again()
     assert {**contents(out), REGISTRY: b""} == {**before, REGISTRY: b""}
+    assert registry_in(out).state_hash() == state
 
 
 @pytest.mark.slow
@@ -245,7 +248,7 @@ def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cach
 
     monkeypatch.setattr(CategoryDiscoveryModel, "save_pretrained", interrupted)
     with StopRequest() as stop:
-        session = DiscoverySession.open(stage0, cache=cache)
+        session = DiscoverySession.open(stage0, seen=cache)
         discover(session, albums[0], tmp_path / "out", adaptation=QUICK, stop=stop)
         assert stop.received == signal.SIGINT
     assert registry_in(tmp_path / "out").state_hash() == registry_in(tmp_path / "out/stage1").state_hash()
@@ -254,14 +257,13 @@ def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cach
 @pytest.mark.slow
 def test_results_that_cannot_be_written_cost_no_training(stage0, albums, cache, tmp_path):
     out, whole = tmp_path / "out", tmp_path / "whole"
-    (out / PROJECT / "before").mkdir(parents=True)
-    (out / PROJECT / "before" / "registry.json").mkdir()  # in the way
+    (out / PROJECT / "before.sqlite" / "in the way").mkdir(parents=True)
     with pytest.raises(DiskError):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
-    (out / PROJECT / "before" / "registry.json").rmdir()
-    result = discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+        discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
+    shutil.rmtree(out / PROJECT / "before.sqlite")
+    result = discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     assert "training" not in result.seconds
-    discover(DiscoverySession.open(stage0, cache=cache), albums[0], whole, adaptation=QUICK)
+    discover(DiscoverySession.open(stage0, seen=cache), albums[0], whole, adaptation=QUICK)
     assert contents(out) == contents(whole)
 
 
@@ -273,19 +275,20 @@ def test_a_stage_that_outlived_its_writer_is_gone_on_with(
     stage0, albums, cache, tmp_path, grouped_before, route
 ):
     out, spare = tmp_path / "out", tmp_path / "spare"
-    discover(DiscoverySession.open(stage0, cache=cache), albums[grouped_before], out)
+    discover(DiscoverySession.open(stage0, seen=cache), albums[grouped_before], out)
     shutil.copytree(out, spare)
-    whole = discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
+    whole = discover(DiscoverySession.open(stage0, seen=cache), albums[1], out, adaptation=QUICK)
     newest = next(out.glob("stage*"))
     # As after a kill between the stage and the rest: features were kept before it.
     shutil.copytree(newest, spare / newest.name)
-    shutil.copytree(out / PROJECT / "features", spare / PROJECT / "features", dirs_exist_ok=True)
+    for name in (SEEN, FEATURES):
+        shutil.copyfile(out / PROJECT / name, spare / PROJECT / name)
     if route == "the same command":
-        result = discover(DiscoverySession.open(stage0, cache=cache), albums[1], spare, adaptation=QUICK)
+        result = discover(DiscoverySession.open(stage0, seen=cache), albums[1], spare, adaptation=QUICK)
         assert "training" not in result.seconds
         assert contents(spare) == contents(out)
     else:
-        result = discover(DiscoverySession.open(spare / newest.name, cache=cache), albums[1], spare)
+        result = discover(DiscoverySession.open(spare / newest.name, seen=cache), albums[1], spare)
     assert registry_in(spare).members == registry_in(out).members
     assert result.change == whole.change
 
@@ -296,24 +299,24 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
 ):
     """Made between a kill and the same command: neither is thrown away in silence."""
     out, spare = tmp_path / "out", tmp_path / "spare"
-    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out)
+    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out)
     shutil.copytree(out, spare)
-    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     shutil.copytree(out / "stage1", spare / "stage1")
     correct(spare, lambda registry: registry.edit(Rename(0, "heron")))
     with pytest.raises(RunError, match="trained before the categories in .* were changed"):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[0], spare, adaptation=QUICK)
+        discover(DiscoverySession.open(stage0, seen=cache), albums[0], spare, adaptation=QUICK)
     assert registry_in(spare).category(0).name == "heron"
 
 
 @pytest.mark.moderate
 def test_the_newest_of_many_stages_is_named(stage0, backbone_folder, albums, cache, tmp_path):
     out = tmp_path / "out"
-    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out)
+    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out)
     for number in (8, 9, 10):
         shutil.copytree(stage0, out / f"stage{number}")
     with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage10"):
-        discover(DiscoverySession.open(backbone_folder, cache=cache), albums[0], out)
+        discover(DiscoverySession.open(backbone_folder, seen=cache), albums[0], out)
 
 
 def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):
@@ -368,5 +371,5 @@ def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_pat
     for name in ("registry.json", "registry.safetensors"):
         (old / name).unlink()
     sum_again(old)
-    discover(DiscoverySession.open(old, cache=cache), albums[0], tmp_path / "out", adaptation=QUICK)
+    discover(DiscoverySession.open(old, seen=cache), albums[0], tmp_path / "out", adaptation=QUICK)
     assert registry_in(tmp_path / "out/stage1").num_known == 2

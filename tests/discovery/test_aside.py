@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
-from promptccd.discovery import DiscoverySession, FeatureCache, Project, discover
+from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
 from promptccd.discovery.options import PAGE, TABLE
 from promptccd.errors import DataError
 from promptccd.registry import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
@@ -44,10 +44,10 @@ def worlds() -> tuple[Tensor, Tensor]:
 @pytest.fixture
 def hidden(tiny_backbone: Path, worlds: tuple[Tensor, Tensor], tmp_path: Path) -> DiscoverySession:
     """A session in which a stage was found as two groups: 0 is junk, 1 all four kinds."""
-    session = DiscoverySession.open(tiny_backbone, cache=FeatureCache(tmp_path / "features"))
+    session = DiscoverySession.open(tiny_backbone, seen=SeenFiles(tmp_path / "features"))
     real, junk = worlds
     keys = [key_of(number) for number in range(len(real) + len(junk))]
-    session.cache.store(SPACE, keys, torch.cat([real, junk]))
+    session.seen.store_features(SPACE, keys, torch.cat([real, junk]))
     clusters = np.array([1] * len(real) + [0] * len(junk))
     means = torch.stack([junk.mean(0), real.mean(0)]).numpy()
     session.registry.observe(0, StageGroups(keys, clusters, means))
@@ -128,7 +128,7 @@ def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
     hidden: DiscoverySession,
 ) -> None:
     burst = [key_of(0), key_of(EACH), key_of(2 * EACH)]
-    hidden.cache.store_followers(dict.fromkeys(burst[1:], burst[0]))
+    hidden.seen.store_followers(dict.fromkeys(burst[1:], burst[0]))
     hidden.registry.edit(SetAside(0))
     hidden.regroup(SPACE)
     assert len({hidden.registry.members[key] for key in burst}) == 1

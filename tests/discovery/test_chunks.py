@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -22,15 +23,17 @@ from PIL import Image
 from promptccd import systems
 from promptccd.cli import discovery_commands
 from promptccd.discovery import DiscoverySession, discover, embedding, make_part
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import CHUNKS, PROJECT
 from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.locks import OWNER, FolderLock
 from promptccd.reports import PoolOfDevices
 from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import content_of
 from tests.discovery.test_discover import run
+from tests.processes import owner_number
 
-RESULTS = ("assignments.csv", f"{PROJECT}/registry.json", f"{PROJECT}/registry.safetensors")
 FEW = ("--batch_size", "4", "--num_categories", "4")
 
 
@@ -63,16 +66,18 @@ def alone(mixed, trained_run, tmp_path_factory) -> Path:
 def same(out: Path, expected: Path) -> None:
     """The results are the same bytes, and nothing is left of the parts."""
     assert not (out / PROJECT / CHUNKS).exists()
-    for name in RESULTS:
-        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
+    assert (out / "assignments.csv").read_bytes() == (expected / "assignments.csv").read_bytes()
+    assert content_of(out) == content_of(expected)
 
 
 def opened(model: Path) -> DiscoverySession:
     return DiscoverySession.open(model, batch_size=4)
 
 
-def lines_of(part: Path) -> str:
-    return (part / "files.jsonl").read_text()
+def paths_in(folder: Path) -> list[str]:
+    """Paths of the files that a folder has seen."""
+    with contextlib.closing(sqlite3.connect(folder / SEEN)) as database:
+        return [path.decode() for (path,) in database.execute("select path from file")]
 
 
 @pytest.mark.parametrize(("made", "cached"), [((1, 2, 3), 23), ((1,), 8), ((2, 2), 8)])
@@ -119,9 +124,9 @@ def test_parts_hold_what_nobody_knows(stage0, mixed, tmp_path):
     for part in (1, 2):
         make_part(opened(stage0), album, results[1], part, 2)
     parts = sorted((results[1] / PROJECT / CHUNKS).iterdir())
-    held = [lines_of(part) for part in parts]
-    assert [each.count('"path"') for each in held] == [6, 6]
-    assert not any("1-upright" in each for each in held)
+    found = [paths_in(part) for part in parts]
+    assert [len(each) for each in found] == [6, 6]
+    assert not any("1-upright" in each for paths in found for each in paths)
     reports = [discover(opened(stage0), album, out, num_categories=6).report for out in results]
     assert reports[0] == reports[1]
     assert reports[0].changed == 1
@@ -130,7 +135,7 @@ def test_parts_hold_what_nobody_knows(stage0, mixed, tmp_path):
     assert not (results[1] / PROJECT / CHUNKS).exists()
     make_part(DiscoverySession.open("photographs", batch_size=4), album, results[1], 1, 1)
     (part,) = (results[1] / PROJECT / CHUNKS).iterdir()
-    assert lines_of(part).count('"path"') == 39
+    assert len(paths_in(part)) == 39
 
 
 @pytest.mark.slow
@@ -154,7 +159,7 @@ def test_parts_of_archives_and_tables(stage0, mixed, tmp_path, kind):
 def test_nothing_stays_of_who_was_killed_at_a_part_or_taking_it_over(stage0, mixed, alone, tmp_path):
     make_part(opened(stage0), mixed, tmp_path, 1, 2)
     (part,) = (tmp_path / PROJECT / CHUNKS).iterdir()
-    left = temporary(part / "files.jsonl")
+    left = temporary(part / FEATURES)
     left.write_text("half a li")
     make_part(opened(stage0), mixed, tmp_path, 1, 2)
     assert not left.exists()
@@ -198,7 +203,7 @@ def test_somebody_at_a_part_is_not_cut_off(stage0, mixed, alone, tmp_path):
     (part,) = (tmp_path / PROJECT / CHUNKS).iterdir()
     with (
         FolderLock(part),
-        pytest.raises(RunError, match=f"Process {os.getpid()} is writing to .*{part.name}"),
+        pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing to .*{part.name}"),
     ):
         discover(opened(stage0), mixed, tmp_path)
     discover(opened(stage0), mixed, tmp_path, num_categories=4)
@@ -208,7 +213,7 @@ def test_somebody_at_a_part_is_not_cut_off(stage0, mixed, alone, tmp_path):
 def test_few_new_files_are_no_work_for_others(stage0, mixed, tmp_path):
     session = DiscoverySession.open(stage0, batch_size=27)
     discover(session, mixed, tmp_path, engine=Engine([0, 1, 2]))
-    assert set(os.listdir(tmp_path / PROJECT)) >= {"features"}
+    assert set(os.listdir(tmp_path / PROJECT)) >= {FEATURES}
 
 
 def test_a_session_of_nowhere_is_refused(session, mixed, tmp_path):
@@ -275,7 +280,7 @@ def strikes(parts: Path, count: int) -> threading.Thread:
         killed = set[int]()
         while len(killed) < count:
             with contextlib.suppress(OSError, ValueError):
-                found = int((parts / "000001-of-2" / OWNER).read_text().partition(" on ")[0])
+                found = owner_number(parts / "000001-of-2" / OWNER)
                 if found not in killed:
                     os.kill(found, signal.SIGKILL)
                     killed.add(found)
@@ -308,10 +313,10 @@ def test_a_signal_ends_the_processes_and_what_they_made_stays(stage0, mixed, tmp
     command = [sys.executable, "-m", "promptccd", "discover", str(stage0), str(album), "--out", str(out)]
     process = subprocess.Popen([*command, *FEW, "--devices", "2"], stderr=subprocess.PIPE, text=True)
     locks = out / PROJECT / CHUNKS
-    while not [*locks.glob("*/files.jsonl")]:
+    while not [*locks.glob(f"*/{FEATURES}")]:
         assert process.poll() is None
         time.sleep(0.01)
-    at_work = [int(each.read_text().partition(" on ")[0]) for each in locks.glob(f"*/{OWNER}")]
+    at_work = [owner_number(each) for each in locks.glob(f"*/{OWNER}")]
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     if process.returncode:  # else it had ended before

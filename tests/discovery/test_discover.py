@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake import reading
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, RunError
 from promptccd.images import identity
@@ -33,7 +34,7 @@ from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 
 discover_module = sys.modules["promptccd.discovery.discover"]  # whose name the function took
-KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "registry.json", "registry.safetensors"))
+KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
 WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
 
 
@@ -55,7 +56,7 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out") == 0
     written = [tmp_path / "out" / name for name in WRITTEN]
     first = [path.read_bytes() for path in written]
-    shutil.rmtree(tmp_path / "out" / PROJECT / "features")
+    (tmp_path / "out" / PROJECT / FEATURES).unlink()
     (tmp_path / "out" / "discovery.html").unlink()
     result = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -213,12 +214,12 @@ def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp
 def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
-    place = out / PROJECT / "registry.json"
-    text = place.read_text()
-    place.write_text(text[:-20])
-    assert run(stage0, albums[0], out) == 2
-    assert "registry.json is refused" in capsys.readouterr().err
-    assert place.read_text() == text[:-20]
+    place = out / PROJECT / "categories.sqlite"
+    for damaged in (b"no database", place.read_bytes()[:5000]):
+        place.write_bytes(damaged)
+        assert run(stage0, albums[0], out) == 2
+        assert "damaged" in capsys.readouterr().err
+        assert place.read_bytes() == damaged
 
 
 @pytest.mark.moderate
@@ -226,7 +227,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
     before = (out / "assignments.csv").read_bytes()
-    shutil.rmtree(out / PROJECT / "before")
+    (out / PROJECT / "before.sqlite").unlink()
     assert run(stage0, albums[0], out) == 0
     assert "What changed since the last stage cannot be said" in caplog.text
     assert (out / "assignments.csv").read_bytes() == before
@@ -235,7 +236,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
 @pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, tmp_path):
-    writing = pytest.raises(RunError, match=rf"Process {os.getpid()} is writing")
+    writing = pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
     with FolderLock(tmp_path / "out" / PROJECT), writing:
         discover(session, albums[0], tmp_path / "out")
     assert discover(session, albums[0], tmp_path / "out").report.used == 32
@@ -260,7 +261,7 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
         PROJECT,
         *(
             f"{PROJECT}/{name}"
-            for name in ("registry.safetensors", "journal.jsonl", "before", "features", "project.json")
+            for name in ("categories.sqlite", "before.sqlite", SEEN, FEATURES, "project.json")
         ),
     ],
 )
@@ -429,7 +430,7 @@ def test_what_was_there_stays_when_a_discovery_fails(stage0, tmp_path):
 
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
-    assert any((tmp_path / "out" / PROJECT / "features").rglob("*.safetensors"))
+    assert (tmp_path / "out" / PROJECT / FEATURES).stat().st_size
 
 
 def test_another_process_at_work_keeps_its_folder(tmp_path):

@@ -79,11 +79,12 @@ def registry() -> CategoryRegistry:
 def features_of(registry: CategoryRegistry) -> Features:
     keys = sorted(registry.images)
     generator = torch.Generator().manual_seed(5)
-    pairs = []
+    rows = []
     for key in keys:
         axis = torch.eye(WIDTH)[int(key.split(":")[1 if key.startswith("odd") else 0])]
-        pairs.append((key, normalize(axis + 0.05 * torch.randn(WIDTH, generator=generator), dim=0)))
-    return Features([*keys, "without features"], pairs)
+        rows.append(normalize(axis + 0.05 * torch.randn(WIDTH, generator=generator), dim=0))
+    there = np.arange(len(keys) + 1) < len(keys)
+    return Features([*keys, "without features"], torch.stack([*rows, torch.zeros(WIDTH)]), there)
 
 
 def test_what_is_like_no_category_comes_first_and_what_was_looked_at_or_set_aside_not_at_all(

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.discovery import FeatureCache, remembered
+from promptccd.discovery import SeenFiles, remembered
 from promptccd.discovery.grouping import EarlierImages, KnownCategories
 from promptccd.discovery.remembered import Remembered
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 SPACE, WIDTH = "space", 4
 AXES = np.eye(WIDTH)
@@ -34,9 +34,9 @@ def seen(counts: list[int]) -> CategoryRegistry:
     return registry
 
 
-def kept(folder: Path, count: int) -> FeatureCache:
-    cache = FeatureCache(folder)
-    cache.store(SPACE, [*map(key, range(count))], torch.from_numpy(AXES[np.arange(count) % 2]))
+def kept(folder: Path, count: int) -> SeenFiles:
+    cache = SeenFiles(folder)
+    cache.store_features(SPACE, [*map(key, range(count))], torch.from_numpy(AXES[np.arange(count) % 2]))
     return cache
 
 
@@ -75,7 +75,7 @@ def test_of_many_earlier_images_some_are_drawn_by_the_seed(
 
 def test_features_come_in_the_order_of_the_keys_from_disk_or_from_memory(tmp_path: Path) -> None:
     registry, cache = seen([6]), kept(tmp_path, 4)
-    cache.store(SPACE, [key(4)], torch.ones(1, WIDTH + 1))  # of another width, so of no use
+    cache.store_features(SPACE, [key(4)], torch.ones(1, WIDTH + 1))  # of another width, so of no use
     keys = [key(3), key(9), key(4), key(0)]
     assert list(Remembered(registry, SPACE, cache, {key(9): torch.ones(WIDTH)}).features(keys)) == [
         key(3),
@@ -107,10 +107,12 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
 
 
 def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(tmp_path: Path) -> None:
-    registry, cache = seen([6]), FeatureCache(tmp_path)
+    registry, cache = seen([6]), SeenFiles(tmp_path)
     clusters = np.array([NO_CATEGORY, NO_CATEGORY, NO_CATEGORY, NO_CATEGORY, 0, 1])
     registry.observe(0, StageGroups([*map(key, range(6))], clusters, AXES[:2], [0, 1]))
-    cache.store(SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]]))  # 1 is far from all
+    cache.store_features(
+        SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]])
+    )  # 1 is far from all
     past = Remembered(registry, SPACE, cache, {})
     prototypes = torch.from_numpy(AXES[:3]).float()
     found = assign(prototypes, prototypes, [0, 1, 2], temperature=0.1, keys=["a", "b", "c"])

@@ -14,7 +14,8 @@ from promptccd.data.sources import Stamp
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
 from tests.discovery.corrected import registry_in
-from tests.discovery.test_cache import contents, costs, rows_of
+from tests.discovery.stored import stored_in
+from tests.discovery.test_cache import costs, rows_of
 from tests.images.test_identity import XMP, exif, photograph, text
 
 Edit = Callable[[Path], object]
@@ -92,10 +93,7 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
         ("gather", registry.members_of(second)[0]),
     ):
         assert main(["categories", str(out), *map(str, words)]) == 0
-    (space,) = {each.parent for each in (out / PROJECT / "features").rglob("*.safetensors")} - {
-        out / PROJECT / "features" / "moments"
-    }
-    before, features = registry_in(out), contents(space)
+    before, features = registry_in(out), stored_in(out / PROJECT)["feature"]
     for path in list(album.iterdir()):
         EDITS[name](path)
     capsys.readouterr()
@@ -105,7 +103,7 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
     assert (files["used"], files["duplicates"]) == (12, 0)
     assert files["changed"] == (0 if name in ("the date of the file alone", "its name") else 12)
     assert cost.embedded == 0
-    assert contents(space) == features
+    assert stored_in(out / PROJECT)["feature"] == features
     assert registry_in(out).state_hash() == before.state_hash()
     rows = rows_of(out)
     assert len(rows) == 12

@@ -12,9 +12,9 @@ from promptccd.discovery import (
     DiscoverySession,
     save_checkpoint,
 )
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import corrections
 from promptccd.discovery.report import write_page
 from promptccd.errors import DataError, DivergedError, RegistryError
@@ -65,7 +65,7 @@ def test_three_stages_of_corrections_keep_every_id_name_and_edit(session, albums
     members = dict(session.registry.members)
 
     save_checkpoint(session, tmp_path / "kept")
-    again = DiscoverySession.open(tmp_path / "kept", cache=cache)
+    again = DiscoverySession.open(tmp_path / "kept", seen=cache)
     assert again.registry.state_hash() == session.registry.state_hash()
     grouped(again, albums[-1], num_categories=len(session.registry.active))  # a re-run, forced to group again
     assert {each.id: each.name for each in again.registry.categories.values() if each.id in names} == names
@@ -297,7 +297,7 @@ def test_steps_out_of_order_are_named(session, albums):
 
 
 def test_features_of_a_reading_that_is_ended_are_kept(session, albums, tmp_path):
-    session.cache, session.batch_size = FeatureCache(tmp_path / "cache"), 2
+    session.seen, session.batch_size = SeenFiles(tmp_path / "cache"), 2
 
     def ended(files, total, label):
         for number, file in enumerate(files):
@@ -310,13 +310,13 @@ def test_features_of_a_reading_that_is_ended_are_kept(session, albums, tmp_path)
     shutil.copytree(tmp_path / "cache", tmp_path / "copy")
     space, keys = session._embedder.space, session.read(albums[0]).keys
     assert session.embed().shape[0] == len(keys)
-    kept = FeatureCache(tmp_path / "copy").load(space, keys)
-    assert 0 < len(kept) < len(keys)
+    _, there = SeenFiles(tmp_path / "copy").features(space, keys)
+    assert 0 < there.sum() < len(keys)
 
 
 @pytest.mark.fault(30)
 def test_weights_that_diverged_are_said(session, albums):
-    session.cache = None
+    session.seen = None
     session.model.backbone.layernorm.weight.data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="are not numbers"):
         session.read(albums[0])
@@ -418,7 +418,7 @@ def test_a_number_that_is_given_later_leaves_the_estimate_as_it_was(session, alb
 
 
 def test_without_a_cache_features_of_the_same_kind_are_remembered_in_memory(session, albums):
-    session.cache = None
+    session.seen = None
     first = grouped(session, albums[0], num_categories=4).current
     grouped(session, albums[1], num_categories=6)
     found = session.remembered.features([*reversed(first.keys)])

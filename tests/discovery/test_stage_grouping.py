@@ -8,7 +8,7 @@ import torch
 
 from promptccd import GCDConfig, GCDModel
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery import FeatureCache
+from promptccd.discovery import SeenFiles
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
@@ -39,7 +39,7 @@ def registry() -> CategoryRegistry:
     return made
 
 
-def grouping(registry: CategoryRegistry, cache: FeatureCache) -> StageGrouping:
+def grouping(registry: CategoryRegistry, cache: SeenFiles) -> StageGrouping:
     vision = {"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": WIDTH, "num_attention_heads": 1}
     model = GCDModel(GCDConfig(vision_config=vision, **TINY_HEAD))
     remembered = Remembered(registry, "space", cache, {})
@@ -54,7 +54,7 @@ def arrived(*features: torch.Tensor) -> NewImages:
 
 def test_what_is_like_something_set_aside_comes_to_it(registry: CategoryRegistry, tmp_path: Path) -> None:
     images = arrived(near(0, 1), near(1, 2))
-    grouping(registry, FeatureCache(tmp_path)).group(images)
+    grouping(registry, SeenFiles(tmp_path)).group(images)
     assert [registry.is_aside(each) for each in images.keys] == [False] * EACH + [True] * EACH
 
 
@@ -64,9 +64,9 @@ def test_earlier_images_are_asked_only_where_the_number_is_not_given(
     asked = list[int]()
     monkeypatch.setattr(Remembered, "before", lambda self, stage, *arguments: asked.append(stage))
     images = arrived(near(0, 1), near(2, 2))
-    change, count = grouping(registry.copy(), FeatureCache(tmp_path)).group(images, 2)
+    change, count = grouping(registry.copy(), SeenFiles(tmp_path)).group(images, 2)
     assert (len(change.new), count.count, asked) == (1, 2, [])
-    grouping(registry, FeatureCache(tmp_path)).group(images)
+    grouping(registry, SeenFiles(tmp_path)).group(images)
     assert asked == [1]
 
 
@@ -77,8 +77,8 @@ def test_where_all_of_it_is_set_aside_no_number_can_be_asked_for(
     with pytest.raises(
         DataError, match="All 6 images are like what was set aside, .* to make 2 categories of"
     ):
-        grouping(registry, FeatureCache(tmp_path)).group(images, 2)
+        grouping(registry, SeenFiles(tmp_path)).group(images, 2)
     assert registry.stage == 0
-    change, count = grouping(registry, FeatureCache(tmp_path)).group(images, 1)  # the fixed one
+    change, count = grouping(registry, SeenFiles(tmp_path)).group(images, 1)  # the fixed one
     assert (change.new, count.count, registry.stage) == ((), 1, 1)
     assert all(map(registry.is_aside, images.keys))

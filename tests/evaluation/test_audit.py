@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.splits import split_by_category
+from promptccd.data.splits import cut_by_rule
 from promptccd.errors import DataError
 from promptccd.evaluation import (
     ClusteringAccuracy,
@@ -29,7 +29,7 @@ from promptccd.evaluation.paper import (
     DECLARED_SPLITS,
     SHARED_COUNTS,
     AuditedRow,
-    _cut,
+    _cut_counts,
     audited_by_stage,
     mark_of,
     published_results,
@@ -180,7 +180,9 @@ def test_a_split_may_be_of_old_images_alone_or_of_new_ones() -> None:
 
 def test_a_run_of_ones_own_is_consistent_with_its_split() -> None:
     labels = np.repeat(np.arange(10), 40)
-    split = split_by_category(labels, [str(name) for name in range(10)], (7, 1, 1, 1), None, 1, "none")
+    split = cut_by_rule(
+        "mixed", labels, [str(name) for name in range(10)], (7, 1, 1, 1), None, 1, lambda *_: "none"
+    )[1]
     generator = np.random.default_rng(3)
     for count in split.counts[1:]:
         true = labels[split.sample_ids[count.stage]]
@@ -222,7 +224,7 @@ def test_declared_numbers_of_images() -> None:
     assert counts["inductive", "cifar100"] == [(490, 700), (210, 1100), (210, 1200)]
     assert counts["inductive", "imagenet100"] == [(210, 350), (140, 550), (140, 600)]
     assert counts["inductive", "tinyimagenet"] == [(420, 700), (280, 1100), (280, 1200)]
-    assert [(count.old, count.new) for count in _cut((70, 10, 10, 10), 500)] == counts[
+    assert [(count.old, count.new) for count in _cut_counts((70, 10, 10, 10), 500)] == counts[
         "transductive", "cifar100"
     ]
     assert counts["class_split=4:2:2:2", "cifar100"] == [(1400, 7000), (600, 11000), (600, 12000)]

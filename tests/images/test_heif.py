@@ -13,7 +13,7 @@ from PIL import ExifTags, Image
 from promptccd import systems
 from promptccd.data.names import leftovers
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.seen_files import SeenFiles
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.images import decode
 from promptccd.images.clean import clean_image
 from promptccd.images.colour import STANDARD

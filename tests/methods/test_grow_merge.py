@@ -13,9 +13,9 @@ from transformers import AutoModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, ContrastiveObjective, Rows, StageContext
 from promptccd.methods.grow_merge import METHOD, GrowMergeConfig, GrowMergeModel, GrowMergeObjective
+from promptccd.methods.processes import gather_rows, shard_bounds
 from promptccd.models.backbone import blocks_of, class_attention, class_row, run_prefix
 from promptccd.runs import count_parameters, load_model, train_run
-from promptccd.training.devices import gather_rows, shard_bounds
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh

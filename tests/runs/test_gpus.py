@@ -14,13 +14,13 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError
+from promptccd.methods.processes import exact_device
 from promptccd.runs import load_model
 from promptccd.runs.stage import load_view
 from promptccd.training import devices
 from promptccd.training.devices import (
     device_named,
     device_problem,
-    exact_device,
     placed,
     reported_gpu,
     require_alike,

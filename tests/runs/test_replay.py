@@ -13,9 +13,9 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.errors import RunError
 from promptccd.hub.push import _contents_of
+from promptccd.methods.exemplars import Memory
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import EXEMPLARS
-from promptccd.training.exemplars import Memory
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, resumable_recipe, sum_again
 from tests.runs.test_variants import RATE, Signals, in_a_fork, listen, merged, train_through_signals

@@ -22,7 +22,8 @@ from promptccd.errors import DivergedError, InterruptedRunError, RunError, Split
 from promptccd.locks import FolderLock
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
-from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
+from promptccd.runs.first_model import evaluation_view
+from promptccd.runs.start import record_of, require_recipe, stage_stream
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
@@ -219,7 +220,7 @@ def test_another_split_or_setting_is_refused(quick_values: Values, tmp_path: Pat
 
 @pytest.mark.fault(8)
 def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Path) -> None:
-    run, writing = tmp_path / "run", pytest.raises(RunError, match=f"Process {os.getpid()} is writing")
+    run, writing = tmp_path / "run", pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
     with FolderLock(run), writing:
         train_run(Recipe.from_dict(recipe_values))
 

@@ -23,10 +23,10 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
+from promptccd.methods.processes import gather_rows, same_on_all, shard_bounds
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.processes import is_first_process
 from promptccd.training.batches import BatchPlan
-from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar

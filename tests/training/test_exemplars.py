@@ -19,11 +19,11 @@ from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
+from promptccd.methods.exemplars import Exemplars, Memory
 from promptccd.methods.gcd import GCDConfig
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.batches import Batch, BatchPlan, training_loader, training_loss
-from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
@@ -364,7 +364,7 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
     ) as error:
         Recipe.from_dict(values)
     said = str(error.value).partition("choose one of ")[2].removesuffix(" as --variant.")
-    able = {name for name, each in METHODS.items() if each.takes_exemplars}
+    able = {name for name, each in METHODS.items() if each.uses_exemplars}
     assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}
 
 

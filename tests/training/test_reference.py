@@ -26,8 +26,9 @@ from promptccd.methods import LOSSES, method_named
 from promptccd.models.auto import load_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.first_model import initial_model
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import initial_model, stage_stream
+from promptccd.runs.start import stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
@@ -340,7 +341,7 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
         ours = load_model(run / f"stage{stage}").state_dict()
         if NATIVE in weights:
             evaluation = RunEvaluation(str(run))
-            ours[NATIVE] = torch.as_tensor(evaluation.native_answers(stage, evaluation.images[stage]))
+            ours[NATIVE] = torch.as_tensor(evaluation.native_predictions(stage, evaluation.images[stage]))
         apart = {
             name: float(((ours[name] - value).norm() / value.norm().clamp_min(1e-3)).nan_to_num(math.inf))
             for name, value in ((name, each.double()) for name, each in weights.items())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from promptccd.clustering.counting import estimate_by_split_merge
 from promptccd.clustering.kmeans import AnchoredKMeans
-from promptccd.clustering.sklearn import read_labels, read_points, seed_from
+from promptccd.clustering.sklearn import points_of, read_labels, seed_from
 from promptccd.clustering.spread import shrinkage_of
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import DataError
@@ -188,7 +188,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
 def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:
     """Points ``(N, D)`` in float64, where `X` is if it is a tensor."""
     device = X.device if isinstance(X, Tensor) else torch.device("cpu")
-    return torch.from_numpy(read_points(estimator, X, reset=reset)).to(device, torch.float64)
+    return torch.from_numpy(points_of(estimator, X, reset=reset)).to(device, torch.float64)
 
 
 def _scatter(points: Tensor, rows: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:

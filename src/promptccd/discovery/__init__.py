@@ -6,7 +6,6 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.discovery.adapt import adapt as adapt
-    from promptccd.discovery.cache import FeatureCache as FeatureCache
     from promptccd.discovery.checkpoint import save_checkpoint as save_checkpoint
     from promptccd.discovery.chunks import make_part as make_part
     from promptccd.discovery.discover import DiscoveryResult as DiscoveryResult
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from promptccd.discovery.exports.rows import AssignmentRow as AssignmentRow
     from promptccd.discovery.exports.rows import assignment_rows as assignment_rows
     from promptccd.discovery.exports.rows import assignments_csv as assignments_csv
+    from promptccd.discovery.intake.seen import SeenFiles as SeenFiles
     from promptccd.discovery.options import AdaptationOptions as AdaptationOptions
     from promptccd.discovery.project import Project as Project
     from promptccd.discovery.session import DiscoverySession as DiscoverySession

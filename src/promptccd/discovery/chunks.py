@@ -16,10 +16,10 @@ from transformers.utils import logging as transformers_logging
 
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import Entry, ImageSource, Stamp
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
-from promptccd.discovery.project.folder import CHUNKS, FEATURES, clear_leftovers, open_project
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.project.folder import CHUNKS, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 from promptccd.errors import ConfigurationError
@@ -90,34 +90,32 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
     """
     project = open_project(results_folder(source, out))
     with contextlib.closing(find_source(source, session.image_roots)) as opened:
-        files = _new_files(session, opened, project)
+        with contextlib.closing(SeenFiles(project, session.made_with, is_reader=True)) as seen:
+            files = _new_files(session, opened, seen)
         size = -(-len(files) // parts)
         if mine := files[(part - 1) * size : part * size]:
             folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
             with FolderLock(folder, _WAIT_S):
                 clear_leftovers(folder)
-                session.fill(_Part(opened, mine), folder)
+                with contextlib.closing(SeenFiles(folder, session.made_with)) as seen:
+                    session.fill(_Part(opened, mine), seen)
     logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
 
 
-def _new_files(session: DiscoverySession, source: ImageSource, project: Path) -> list[Entry]:
+def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) -> list[Entry]:
     """The files of which nothing is known, or no feature; none if they are few.
 
     Those that have changed are not among them: what they held before decides what their pictures are known by.
     """
-    embedder, seen, cache = (
-        session.new_embedder(),
-        session.seen_files(project),
-        FeatureCache(project / FEATURES),
-    )
-    is_begun = (cache.folder / embedder.space).exists()
+    embedder = session.new_embedder()
+    is_begun = seen.has_space(embedder.space)
 
     def is_new(entry: Entry) -> bool:
         if (stamp := source.stamp(entry)) is None:
             return not is_begun  # a row of a data set, which has to be read to see whether it is known
-        _, image = seen.look(seen.content_of(stamp)) or (None, None)
-        lacks_feature = image is not None and not cache.holds(embedder.space, image.key)
-        return lacks_feature or not seen.held_by(stamp.path)
+        key = seen.known_key(seen.content_of(stamp))
+        lacks_feature = key != "" and not seen.has_feature(embedder.space, key)
+        return lacks_feature or not seen.hash_at(stamp.path)
 
     files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_new(entry)]
     return files if len(files) > embedder.batch_size else []
@@ -148,7 +146,8 @@ def spread(
     if not session.opened_with:
         raise ConfigurationError("Other processes need a session that DiscoverySession.open has opened.")
     with contextlib.closing(find_source(source, session.image_roots)) as opened:
-        count = len(_new_files(session, opened, open_project(out)))
+        assert session.seen is not None
+        count = len(_new_files(session, opened, session.seen))
     if not count:
         return
     parts = engine.places * (_SEVERAL if count > _SEVERAL * MANY * engine.places else 1)
@@ -188,11 +187,9 @@ def take_over(session: DiscoverySession, project: Path) -> None:
         remove(project / CHUNKS)  # which a process may have been killed before
         return
     refuse_links(project / CHUNKS, [each.name for each in folders])
-    seen, cache = session.seen_files(project), FeatureCache(project / FEATURES)
+    assert session.seen is not None
     for folder in folders:
         with FolderLock(folder):
-            keys = seen.take_over(session.seen_files(folder))
-            cache.take_over(FeatureCache(folder / FEATURES), keys)
+            session.seen.import_from(folder)
         remove(folder)
-    seen.flush(last=True)
     remove(project / CHUNKS)

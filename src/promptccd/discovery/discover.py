@@ -22,18 +22,15 @@ from promptccd.discovery.adapt import (
     require_head,
     save_adapted,
 )
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
 from promptccd.discovery.chunks import results_folder, spread, take_over
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.folder import (
-    COLUMNS,
-    FEATURES,
-    FILES,
     PROJECT,
     RECORD,
     clear_leftovers,
@@ -54,7 +51,7 @@ from promptccd.disk import (
 from promptccd.errors import DataError, RunError
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
-from promptccd.registry.columns import require_room
+from promptccd.registry.checkpoint_form import require_room
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.training.progress import StopRequest, progress_bar, readable_time
 from promptccd.version import __version__
@@ -65,7 +62,7 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
-_IDLE = (LOCK, FILES, COLUMNS)  # files of a project that hold nothing of an image
+_IDLE = (LOCK, *SEEN_FILES)  # files of a project that hold nothing of an image
 _WRITTEN = (PAGE, TABLE, *FORMATS)
 
 
@@ -172,11 +169,13 @@ class _Discovery:
     def run(self) -> DiscoveryResult:
         session, seconds = self.session, dict[str, float]()
         refuse_links(self.out, _WRITTEN)
+        refuse_links(self.out / PROJECT, (*SEEN_FILES, FEATURES))
         project = open_project(self.out)
-        with FolderLock(project):
+        with FolderLock(project), contextlib.ExitStack() as stack:
             remove_leftovers(self.out)
             clear_leftovers(project)
-            session.cache = FeatureCache(project / FEATURES)
+            session.seen = SeenFiles(project, session.made_with)
+            stack.callback(session.seen.close)
             self._begin()
             if self.engine is not None and self.trained is None:
                 with self._timed(seconds, "parts"):
@@ -194,19 +193,22 @@ class _Discovery:
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
-        report = session.current.intake.report()
-        return DiscoveryResult(
-            report,
-            session.num_moments,
-            session.estimate,
-            session.change,
-            {key: session.registry.category(each).name for key, each in session.remembered.likest().items()},
-            alike_pairs(session.registry),
-            rows,
-            paths,
-            exports,
-            seconds,
-        )
+            report = session.current.intake.report()
+            return DiscoveryResult(
+                report,
+                session.num_moments,
+                session.estimate,
+                session.change,
+                {
+                    key: session.registry.category(each).name
+                    for key, each in session.remembered.likest().items()
+                },
+                alike_pairs(session.registry),
+                rows,
+                paths,
+                exports,
+                seconds,
+            )
 
     def _begin(self) -> None:
         session, out = self.session, self.out
@@ -255,7 +257,7 @@ class _Discovery:
         session, earlier = self.session, self.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress, self.out / PROJECT, self._announce)
+        session.read(self.source, self._progress, self._announce)
         if earlier is not None and session.current.stage == earlier.registry.stage:
             session.current.before = earlier.before or session.current.before
         if self.trained is not None:
@@ -283,7 +285,7 @@ class _Discovery:
 
     def _require_space(self) -> None:
         """Refuse results that the disk or a registry has no room for, before images are grouped."""
-        before, used = self.session.registry.images, self.session.current.intake.used
+        before, used = self.session.registry.images.read(), self.session.current.intake.used
         require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
         copied = sum(file.num_bytes for file in used)

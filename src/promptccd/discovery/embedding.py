@@ -18,17 +18,18 @@ from torch import Tensor
 from promptccd.data.loaders import Progress
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
 from promptccd.methods.gcd import GCDModel
+from promptccd.methods.processes import sent
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import PREPROCESSOR, find_model
+from promptccd.runs.first_model import published_processor, rim_not_seen
 from promptccd.runs.predict import load_model
 from promptccd.runs.stage import load_view, require_whole
-from promptccd.runs.start import published_processor, rim_not_seen
-from promptccd.training.devices import has_bf16, in_smaller_batches, sent
+from promptccd.training.devices import has_bf16, in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
 
@@ -124,7 +125,7 @@ def _told_of_its_rim(path: str | Path, model: CategoryDiscoveryModel, view: Eval
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
     """The precision that ``"auto"`` means on a device; fp32 and bf16 stay, any other word is a `ValueError`."""
     if precision == "auto":
-        return "bf16" if has_bf16(device, untold=False) else "fp32"  # elsewhere it is slower
+        return "bf16" if has_bf16(device, otherwise=False) else "fp32"  # elsewhere it is slower
     if precision not in ("fp32", "bf16"):
         raise ValueError(f"Expected a precision of auto, fp32 or bf16, got {precision!r}.")
     return precision
@@ -138,7 +139,7 @@ class Embedder:
         view: the view the model was made for.
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
-        cache: of features, read and written; `None` for neither.
+        seen: stores features; by default nothing does.
         is_part: whether the pictures are some of many, so that a batch is filled up also where it is the only one.
 
     Attributes:
@@ -152,10 +153,10 @@ class Embedder:
         *,
         batch_size: int | None = None,
         precision: Precision = "auto",
-        cache: FeatureCache | None = None,
+        seen: SeenFiles | None = None,
         is_part: bool = False,
     ):
-        self.model, self.view, self.cache, self._fills = model, view, cache, is_part
+        self.model, self.view, self.seen, self._fills = model, view, seen, is_part
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
@@ -170,7 +171,7 @@ class Embedder:
         Raises:
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
-        if self.cache is None or not self.cache.holds(self.space, file.key):
+        if self.seen is None or not self.seen.has_feature(self.space, file.key):
             self._waiting.append((file, pixels))
         if len(self._waiting) == self.batch_size:
             self._compute_waiting()
@@ -200,13 +201,15 @@ class Embedder:
         finally:
             self.keep()
         made, width = len(self._known), self.model.config.vision_config.hidden_size
-        if self.cache is not None:
+        if self.seen is not None:
             others = [file.key for file in intake.used if file.key not in self._known]
-            for key, row in self.cache.each(self.space, others):
-                if len(row) == width and row.isfinite().all():
-                    self._known[key] = row
+            stored, there = self.seen.features(self.space, others)
+            there &= stored.shape[1] == width
+            self._known |= {
+                key: row for key, row, is_there in zip(others, stored, there, strict=True) if is_there
+            }
         missing = [file for file in intake.used if file.key not in self._known]
-        if self.cache is not None:
+        if self.seen is not None:
             cached = len(intake.used) - len(missing) - made
             logger.info("%d of %d features were cached.", cached, len(intake.used))
         batches = _made_ahead(intake, self.view, missing, self.batch_size, workers)
@@ -263,9 +266,9 @@ class Embedder:
 
     def _store(self) -> None:
         self._known.update(self._fresh)
-        if self.cache is not None and self._fresh:
+        if self.seen is not None and self._fresh:
             keys, rows = zip(*self._fresh, strict=True)
-            self.cache.store(self.space, keys, torch.stack(rows))
+            self.seen.store_features(self.space, keys, torch.stack(rows))
         self._fresh.clear()
 
 

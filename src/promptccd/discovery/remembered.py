@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.models import Assignment
 from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import CategoryRegistry
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 
@@ -22,24 +22,27 @@ class Remembered:
     Args:
         registry: says with which stage each image came, and where it is now.
         space: what the features have to be of, see `feature_space`.
-        cache: holds features, and which images were not the first ones of their moments; `None` if nothing is kept.
-        here: features by key where there is no cache.
+        seen: stores features, and which images were not the first ones of their moments; `None` if nothing is stored.
+        here: features by key where nothing is stored.
     """
 
     def __init__(
-        self, registry: CategoryRegistry, space: str, cache: FeatureCache | None, here: Mapping[str, Tensor]
+        self, registry: CategoryRegistry, space: str, seen: SeenFiles | None, here: Mapping[str, Tensor]
     ):
-        self._registry, self.space, self._cache, self._here = registry, space, cache, here
+        self._registry, self.space, self._seen, self._here = registry, space, seen, here
 
     def features(self, keys: Sequence[str]) -> dict[str, Tensor]:
         """Unit features by key, in the order of the keys, of those images that have some."""
-        found = self._here if self._cache is None else self._cache.load(self.space, keys)
+        found = self._here
+        if self._seen is not None:
+            rows, there = self._seen.features(self.space, keys)
+            found = {key: row for key, row, is_there in zip(keys, rows, there, strict=True) if is_there}
         width = self._registry.prototypes.shape[1]
         return {key: found[key] for key in keys if key in found and len(found[key]) == width}
 
     def followers(self, keys: Sequence[str]) -> dict[str, str]:
         """The first image of its moment, of those of these that are not that themselves."""
-        return {} if self._cache is None else self._cache.followers(keys)
+        return {} if self._seen is None else self._seen.followers(keys)
 
     def before(self, stage: int, num_new: int, ids: Sequence[int], seed: int) -> EarlierImages | None:
         """Images that came before a stage, the first ones of their moments; `None` if they are too few.
@@ -50,7 +53,7 @@ class Remembered:
             ids: of the known categories, in the order of their rows.
             seed: of the draw where there are too many.
         """
-        images, members = self._registry.images, self._registry.members
+        images, members = self._registry.images.read(), self._registry.members.read()
         row_of = {category: row for row, category in enumerate(ids)}
         keys = sorted(key for key, came in images.items() if came < stage)
         if len(keys) > MOST_REMEMBERED:
@@ -107,5 +110,5 @@ class Remembered:
             spread=known.spread.of(rows),
             keys=list(features),
         )
-        fits = again.select((~again.strange).nonzero()[:, 0])
+        fits = again.select((~again.novel).nonzero()[:, 0])
         return fits if len(fits.keys) else None

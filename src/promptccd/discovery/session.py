@@ -15,16 +15,14 @@ from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, load_embedder
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.moments import find_moments
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.options import Precision
-from promptccd.discovery.project.folder import FEATURES
 from promptccd.discovery.remembered import Remembered
-from promptccd.discovery.seen_files import SeenFiles
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
@@ -44,7 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_moments`; `None` as the features are.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as
+            the features are.
     """
 
     stage: int
@@ -79,7 +78,7 @@ class DiscoverySession:
         registry: categories and corrections so far.
         seed: of all random draws.
         limits: on what is read; by default those for a person's own files.
-        cache: of features; nothing is kept on disk by default.
+        seen: what is stored of files and features; nothing by default.
         workers: images that are decoded at once; by default one for each core of this process.
         bit_depth: as `read_intake` takes it.
         image_roots: the same.
@@ -99,7 +98,7 @@ class DiscoverySession:
         *,
         seed: int = 1,
         limits: IntakeLimits | None = None,
-        cache: FeatureCache | None = None,
+        seen: SeenFiles | None = None,
         workers: int | None = None,
         bit_depth: int | None = None,
         image_roots: Sequence[str | Path] = (),
@@ -110,7 +109,7 @@ class DiscoverySession:
         self._embedder: Embedder | None = None  # at work since the images were read
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
-        self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
+        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen
         self.workers = workers or systems.available_cores()
         self.stages: list[SessionStage] = []
         self._estimate: CountEstimate | None = None
@@ -141,7 +140,7 @@ class DiscoverySession:
         model, view = load_embedder(place, max_model_bytes)
         model = placed(model, view, chosen).eval()
         session = cls(model, view, registry_of(model, place), **options)
-        session.opened_with = {**options, "cache": None, "place": place, "max_model_bytes": max_model_bytes}
+        session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
         return session
 
     # Images in
@@ -161,7 +160,6 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path],
         progress: Progress | None = None,
-        project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Read every file of a source and judge it; features are computed meanwhile, and `embed` gives them.
@@ -169,7 +167,6 @@ class DiscoverySession:
         Args:
             source: a folder, a zip archive, a data set, or a list of files.
             progress: as `read_intake` takes it.
-            project: a folder that remembers files, so that unchanged ones are not opened again.
             announce: as `read_intake` takes it.
 
         Raises:
@@ -177,7 +174,7 @@ class DiscoverySession:
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self._intake(self._embedder, source, progress, project, announce)
+        intake = self._intake(self._embedder, source, progress, announce)
         try:
             intake.require_images()
         except DataError:
@@ -185,28 +182,28 @@ class DiscoverySession:
             raise
         if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
             self.stages.pop().intake.close()
-        again = all(file.key in self.registry.images for file in intake.used)
+        seen = self.registry.images.read()
+        again = all(file.key in seen for file in intake.used)
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
         same = [each.before for each in self.stages if each.stage == number]
         self.stages.append(SessionStage(number, intake, same[0] if same else self.registry.copy()))
         self._estimate = None
         return self.current
 
-    def fill(self, source: ImageSource, project: Path) -> None:
-        """Look at some files of a source and compute their features, for a folder; no stage is made of them.
+    def fill(self, source: ImageSource, part: SeenFiles) -> None:
+        """Read a part of the files of a source and store them with their features; no stage is made of them.
 
         Raises:
-            DivergedError: a feature holds NaN or infinity; the image is named.
+            DivergedError: a feature contains NaN or infinity; the image is named.
         """
-        embedder = self.new_embedder(FeatureCache(project / FEATURES))
-        embedder.features_of(self._intake(embedder, source, project=project), self.workers)
+        embedder = self.new_embedder(part)
+        embedder.features_of(self._intake(embedder, source), self.workers)
 
     def _intake(
         self,
         embedder: Embedder,
         source: Any,
         progress: Progress | None = None,
-        project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> Intake:
         try:
@@ -219,16 +216,17 @@ class DiscoverySession:
                 view=self.view,
                 workers=self.workers,
                 use=embedder.add,
-                seen=None if project is None else self.seen_files(project),
+                seen=embedder.seen,
                 announce=announce,
             )
         except BaseException:
             embedder.keep()
             raise
 
-    def seen_files(self, project: Path) -> SeenFiles:
-        """What a folder remembers of files."""
-        return SeenFiles(project, {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough})
+    @property
+    def made_with(self) -> dict[str, int]:
+        """Settings of the decoder, as `SeenFiles` takes them."""
+        return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
 
     def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
@@ -237,31 +235,31 @@ class DiscoverySession:
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
         stage.moments = self._moments_of(stage, stage.features)
-        if self.cache is not None:
+        if self.seen is not None:
             followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments))).tolist()
             firsts = stage.moments.tolist()
-            self.cache.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
+            self.seen.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
         return stage.features
 
-    def new_embedder(self, part: FeatureCache | None = None) -> Embedder:
-        """What computes features with the session's settings, into its cache, or that of a part of the pictures."""
+    def new_embedder(self, part: SeenFiles | None = None) -> Embedder:
+        """An embedder with the session's settings, which stores features with all files, or with a part of them."""
         return Embedder(
-            self.model, self.view, batch_size=self.batch_size, precision=self.precision, cache=part or self.cache,
-            is_part=part is not None,
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision,
+            seen=part or self.seen, is_part=part is not None,
         )  # fmt: skip
 
     def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
         """Found, or known from when the same pictures were looked at before."""
         miniatures, taken = stage.intake.miniatures, stage.intake.taken
-        if self.cache is None:
-            return find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+        if self.seen is None:
+            return find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
         given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
-        known = self.cache.moments(given.hexdigest(), len(features))
+        known = self.seen.moments(given.hexdigest(), len(features))
         if known is None:
-            known = find_moments(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
-            self.cache.store_moments(given.hexdigest(), known)
+            known = find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+            self.seen.store_moments(given.hexdigest(), known)
         return known
 
     # Groups
@@ -269,7 +267,7 @@ class DiscoverySession:
     @property
     def fresh(self) -> list[int]:
         """Rows of the newest images that came with no earlier stage; the others stay in their categories."""
-        stage, seen = self.current.stage, self.registry.images
+        stage, seen = self.current.stage, self.registry.images.read()
         return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
     @property
@@ -391,13 +389,13 @@ class DiscoverySession:
     def _remembered(self, space: str) -> Remembered:
         here = dict[str, Tensor]()
         for stage in self.stages:
-            if stage.features is not None and stage.space == space and self.cache is None:
+            if stage.features is not None and stage.space == space and self.seen is None:
                 here |= zip(stage.keys, stage.features, strict=True)
-        return Remembered(self.registry, space, self.cache, here)
+        return Remembered(self.registry, space, self.seen, here)
 
     def _constraints(self) -> GroupingConstraints:
         """What people said, and that a new image of a moment of which images are in a category is there too."""
-        said, members = self.registry.constraints(), self.registry.members
+        said, members = self.registry.constraints(), self.registry.members.read()
         earlier: dict[int, set[int]] = {}
         fresh = set(self.fresh)
         for row, moment in enumerate(self.moments.tolist()):

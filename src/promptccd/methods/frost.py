@@ -7,9 +7,14 @@ from torch import Tensor
 
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import RememberingModel
-from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
+from promptccd.methods.pairs import (
+    PAIR_LOSSES,
+    RankStatisticsConfig,
+    RankStatisticsModel,
+    RankStatisticsObjective,
+)
+from promptccd.methods.processes import gather_rows, same_on_all, sent
 from promptccd.models.configuration import bounded
-from promptccd.training.devices import gather_rows, same_on_all, sent
 
 
 @strict
@@ -85,7 +90,7 @@ class FrostObjective(RankStatisticsObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """Keep the means of new classes, by the labels or by the answers of the novel head."""
+        """Keep the means of new classes, by the labels or by the predictions of the novel head."""
         features = self.plain_features("features for the means of classes")
         own = self.stage.labels
         if own is None and self.model.novel is not None:
@@ -120,13 +125,9 @@ METHOD = Method(
     summary="RankStats with rehearsal of old classes from drawn features",
     parts={"classifier": "joint linear head"},
     losses={
-        "classification": "cross-entropy of labels",
-        "pairs": "cross-entropy of pairs",
-        "pseudo": "cross-entropy of what the novel head answers, weighted",
-        "consistency": "disagreement between views, weighted",
-        "positive_pairs": "share of pairs that are positive",
+        **PAIR_LOSSES,
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before, weighted",
     },
-    answers_natively=True,
+    predicts_natively=True,
 )

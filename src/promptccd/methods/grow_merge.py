@@ -17,10 +17,10 @@ from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, sampled_rows
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
+from promptccd.methods.processes import same_on_all
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
-from promptccd.training.devices import same_on_all
 
 
 @strict
@@ -208,5 +208,5 @@ METHOD = Method(
         "positive_pairs": "share of pairs that are positive",
         "known_images": "share of images that look known",
     },
-    takes_exemplars=True,
+    uses_exemplars=True,
 )

@@ -15,8 +15,8 @@ from promptccd.methods.classifier import (
     mean_prediction,
     unevenness,
 )
+from promptccd.methods.processes import same_on_all, sent
 from promptccd.models.configuration import bounded
-from promptccd.training.devices import same_on_all, sent
 
 
 @strict
@@ -164,10 +164,10 @@ METHOD = Method(
     parts={"classifier": "cosine classifier"},
     losses={
         "distillation": "self-distillation",
-        "entropy": "unevenness of the mean answer",
+        "entropy": "unevenness of the mean prediction",
         "classification": "cross-entropy of labels",
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before",
     },
-    answers_natively=True,
+    predicts_natively=True,
 )

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ClassifierConfig, ClassifierObjective, HeadlessClassifierModel
+from promptccd.methods.exemplars import NO_LABEL
+from promptccd.methods.processes import same_on_all, sent
 from promptccd.models.configuration import bounded
-from promptccd.training.devices import same_on_all, sent
-from promptccd.training.exemplars import NO_LABEL
 
 
 @strict

@@ -172,10 +172,8 @@ def stage_card(
     )
     method = method_named(recipe.model.variant)
     plugin = method.model.__module__
-    pairs = list(zip(config.category_ids, config.category_names, strict=True))
-    known = [_code(text) for each, text in pairs if each < config.num_known]
-    found = [
-        f"{_code(text)} ({category_sizes.get(each, 0)})" for each, text in pairs if each >= config.num_known
+    names = [
+        (each, _code(text)) for each, text in zip(config.category_ids, config.category_names, strict=True)
     ]
     published = _comparable(recipe, len(table["stages"]))
     card = ModelCard.from_template(
@@ -185,39 +183,39 @@ def stage_card(
         end=END,
         placed=_PLACED,
         title=title,
-        recipe=recipe,
-        history=history,
         stage=stage,
-        num_categories=len(pairs),
-        num_known=len(known),
-        headline=_headline(table),
+        recipe=recipe,
+        table=table,
+        num_known=config.num_known,
+        known=[text for each, text in names if each < config.num_known],
+        found=[f"{text} ({category_sizes.get(each, 0)})" for each, text in names if each >= config.num_known],
+        most_names=_MOST_NAMES,
         examples=examples,
         plugin="" if plugin.startswith("promptccd.") else plugin,
         links=_links(recipe, dataset, backbone),
-        method=_method(recipe),
-        backbone=_backbone(recipe.model.backbone),
+        method=method,
+        backbone=backbone,
+        bundled=BUNDLED,
         data=data_in_words(recipe),
         estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
         source=source,
-        known_names=_shortened(known),
-        found_names=_shortened(found),
         results=_results(scored, published, source),
         has_native=scored.native is not None,
         native_label=NATIVE_PREDICTION,
-        paper=("the native prediction" if method.answers_natively else "k-means") if scored.native else "",
         published=published,
         streams=[each for each in streams if each.stage <= stage],
-        exemplars=_exemplars(recipe),
-        images=_images([row for row in images if row["stage"] <= stage]),
+        instruments=instruments.to_dict() if instruments else {},
+        titles=TITLES,
+        warnings=instruments.warnings(recipe.training.mixed_precision).values() if instruments else (),
+        images=[row for row in images if row["stage"] <= stage],
         fingerprint=fingerprint,
         made_with=made_with,
         fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
+        history=history,
         log=_log_rows(history),
         corrections=corrections,
-        counting=_counting(recipe),
         licence=licence,
         citation=_citation(),
-        **_instrument_rows(recipe, instruments),
     )
     return str(card)
 
@@ -419,34 +417,6 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     ]
 
 
-def _headline(table: Mapping[str, Any]) -> str:
-    """The accuracy in one sentence; empty before the first scored stage."""
-    if not table["stages"]:
-        return ""
-    average, count = table["average"], len(table["stages"])
-    parts = [
-        f"{words} {average[part]:.1f} %"
-        for part, words in {"old": "labelled categories", "new": "new categories"}.items()
-        if average[part] is not None
-    ]
-    mean = f"; mean over {count} stages" if count > 1 else ""
-    return f"**{average['all']:.1f} %** of the unlabelled images were grouped correctly ({', '.join(parts)}{mean})."
-
-
-def _method(recipe: Recipe) -> str:
-    method = method_named(recipe.model.variant)
-    has_replay = recipe.training.exemplars_per_class and "exemplars" in method.published
-    return f"{method.title}{' with replay' if has_replay else ''} ({method.summary})"
-
-
-def _backbone(place: str | None) -> str:
-    if place is None:
-        return "a small DINOv2 that was pretrained without labels on the images of stage 0"
-    if place in BUNDLED:
-        return f"`{place}`, the small backbone bundled with promptccd"
-    return f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
-
-
 def _results(scored: ContinualScore, published: Mapping[str, float] | None, source: Source | None) -> str:
     """The table of results in Markdown: a row per stage, the average, the paper's figure; empty without a stage."""
     if not scored.stages:
@@ -473,40 +443,6 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
         and recipe.training.category_count == "known"
     )
     return published_results(recipe.data.benchmark, recipe.published_name) if same else None
-
-
-def _instrument_rows(recipe: Recipe, instruments: Instruments | None) -> dict[str, Any]:
-    values = instruments.to_dict() if instruments else {}
-    warnings = instruments.warnings(recipe.training.mixed_precision).values() if instruments else ()
-    return {
-        "instruments": [(title, f"{values[name]:.3g}") for name, title in TITLES.items() if name in values],
-        "warnings": [f"{each[0].upper()}{each[1:]}" for each in warnings],
-    }
-
-
-def _exemplars(recipe: Recipe) -> dict[str, Any] | None:
-    training = recipe.training
-    if not training.exemplars_per_class:
-        return None
-    choices = {"nearest_centre": "the images nearest to its mean feature", "random": "sampled at random"}
-    return {
-        "count": training.exemplars_per_class,
-        "percent": f"{100 * training.exemplar_share:g}",
-        "choice": choices[training.exemplar_choice],
-        "labels": training.exemplar_labels,
-    }
-
-
-def _images(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Numbers of images by stage, and how many were left out for which reason."""
-    used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in rows)
-    reasons = {
-        "could not be read": sum(len(row["skipped"]) for row in rows),
-        "have a copy with another label": sum(len(row["conflicting"]) for row in rows),
-    }
-    return used + "".join(
-        f"; {count} were left out because they {why}" for why, count in reasons.items() if count
-    )
 
 
 def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
@@ -548,15 +484,6 @@ def _shown_place(place: str) -> str:
     return place if is_named else "<local folder>"
 
 
-def _counting(recipe: Recipe) -> str:
-    if (counts := recipe.training.given_counts) is not None:
-        listed = ", ".join(map(str, counts))
-        return f"The recipe sets the number of categories by stage: {listed}; the data may hold others."
-    if recipe.training.counting != "known":
-        return "The number of categories is an estimate; its range is no confidence interval."
-    return "The number of categories of every stage was given, not estimated."
-
-
 def _links(recipe: Recipe, dataset: str | None, backbone: str | None) -> list[tuple[str, str]]:
     """Names and links of code, documentation, paper, data and backbone; what has no address is left out."""
     try:
@@ -592,11 +519,6 @@ def _citation() -> list[tuple[str, Any]]:
 def _paper() -> dict[str, Any]:
     """The paper of the method, from CITATION.cff."""
     return yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0]
-
-
-def _shortened(items: Sequence[str]) -> str:
-    more = len(items) - _MOST_NAMES
-    return ", ".join(items[:_MOST_NAMES]) + (f", ... and {more} more" if more > 0 else "")
 
 
 def _code(text: str) -> str:

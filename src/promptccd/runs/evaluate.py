@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,13 @@ from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.methods.processes import exact_device
+from promptccd.models import CategoryDiscoveryModel, load_configuration
+from promptccd.runs.first_model import backbone_of, evaluation_view, initial_model
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.stage import load_configuration, load_stage, load_view
-from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
-from promptccd.training.devices import device_named, exact_device, placed
+from promptccd.runs.stage import load_stage, load_view
+from promptccd.runs.start import stage_stream
+from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
@@ -156,7 +158,7 @@ class RunEvaluation:
             )
         return ContinualScore("part-routing", rows) if rows else None
 
-    def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
+    def native_predictions(self, stage: int, images: StageImages) -> np.ndarray | None:
         """The native predictions ``(N,)`` of a stage's model for images; `None` for models that have none."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
@@ -258,7 +260,9 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
-            native=self.native_answers if features in (None, self.features) else lambda stage, images: None,
+            native=self.native_predictions
+            if features in (None, self.features)
+            else lambda stage, images: None,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
@@ -312,15 +316,8 @@ class RunEvaluation:
 
 def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
     """Features that do not depend on the stage, each computed once."""
-    kept: dict[StageImages, Tensor] = {}
-
-    def features(stage: int, images: Sequence[StageImages]) -> list[Tensor]:
-        for each in images:
-            if each not in kept:
-                kept[each] = compute(each)
-        return [kept[each] for each in images]
-
-    return features
+    once = cache(compute)
+    return lambda stage, images: [once(each) for each in images]
 
 
 def cut_given(
@@ -328,14 +325,14 @@ def cut_given(
 ) -> StageStream:
     """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
     changes = {} if rule is None else {"split_rule": rule}
-    if (origin := stages.origin) is not None:
+    if (source := stages.source) is not None:
         other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
-        if test_split is not None and isinstance(origin.dataset, str):
-            return origin.again(split=test_split, **other)
+        if test_split is not None and isinstance(source.dataset, str):
+            return source.again(split=test_split, **other)
         if test_split is None and test_images is not None:
-            return origin.again(test_images, **other)
-        if test_split is None and origin.options["held_out"] > 0:
-            return origin.again(held_out_only=True, **changes)
+            return source.again(test_images, **other)
+        if test_split is None and source.options["held_out"] > 0:
+            return source.again(held_out_only=True, **changes)
     raise DataError(
         f"No test images are known of the stages given from Python, of split {test_split!r}: give "
         "CategoryDiscoveryTrainer an eval_dataset, or cut the stages with held_out=0.2."

@@ -28,42 +28,34 @@ from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, S
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
+from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.card import card_of_run, example_pictures
+from promptccd.runs.first_model import (
+    ensure_backbone,
+    evaluation_view,
+    model_on_meta,
+    require_whole_patches,
+    stage_zero_model,
+)
 from promptccd.runs.folder import NORMALISATION, RunDirectory, StreamRecord, record_stream
 from promptccd.runs.stage import (
     EarlierImages,
     categories_at,
+    count_range,
     earlier_images,
     exemplars_after,
     load_stage,
     memory_before,
     observe_stage,
-    row_of,
     save_stage,
 )
-from promptccd.runs.start import (
-    OUT_OF_MEMORY,
-    begin,
-    ensure_backbone,
-    evaluation_view,
-    model_on_meta,
-    require_whole_patches,
-    stage_stream,
-    stage_zero_model,
-)
+from promptccd.runs.start import OUT_OF_MEMORY, begin, stage_stream
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import (
-    device_problem,
-    exact_device,
-    reproducible,
-    require_alike,
-    same_on_all,
-    warn_of_emulation,
-)
+from promptccd.training.devices import device_problem, reproducible, require_alike, warn_of_emulation
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
@@ -104,7 +96,7 @@ def train_run(
     """
     require_callbacks(callbacks)
     own_processes, run = accelerator is None, RunDirectory(recipe.training.output_dir)
-    if run.begun:
+    if run.begun and recipe.training.mixed_precision == "auto":
         recipe = _in_precision(recipe, run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(recipe.training)
     recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
@@ -411,7 +403,7 @@ class _Training:
         elif index:
             stream = StreamRecord.of(
                 index, assignments["category_ids"], earlier.assigned, self.stages.num_known,
-                len(model.config.category_ids), model.assign(features).strange.cpu().numpy(), count,
+                len(model.config.category_ids), model.assign(features).novel.cpu().numpy(), count,
             )  # fmt: skip
             record_stream(run, stream)
             logger.info("stage %d: %s", index, stream)
@@ -605,12 +597,12 @@ def _score(
 ) -> StageScore:
     """A finished stage's row of the table, from the columns of its ``assignments.json``."""
     places = np.searchsorted(stages[index].sample_ids, assignments["sample_ids"])
-    return row_of(
+    return StageScore.of(
         index,
-        config,
         stages.evaluation_labels(stages[index])[places],
         assignments["category_ids"],
         stages.num_known,
         num_categories=num_categories,
-        class_ids=assignments.get("class_ids"),
+        count_range=count_range(config),
+        native_ids=assignments.get("class_ids"),
     )

@@ -15,9 +15,9 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
 from promptccd.methods import Objective, Rows, StageContext
+from promptccd.methods.exemplars import Memory
+from promptccd.methods.processes import gather_rows, share_of
 from promptccd.models import CategoryDiscoveryOutput
-from promptccd.training.devices import gather_rows, share_of
-from promptccd.training.exemplars import Memory
 from promptccd.training.options import TrainingArguments
 
 # A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.

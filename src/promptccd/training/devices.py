@@ -1,18 +1,13 @@
-"""Devices and processes: which device computes what, shares of a batch, gathering, and memory that runs out."""
+"""Devices: which one computes what and in which precision, their failures, and memory that runs out."""
 
 import copy
-import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
-from accelerate.utils import send_to_device
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -20,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import ConfigurationError, DeviceError, one_line
+from promptccd.methods.processes import EXACT, exact_device
 from promptccd.models import CategoryDiscoveryModel
 
 logger = logging.getLogger(__name__)
@@ -33,84 +29,9 @@ _LACKING = ("implemented for the", "Could not run 'aten::", "to float64")
 _LOADER = ("DataLoader worker", "DataLoader timed out")
 _OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
 _GPUS = ("cuda", "xpu", "mps")  # kinds that are used without being named
-_EXACT = ("cpu", "cuda")  # kinds that compute float64, whatever the model of the GPU; others are asked
 _ALIKE = (
     0.9999  # cosine of features: another device rounds the seventh digit, a wrong kernel changes the first
 )
-
-
-def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
-    """Consecutive shares of a global batch, as equal as they can be: ``[(start, stop), ...]`` per process."""
-    edges = [num_rows * rank // num_processes for rank in range(num_processes + 1)]
-    return list(itertools.pairwise(edges))
-
-
-def share_of(batch: np.ndarray, num_processes: int, rank: int) -> np.ndarray:
-    """A process's share of a global batch.
-
-    It is never empty, since backbones refuse an empty batch and every process takes part in every step: where a batch
-    has fewer images than there are processes, one without any takes the first image, which `gather_rows` leaves out.
-    """
-    start, stop = shard_bounds(len(batch), num_processes)[rank]
-    return batch[start:stop] if start < stop else batch[:1]
-
-
-def place_among_processes() -> tuple[int, int]:
-    """Rank of this process among those that train together, and their number."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return 0, 1
-    return dist.get_rank(), dist.get_world_size()
-
-
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device, without waiting for what the device is still doing."""
-    if device.type == "cuda" and values.device.type == "cpu":
-        values = values.pin_memory()
-    return values.to(device, non_blocking=True)
-
-
-class _GatherWithGradient(torch.autograd.Function):
-    """All-gather whose backward adds up the gradients of a row in all processes.
-
-    Every process computes the same global loss, so the sum over processes is the number of processes times
-    the true gradient, and the averaging of DistributedDataParallel divides by just that.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.rank = dist.get_rank()
-        gathered = rows.new_empty(dist.get_world_size(), *rows.shape)
-        dist.all_gather([*gathered], rows.contiguous())
-        return gathered
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (gradient,) = gradients
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total[ctx.rank]
-
-
-def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
-    """Rows of all processes in global order; a single process gets its own back.
-
-    Args:
-        rows: this process's share ``(V, b, ...)``, b as in `shard_bounds`; a process whose share is empty gives none,
-            or one row that does not count.
-        num_rows: B, rows of the global batch.
-
-    Returns:
-        ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner.
-    """
-    _, processes = place_among_processes()
-    if processes == 1:
-        return rows
-    sizes = [stop - start for start, stop in shard_bounds(num_rows, processes)]
-    padding = max(sizes) - rows.shape[1]
-    if padding:  # gloo and NCCL gather equal shapes only
-        rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
-    gathered = _GatherWithGradient.apply(rows)
-    return torch.cat([gathered[rank][:, :size] for rank, size in enumerate(sizes)], dim=1)
 
 
 @contextmanager
@@ -133,16 +54,6 @@ def reproducible(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
-def same_on_all(value: Any) -> Any:
-    """The first process's value, on every process, with its tensors on the CPU; for small picklable values."""
-    if place_among_processes()[1] == 1:
-        return value
-    # Tensors of a GPU would be unpacked on the GPU of the first process.
-    box = [send_to_device(value, "cpu")]
-    dist.broadcast_object_list(box, 0)
-    return box[0]
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory, of a device or of the machine, ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -158,9 +69,7 @@ def device_problem(error: BaseException) -> str | None:
     if isinstance(error, NotImplementedError | TypeError) and any(word in message for word in _LACKING):
         return f"The GPU lacks what this needs ({message.splitlines()[0][:200]}). {ON_THE_CPU}"
     if isinstance(error, RuntimeError) and message.startswith(_LOADER):
-        return (
-            "A process that loads images ended or hangs; without such processes it goes on: --num_workers 0"
-        )
+        return "A process that loads images ended or hangs; without such processes the training works: --num_workers 0"
     if isinstance(error, RuntimeError) and any(word in message for word in _LOST) and _OURS not in message:
         return f"The device was lost ({message.splitlines()[0][:200]})"
     return None
@@ -183,7 +92,7 @@ def in_smaller_batches(forward: Callable[[Tensor], Tensor], batch: Tensor) -> Te
             raise
     # Outside of the handler: the error keeps all tensors of the failed forward alive.
     half = len(batch) // 2
-    logger.warning("Too little memory for %d images at once: going on with %d.", len(batch), half)
+    logger.warning("Too little memory for %d images at once: batches have %d now.", len(batch), half)
     return torch.cat([in_smaller_batches(forward, part) for part in (batch[:half], batch[half:])])
 
 
@@ -196,35 +105,21 @@ def reported_gpu() -> str:
 
 
 def usual_device(gpu: str) -> str:
-    """The device that features are computed on unless another one is named; `gpu` is what `reported_gpu` says."""
+    """The device that features are computed on unless another one is named; `gpu` is that of `reported_gpu`."""
     return gpu if gpu in _GPUS else "cpu"
 
 
-def exact_device(device: torch.device) -> torch.device:
-    """The device that groups are found on where features are computed on this one.
-
-    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them: they are asked.
-    """
-    if device.type in _EXACT:
-        return device
-    try:
-        exact = torch.ones(1, dtype=torch.float64, device=device).add(1).item() == 2
-    except (RuntimeError, TypeError, AssertionError):  # which of them depends on the kind
-        exact = False
-    return device if exact else torch.device("cpu")
-
-
 def usual_precision(on_cpu: bool) -> str:
-    """What is computed in unless told: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
+    """Precision by default: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
     return "bf16" if not on_cpu and torch.cuda.is_available() and has_bf16(torch.device("cuda")) else "no"
 
 
-def has_bf16(device: torch.device, untold: bool = True) -> bool:
-    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; `untold` of others, and where torch cannot tell."""
+def has_bf16(device: torch.device, otherwise: bool = True) -> bool:
+    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; `otherwise` of others, and where torch cannot tell."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
-        return untold
+        return otherwise
     return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
@@ -246,7 +141,7 @@ def placed(
 
     CUDA is what all is run on, and is not asked. What is chosen is logged for the others.
     """
-    if device.type in _EXACT:
+    if device.type in EXACT:
         return model.to(device)
     there = copy.deepcopy(model).to(device)
     if problem := _unlike(model.eval(), there, view):
@@ -264,7 +159,7 @@ def require_alike(model: CategoryDiscoveryModel, view: EvaluationView) -> None:
     Raises:
         DeviceError: it does not.
     """
-    if model.device.type in _EXACT:
+    if model.device.type in EXACT:
         return
     was_training = model.training
     problem = _unlike(copy.deepcopy(model).cpu().eval(), model, view)

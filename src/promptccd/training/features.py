@@ -13,8 +13,9 @@ from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
+from promptccd.methods.processes import gather_rows, place_among_processes, shard_bounds
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.devices import gather_rows, in_smaller_batches, place_among_processes, shard_bounds
+from promptccd.training.devices import in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.progress import progress_bar
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.methods import Objective, Rows, StageContext
+from promptccd.methods.processes import sent, share_of
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
-from promptccd.training.devices import is_out_of_memory, sent, share_of
+from promptccd.training.devices import is_out_of_memory
 from promptccd.training.fast import WholeBatches, fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
@@ -33,7 +34,7 @@ COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tent
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that is needed to go on in the middle of a stage.
+    """Everything needed to resume in the middle of a stage.
 
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.

@@ -20,6 +20,7 @@ from promptccd.discovery import FORMATS, DiscoverySession, Project, discover, ex
 from promptccd.discovery.exports.export_folder import Export, ExportFolder, text_item
 from promptccd.discovery.exports.formats import Format
 from promptccd.discovery.exports.rows import project_rows
+from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project.photos import Photos
 from promptccd.disk import EXPORTED
 from promptccd.errors import RunError
@@ -27,6 +28,7 @@ from promptccd.images.decode import decode_image
 from promptccd.locks import OWNER
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
+from tests.discovery.stored import relocate
 
 TAKEN = 1_700_000_000  # when the files were written, in seconds
 HOSTILE = [
@@ -92,9 +94,9 @@ def here(found_once: Path, tmp_path: Path) -> Path:
     """The project and its photographs, to be changed at will: files keep their dates."""
     place = tmp_path / "here"
     shutil.copytree(found_once, place)
-    for name in ("project.json", "files.jsonl"):
-        path = place / "found/.promptccd" / name
-        path.write_text(path.read_text().replace(str(found_once), str(place)))
+    relocate(place / "found/.promptccd", str(found_once), str(place))
+    record = place / "found/.promptccd/project.json"
+    record.write_text(record.read_text().replace(str(found_once), str(place)))
     return place
 
 
@@ -115,12 +117,9 @@ def told(path: Path) -> list[dict[str, str]]:
 def groups_of(here: Path) -> dict[str, str]:
     """Name of the group by content."""
     registry = Project(here / "found").registry
-    lines = map(json.loads, (here / "found/.promptccd/files.jsonl").read_text().splitlines()[1:])
-    return {
-        line["sha256"]: registry.categories[registry.members[line["picture"]]].name
-        for line in lines
-        if "look" in line
-    }
+    seen = pictures_in(here / "found/.promptccd")
+    name_of = {key: registry.categories[registry.members[key]].name for key in seen}
+    return {content: name_of[key] for key, picture in seen.items() for content in picture.contents}
 
 
 def digest(path: Path) -> str:
@@ -241,8 +240,7 @@ def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> N
 def test_camera_raw_gets_the_name_that_lightroom_looks_for(here: Path) -> None:
     path = sorted((here / "card A").glob("3-*"))[0]
     path.rename(path.with_suffix(".NEF"))
-    seen = here / "found/.promptccd/files.jsonl"
-    seen.write_text(seen.read_text().replace(path.name, f"{path.stem}.NEF"))
+    relocate(here / "found/.promptccd", path.name, f"{path.stem}.NEF")
     export(here, "sidecars")
     made = {each.name for each in (here / "found/sidecars/card A").glob(f"{path.stem}.*")}
     assert made == {f"{path.stem}.NEF.xmp", f"{path.stem}.xmp"}

@@ -12,8 +12,8 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake.intake import Intake
 from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.seen_files import SeenFiles
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import decode_image
 from promptccd.images.depth import Depths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ def sorted_wrong() -> tuple[CategoryRegistry, Features]:
     registry = CategoryRegistry()
     sure = np.where(np.arange(60) < STRAY, 0.9, 0.99)
     registry.observe(0, StageGroups(keys, kinds, np.eye(8, dtype=np.float32)[:2], confidences=sure))
-    return registry, Features(keys, zip(keys, torch.from_numpy(looks).float(), strict=True))
+    return registry, Features(keys, torch.from_numpy(looks).float())
 
 
 def test_what_looks_like_another_group_comes_first_and_is_proposed_for_it() -> None:
@@ -108,20 +109,23 @@ def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: P
     state = window.get("state")
     groups, generation = [each["id"] for each in state["groups"]], state["generation"]
     rows, to = [0, 1, 2, 9], [groups[1], groups[2], groups[1], groups[0]]
-    assert window.do(do="sort", rows=rows, to=to, generation=generation)[0] == 200
+    assert window.do(do="sort", images=rows, to=to, generation=generation)[0] == 200
     at_once = registry_in(project)
     window.do(do="undo", number=window.get("state")["undo"]["number"])
     for row, group in zip(rows, to, strict=True):
-        window.do(do="move", rows=[row], group=group, generation=generation)
+        window.do(do="move", images=[row], to=group, generation=generation)
     one_by_one = registry_in(project)
     assert at_once.members == one_by_one.members
     both = (each.active_prototypes().matrix for each in (at_once, one_by_one))
     np.testing.assert_allclose(*both, atol=1e-6)
 
 
-@pytest.mark.parametrize(("to", "reason"), [("x", "a list"), ([0], "for each"), ([0, "a"], "Expected group")])
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [("x", "Expected 'to' to be a list"), ([0], "for each"), ([0, "a"], "Expected 'to' to be a list")],
+)
 def test_a_sort_that_is_none_is_refused(reader: Window, to: object, reason: str) -> None:
-    asked = {"do": "sort", "rows": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
+    asked = {"do": "sort", "images": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
     status, told = reader.do(**asked)
     assert (status, reason in told["error"]) == (409, True), told
 
@@ -183,17 +187,20 @@ def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhe
     visit.keyboard.press("2")
     assert visit.locator(".page li small").filter(has_text=target).count() >= 3
     visit.keyboard.press("ArrowRight")
+    visit.locator(".status").filter(has_text="Moved 3").wait_for()
+    assert len(registry_in(project).pinned) == 3  # every answer is stored when it is given
     visit.keyboard.press("0")
-    assert not registry_in(project).pinned  # nothing is saved before the whole screen is
+    visit.locator(".status").filter(has_text="Took 1").wait_for()
     visit.keyboard.press("Enter")
-    visit.locator(".status").filter(has_text=f"Sorted {len(rows)}").wait_for()
+    visit.locator(".status").filter(has_text=f"Sorted {len(rows) - 4}").wait_for()
     registry = registry_in(project)
     assert len(registry.looks) == len(rows)
     assert len(registry.pinned) == len(rows) - 1
     home = int(target.removeprefix("Group "))  # none has a name
     assert [*registry.members.values()].count(home) >= 3
-    visit.keyboard.press("Control+z")
-    visit.locator(".status").filter(has_text="Taken back").wait_for()
+    for kind in ("sorted", "moved 1", "moved 3"):
+        visit.keyboard.press("Control+z")
+        visit.locator(".status").filter(has_text=f"Taken back: {kind}").wait_for()
     assert not registry_in(project).looks
     assert [each.id for each in registry_in(project).active] == names
 
@@ -238,6 +245,29 @@ def test_back_leaves_a_group_that_is_approved_and_another_window_ends_a_draw(
     correct(project, lambda registry: registry.edit(NotACategory(second.id)))
     visit.locator(".status").filter(has_text="not there any more").wait_for()
     visit.locator(".cards").wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way_out", ["Escape", "back", "reload", "close"])
+@pytest.mark.parametrize(
+    ("place", "key"), [("approve&of={}", "Enter"), ("check", "1"), ("check", "Enter"), ("desk", "1")]
+)
+def test_an_answer_is_stored_however_a_person_leaves(
+    visit: Page, project: Path, place: str, key: str, way_out: str
+) -> None:
+    group = registry_in(project).active[0].id
+    visit.evaluate(f"location.hash = 'view={place.format(group)}'")
+    visit.locator(".page img, .answers .offer").first.wait_for()
+    shown = max(1, visit.locator(".page img").count())
+    visit.keyboard.press(key)
+    if way_out == "Escape":
+        visit.keyboard.press("Escape")
+    else:
+        {"back": visit.go_back, "reload": visit.reload, "close": visit.close}[way_out]()
+    due = time.monotonic() + 10
+    while not (reviewed := len(registry_in(project).looks)) and time.monotonic() < due:
+        time.sleep(0.05)
+    assert reviewed == (shown if key == "Enter" else 1)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from promptccd.discovery.page import OpenPage
 from tests.browsing import watch
 from tests.discovery.page.conftest import Window
 from tests.discovery.page.test_page import WIDE, Person
+from tests.discovery.stored import relocate
 from tests.photographs import pixels
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ def journey_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
 def journey(journey_once: Path, tmp_path: Path) -> Path:
     shutil.copytree(journey_once, tmp_path / "journey")
     discovered = tmp_path / "journey" / "found" / ".promptccd"
-    for name in ("files.jsonl", "project.json"):  # the copy is of the copied photographs
-        text = (discovered / name).read_text()
-        (discovered / name).write_text(text.replace(str(journey_once), str(tmp_path / "journey")))
+    relocate(
+        discovered, str(journey_once), str(tmp_path / "journey")
+    )  # the copy is of the copied photographs
+    text = (discovered / "project.json").read_text()
+    (discovered / "project.json").write_text(text.replace(str(journey_once), str(tmp_path / "journey")))
     return tmp_path / "journey"
 
 

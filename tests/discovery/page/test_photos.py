@@ -3,19 +3,23 @@
 import io
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
+from promptccd.discovery.project.folder import PROJECT, RECORD
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
 from promptccd.errors import DataError, RunError
 from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
+from tests.discovery.stored import relocate
 from tests.photographs import MARKER, jpeg, pixels
 
 
@@ -91,9 +95,10 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
     """Even one whose content it knows: a list of files that was altered names it, and its sources do not hold it."""
     project, outside = own / "found" / PROJECT, own / "outside.jpg"
     shutil.copy(own / "album/one.jpg", outside)
-    lines = (project / FILES).read_text().replace(str(own / "album/one.jpg"), str(outside))
-    (project / FILES).write_text(lines)
-    shutil.rmtree(project / THUMBS)
+    relocate(project, str(own / "album/one.jpg"), str(outside))
+    with closing(sqlite3.connect(project / SEEN)) as database:
+        database.execute("delete from small")
+        database.commit()
     photos = ProjectView(own / "found").photos
     row = next(row for row, name in enumerate(photos.names) if "outside" in name)
     assert [photos.picture(row, side) for side in SIDES] == [None, None, None]
@@ -103,7 +108,7 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
 
 
 def test_a_link_in_the_project_is_refused(own: Path) -> None:
-    for name in ("thumbs", "pictures", "features", "files.jsonl", "journal.jsonl", "page"):
+    for name in (SEEN, FEATURES, "page"):
         place, aside = own / "found" / PROJECT / name, own / f"aside-{name}"
         there = place.exists()
         if there:
@@ -181,5 +186,6 @@ def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, 
 
 def test_what_an_earlier_version_skipped_as_too_large_is_looked_at_again(project: Path) -> None:
     """It kept 50,000,000 there, and what was looked at with another number is read anew."""
-    header, *_ = (project / PROJECT / FILES).read_text().splitlines()
-    assert json.loads(header)["max_pixels"] == IntakeLimits().max_reduced_pixels == 1_200_000_000
+    with closing(sqlite3.connect(project / PROJECT / SEEN)) as database:
+        ((made_with,), *_) = database.execute("select name from origin").fetchall()
+    assert json.loads(made_with)["max_pixels"] == IntakeLimits().max_reduced_pixels == 1_200_000_000

@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.seen_files import SeenFiles
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError
 from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict
@@ -106,10 +106,15 @@ class Kept:
             self._thumbnails[index] = image.thumbnail
             self._room -= len(image.thumbnail)
 
+    def add_again(self, made: Mapping[str, SeenImage]) -> None:
+        """Keep what was lost and made again, by content."""
+        if self.seen is not None and made:
+            self.seen.add_small(made)
+
     def thumbnails_of(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """The thumbnails that were kept, by key of the picture."""
         if self.seen is not None:
-            found = self.seen.thumbs.load([file.content_hash for file in files])
+            found = self.seen.thumbnails(file.content_hash for file in files)
             return {file.key: found[file.content_hash] for file in files if file.content_hash in found}
         return {file.key: self._thumbnails[file.index] for file in files if file.index in self._thumbnails}
 
@@ -163,12 +168,12 @@ class Intake:
     @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
-        kept, made = self._kept.miniatures_of(self.used), dict[str, np.ndarray]()
+        kept, made = self._kept.miniatures_of(self.used), dict[str, SeenImage]()
         for file in self.used:
             if file.content_hash not in kept:
-                kept[file.content_hash] = made[file.content_hash] = self._again(file).miniature
-        if self._kept.seen is not None:
-            self._kept.seen.add_miniatures(made)
+                made[file.content_hash] = self._again(file)
+                kept[file.content_hash] = made[file.content_hash].miniature
+        self._kept.add_again(made)
         return (
             np.stack([kept[file.content_hash] for file in self.used])
             if kept
@@ -218,12 +223,12 @@ class Intake:
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """Small pictures by their keys, see `SeenImage`; those that were lost are made again."""
         originals = [self.original(file) for file in files]
-        kept, made = self._kept.thumbnails_of(originals), dict[str, bytes]()
+        kept, made = self._kept.thumbnails_of(originals), dict[str, SeenImage]()
         for file in originals:
             if file.key not in kept:
-                kept[file.key] = made[file.content_hash] = self._again(file).thumbnail
-        if self._kept.seen is not None:
-            self._kept.seen.thumbs.add(made)
+                made[file.content_hash] = self._again(file)
+                kept[file.key] = made[file.content_hash].thumbnail
+        self._kept.add_again(made)
         return kept
 
     def _again(self, file: IntakeFile) -> SeenImage:

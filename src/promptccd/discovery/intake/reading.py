@@ -25,9 +25,8 @@ from promptccd.discovery.intake.archives import (
     is_archive,
 )
 from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
+from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.discovery.intake.sources import CombinedSource, DatasetSource
-from promptccd.discovery.project.file_columns import Look
-from promptccd.discovery.seen_files import SeenFiles
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
@@ -120,14 +119,12 @@ def read_intake(
     try:
         entries = entries_of(opened, limits)
         reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(seen), use)
-        stamped = [(entry, reader.stamp(entry)) for entry in entries]
-        unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
+        listed = [reader.listed(entry) for entry in entries]
+        unread = sum(not entry.reason and not known for entry, _, known in listed)
         started = time.monotonic()
         with ThreadPoolExecutor(workers) as pool:
-            for entry, stamp in (
-                stamped if progress is None else progress(stamped, len(stamped), "reading images")
-            ):
-                if reader.take(entry, stamp, pool) and reader.num_read == TRIED and announce is not None:
+            for each in listed if progress is None else progress(listed, len(listed), "reading images"):
+                if reader.add(*each, pool) and reader.num_read == TRIED and announce is not None:
                     announce(unread, (time.monotonic() - started) / TRIED)
             files = reader.finish(pool)
     except BaseException:
@@ -169,23 +166,21 @@ class _Reader:
         self._first: dict[str, int] = {}  # index of the first file by picture
         self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
         self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._looks: dict[str, Future[Look]] = {}
+        self._looks: dict[str, Future[DecodedFile]] = {}
         self._claiming = threading.Lock()
         self.num_read = 0
 
-    def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of an entry to be read, if read files are remembered."""
-        return None if entry.reason or self.kept.seen is None else self._source.stamp(entry)
+    def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
+        """An entry, its stamp if seen files are stored, and the hash of its content if it is known."""
+        seen = self.kept.seen
+        stamp = None if entry.reason or seen is None else self._source.stamp(entry)
+        if seen is None or stamp is None or stamp.size > self._limits.max_file_bytes:
+            return entry, stamp, ""
+        return entry, stamp, seen.content_of(stamp)
 
-    def remembers(self, stamp: Stamp | None) -> str:
-        """The hash of a file that was read before and is within the limits; empty for others."""
-        if stamp is None or self.kept.seen is None or stamp.size > self._limits.max_file_bytes:
-            return ""
-        return self.kept.seen.content_of(stamp)
-
-    def take(self, entry: Entry, stamp: Stamp | None, pool: ThreadPoolExecutor) -> bool:
-        """Take the next file and hand it to the pool unless it is remembered; return whether it was read."""
-        index, known = len(self._files), self.remembers(stamp)
+    def add(self, entry: Entry, stamp: Stamp | None, known: str, pool: ThreadPoolExecutor) -> bool:
+        """Give the next file to the pool unless its content is known; return whether it was read."""
+        index = len(self._files)
         self._entries.append(entry)
         try:
             if entry.reason:
@@ -202,7 +197,7 @@ class _Reader:
             return False
         note = Verdict(Status.NOTED if entry.note else Status.USED, entry.note)
         self._files.append(IntakeFile(index, entry.name, note, num_bytes=size))
-        self._waiting.append((index, stamp, hashed))
+        self._waiting.append((index, None if known else stamp, hashed))
         self._waiting_bytes += size
         self.num_read += not known
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
@@ -215,7 +210,7 @@ class _Reader:
             self._settle()
         self._show_by_one_rule(pool)
         if self.kept.seen is not None:
-            self.kept.seen.flush(last=True)
+            self.kept.seen.flush()
         return self._files
 
     def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:
@@ -231,7 +226,7 @@ class _Reader:
             for digest, (_, image) in looks.items()
             if image is not None and not depths.suits(image.depth)
         ]
-        shown: dict[str, Look] = {}
+        shown: dict[str, DecodedFile] = {}
         for start in range(0, len(stale), self._most_waiting):
             contents = {
                 each: self._again(each, firsts[each]) for each in stale[start : start + self._most_waiting]
@@ -245,8 +240,8 @@ class _Reader:
                     if self._first[image.key] == firsts[digest]:
                         self.kept.add(firsts[digest], image)
                     shown[digest] = verdict, image
-        if self.kept.seen is not None:
-            self.kept.seen.replace_looks(shown)
+        if self.kept.seen is not None and shown:
+            self.kept.seen.replace_decoded(shown)
         for index, file in enumerate(self._files):
             if file.content_hash in shown:
                 verdict = shown[file.content_hash][0]
@@ -269,7 +264,7 @@ class _Reader:
                 return digest
             look = self._looks[digest] = Future()
         try:
-            known = None if self.kept.seen is None else self.kept.seen.look(digest)
+            known = None if self.kept.seen is None else self.kept.seen.decoded(digest)
             look.set_result(known or look_at(content, self.decoding, self._view))
         except BaseException as error:
             look.set_exception(error)
@@ -286,7 +281,7 @@ class _Reader:
         file = replace(file, verdict=_joined(verdict, file.verdict))
         if image is not None:
             path = "" if stamp is None else stamp.path
-            if seen is not None and seen.look(digest) is None:
+            if seen is not None and seen.decoded(digest) is None:
                 image = replace(image, key=seen.key_of(digest, path, image))
             first = self._first.setdefault(image.key, index)
             if first == index:
@@ -301,31 +296,28 @@ class _Reader:
             if self._use is not None and first == index and image.view is not None and image.depth is None:
                 self._use(file, image.view)
         # A copy of the file needs neither of them.
-        light = verdict, image and replace(image, thumbnail=b"", view=None)
+        light = verdict, image and replace(image, thumbnail=b"", miniature=image.miniature[:0], view=None)
         self._looks[digest] = Future()
         self._looks[digest].set_result(light)
         if seen is not None and not verdict.is_passing:
             if stamp is not None:
                 self.kept.changed += self._is_retouched(seen, stamp.path, digest, file.key)
-            seen.add_look(digest, (verdict, image))
+            seen.add_decoded(digest, (verdict, image))
             if stamp is not None:
-                seen.add(stamp, digest)
+                seen.add_file(stamp, digest)
         self._files[index] = file
 
     @staticmethod
     def _is_retouched(seen: SeenFiles, path: str, digest: str, key: str) -> bool:
         """Whether a file holds other bytes than before that show the same picture."""
-        before = seen.held_by(path)
-        if before in ("", digest):
-            return False
-        _, image = seen.look(before) or (None, None)
-        return image is not None and image.key == key
+        before = seen.hash_at(path)
+        return before not in ("", digest) and seen.known_key(before) == key != ""
 
-    def _looked(self, digest: str) -> Look:
+    def _looked(self, digest: str) -> DecodedFile:
         """What decoding a content left, now or before."""
         if (future := self._looks.get(digest)) is not None:
             return future.result()
-        known = None if self.kept.seen is None else self.kept.seen.look(digest)
+        known = None if self.kept.seen is None else self.kept.seen.decoded(digest)
         assert known is not None, "a remembered file has a remembered content"
         return known
 

@@ -5,6 +5,7 @@ stage leave a category as it was found.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from promptccd.discovery.project.features import Means
-from promptccd.discovery.project.folder import FEATURES, PROJECT
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError, RegistryError
 from promptccd.models.assignment import squared_distances
@@ -127,7 +128,7 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
         RegistryError: there is nothing to group, or a trained model has found the groups, which then need it.
         DataError: there cannot be so many.
     """
-    from promptccd.discovery.cache import FeatureCache
+    from promptccd.discovery.intake.seen import SeenFiles
     from promptccd.discovery.remembered import Remembered
     from promptccd.discovery.stage_grouping import StageGrouping
     from promptccd.models.configuration import CategoryDiscoveryConfig
@@ -144,12 +145,11 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
             "and keeps what you corrected."
         )
     fixed = [each.id for each in registry.active if each.named or each.settled(registry.stage)]
-    features = FeatureCache(folder / PROJECT / FEATURES)
-    remembered = Remembered(registry, record["features"], features, {})
     temperature = CategoryDiscoveryConfig.confidence_temperature
-    found = StageGrouping(registry, temperature, lambda ids: None, fixed, remembered, seed=1).find_anew(
-        num_categories
-    )
+    with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
+        remembered = Remembered(registry, record["features"], seen, {})
+        grouping = StageGrouping(registry, temperature, lambda ids: None, fixed, remembered, seed=1)
+        found = grouping.find_anew(num_categories)
     if found is None:
         raise RegistryError(
             "All photographs are in groups that you named or set aside: there is nothing to group."

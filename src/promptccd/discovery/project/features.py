@@ -5,6 +5,7 @@ images came and went, nor whether a sum was followed over corrections or added u
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,11 @@ import torch
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.cache import FeatureCache
-from promptccd.discovery.project.folder import FEATURES, PROJECT
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.disk import read_file, write_file
-from promptccd.registry import CategoryRegistry
-from promptccd.registry.tables import Patch
+from promptccd.registry import CategoryRegistry, Changes
 
 
 class Features:
@@ -30,15 +30,11 @@ class Features:
         row_of: row of every image that has features.
     """
 
-    def __init__(self, keys: Sequence[str], found: Iterable[tuple[str, Tensor]] = ()):
-        self.keys, rows = keys, {key: row for row, key in enumerate(keys)}
-        self.matrix, self.there = torch.zeros(len(keys), 0), np.zeros(len(keys), dtype=bool)
-        for key, feature in found:
-            if not self.matrix.shape[1]:
-                self.matrix = torch.zeros(len(keys), len(feature))
-            self.matrix[rows[key]] = feature
-            self.there[rows[key]] = True
-        self.row_of = {key: row for key, row in rows.items() if self.there[row]}
+    def __init__(self, keys: Sequence[str], matrix: Tensor | None = None, there: np.ndarray | None = None):
+        self.keys = keys
+        self.matrix = torch.zeros(len(keys), 0) if matrix is None else matrix
+        self.there = np.full(len(keys), matrix is not None) if there is None else there
+        self.row_of = {keys[row]: row for row in np.flatnonzero(self.there).tolist()}
 
     def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
         """Those of the images that have features, in their order, and these ``(M, D)``."""
@@ -63,27 +59,28 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
         RunError: it is not said what they were computed with.
     """
     if (folder / PROJECT).is_dir():
-        record, cache = read_record(folder), FeatureCache(folder / PROJECT / FEATURES)
-        return Features(keys, cache.each(record["features"], keys))
-    return Features(*_features_of_run(folder)) if needed else Features(keys)
+        record = read_record(folder)
+        with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
+            return Features(keys, *seen.features(record["features"], keys))
+    return _features_of_run(folder) if needed else Features(keys)
 
 
-def _features_of_run(folder: Path) -> tuple[list[str], list[tuple[str, Tensor]]]:
-    """Keys, and keys with features, of a run's images up to the stage in a folder; none if it is in no run."""
+def _features_of_run(folder: Path) -> Features:
+    """Features of a run's images up to the stage in a folder; of none if it is in no run."""
     from promptccd.runs.evaluate import RunEvaluation
     from promptccd.runs.folder import RunDirectory
     from promptccd.runs.stage import key_of
 
     run, name = RunDirectory(folder.parent), folder.name
     if not run.begun or not name.removeprefix("stage").isdecimal():
-        return [], []
+        return Features([])
     evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
     keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
-    return keys, list(zip(keys, torch.cat(evaluation.features_of_stage(stage)).cpu(), strict=True))
+    return Features(keys, torch.cat(evaluation.features_of_stage(stage)).cpu())
 
 
 class Means:
-    """The mean feature of every category of a registry; a correction costs what it moves."""
+    """The mean feature of every category of a registry; a correction costs the images of the categories it changes."""
 
     def __init__(self, features: Features, registry: CategoryRegistry):
         self.features, self._registry = features, registry
@@ -94,15 +91,10 @@ class Means:
             self._totals[category] = self.features.total(self._registry.members_of(category))
         return self._totals[category]
 
-    def take(self, patch: Patch) -> None:
-        """Follow images that went from one category to another."""
-        moved = patch.changes.get("members", {})
-        for sign, side in ((-1, 0), (1, 1)):
-            for home, keys in _by_home({key: homes[side] for key, homes in moved.items()}).items():
-                if home in self._totals:
-                    total, count = self.features.total(keys)
-                    before, number = self._totals[home]
-                    self._totals[home] = before + sign * total, number + sign * count
+    def take(self, changes: Changes) -> None:
+        """Forget the sums of categories that changed."""
+        for category in changes.categories:
+            self._totals.pop(category, None)
 
     def warm(self, category: int) -> None:
         """Compute what a correction of a category may need."""
@@ -121,7 +113,7 @@ class Means:
 
     def after_each(self, targets: Mapping[str, int | None]) -> dict[int, np.ndarray]:
         """The same where images, by key, join several categories."""
-        registry, members = self._registry, self._registry.members
+        registry, members = self._registry, self._registry.members.read(targets)
         moved = {key: (home, to) for key, to in targets.items() if (home := members.get(key)) != to}
         left, came = (_by_home({key: pair[side] for key, pair in moved.items()}) for side in (0, 1))
         means = {}

@@ -1,21 +1,19 @@
 """The folder ``.promptccd`` that `discover` keeps beside its results; it has one writer at a time.
 
-``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
-hold the categories and every correction, ``before`` those from before the newest stage. The rest is made again if it is
-lost, see `promptccd.discovery.cache` and `promptccd.discovery.seen_files`.
+``project.json`` records the model and the sources. ``categories.sqlite`` contains the categories and every correction,
+``before.sqlite`` those from before the newest stage. The rest is made again if it is lost, see
+`promptccd.discovery.intake.seen`.
 """
 
 from pathlib import Path
 
 from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import make_inside, refuse_links, remove_leftovers
-from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 
-RECORD, BEFORE, FEATURES = "project.json", "before", "features"
-FILES, COLUMNS = "files.jsonl", "files.safetensors"
-THUMBS, MINIATURES = "thumbs", "miniatures"
+RECORD = "project.json"
+CATEGORIES, BEFORE = "categories.sqlite", "before.sqlite"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
-PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
+PAGE = "page"  # address of the page while it is open
 
 
 def open_project(out: Path) -> Path:
@@ -34,17 +32,9 @@ def open_project(out: Path) -> Path:
         [
             RECORD,
             BEFORE,
-            FEATURES,
             CHUNKS,
-            FILES,
-            COLUMNS,
-            THUMBS,
-            MINIATURES,
-            PICTURES,
             PAGE,
-            REGISTRY,
-            PROTOTYPES,
-            JOURNAL,
+            CATEGORIES,
         ],
     )
     return project
@@ -52,12 +42,5 @@ def open_project(out: Path) -> Path:
 
 def clear_leftovers(project: Path) -> None:
     """Delete what a killed writer left; only the holder of the lock may."""
-    for place in (
-        project,
-        project / BEFORE,
-        project / THUMBS,
-        project / MINIATURES,
-        *project.glob(f"{FEATURES}/*"),
-    ):
-        if not place.is_symlink():
-            remove_leftovers(place)
+    if not project.is_symlink():
+        remove_leftovers(project)

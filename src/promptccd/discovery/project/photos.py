@@ -15,9 +15,9 @@ from PIL import Image
 
 from promptccd.data.names import display_name, parts_of
 from promptccd.data.sources import inside, read_regular_file
-from promptccd.discovery.cache import Packs
-from promptccd.discovery.project.folder import PICTURES, PROJECT, THUMBS
-from promptccd.discovery.project.places import pictures_in, present
+from promptccd.discovery.intake.locations import present
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding, decode_image
@@ -56,7 +56,9 @@ class Photos:
         record, self._at_hand = read_record(out), at_hand
         self.decoding: Decoding = record["decoding"]
         self._roots = [os.path.realpath(source) for source in record["sources"] if os.path.isdir(source)]
-        seen = pictures_in(out / PROJECT)
+        self.project = out / PROJECT
+        self._store = SeenFiles(self.project, is_reader=True)
+        seen = self._store.pictures()
         self._seen = {
             key: seen[key] for key in keys if key in seen
         }  # of those a model was trained on nothing was seen
@@ -67,9 +69,7 @@ class Photos:
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
-        self.project = out / PROJECT
-        self._thumbnails = Packs(self.project, THUMBS)
-        self._pictures, self._fresh = Packs(self.project, PICTURES), dict[str, bytes]()
+        self._fresh = dict[str, bytes]()
         self._recent: OrderedDict[str, bytes] = OrderedDict()
         self._guard = Lock()
 
@@ -114,14 +114,19 @@ class Photos:
         return [self.picture(row, side) or b"" for row in rows]
 
     def _small(self, key: str) -> bytes | None:
+        content = self.content_hash(key)
         with self._guard:
-            kept = self._thumbnails.row(self.content_hash(key))
+            kept = self._store.thumbnails([content]).get(content)
         return kept or self._made(key, THUMBNAIL_SIDE)
 
     def _medium(self, key: str) -> bytes | None:
         content = self.content_hash(key)
         with self._guard:
-            kept = self._recent.get(content) or self._fresh.get(content) or self._pictures.row(content)
+            kept = (
+                self._recent.get(content)
+                or self._fresh.get(content)
+                or self._store.cells([content]).get(content)
+            )
         made = kept or self._made(key, CELL_SIDE)
         if made is None:
             return self._small(key)
@@ -140,10 +145,12 @@ class Photos:
         """Write the pictures that were made."""
         with self._guard:
             self._write()
+            self._store.close()
 
     def _write(self) -> None:
-        self._pictures.add(self._fresh)
-        self._fresh = {}
+        if self._fresh:
+            self._store.add_cells(self._fresh)
+            self._fresh = {}
 
     def path(self, key: str) -> str:
         """Where the file of a picture is or was; empty for a row of a data set, below the archive for a member."""

@@ -1,0 +1,83 @@
+"""Where pictures are: the files that showed them, and which of these are there now."""
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptccd.data.names import parts_of
+
+FEWEST_DIGITS = 6  # of a hash, to identify it
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPicture:
+    """Where a picture was seen, from the project alone.
+
+    Attributes:
+        files: path and content hash of every file that held it, sorted: a renamed file is there under both names. The
+            path of a member of an archive ends in the member's name and is no file.
+        contents: hashes of the files that showed it, sorted.
+        has_rows: whether some of them never had a path, being rows of a data set.
+        dates: when cameras say that pictures were taken, by content hash; of all pictures.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    contents: tuple[str, ...]
+    has_rows: bool
+    dates: Mapping[str, str]
+
+    def is_here(self, there: Collection[str]) -> bool:
+        """Whether a file of it is there, by the paths that are; rows of a data set are taken to be."""
+        return self.has_rows or any(path in there for path, _ in self.files)
+
+    def is_called(self, key: str, name: str, path: str) -> bool:
+        """Whether a person may mean it by a name: the beginning of a hash, or a path or its end.
+
+        Args:
+            key: of the picture.
+            name: what they wrote.
+            path: the same as an absolute path.
+        """
+        is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.contents))
+        end = "/" + "/".join(parts_of(name))
+        return is_hash or any(
+            each == path or ("/" + "/".join(parts_of(each))).endswith(end) for each, _ in self.files
+        )
+
+    def chosen(self, there: Collection[str]) -> tuple[str, str]:
+        """Path and content hash of the file to look at: one that is there, or else the first; no path for a row."""
+        files = self.files or (("", self.contents[0]),)
+        return next((each for each in files if each[0] in there), files[0])
+
+
+def present(pictures: Iterable[SeenPicture]) -> set[str]:
+    """Paths of pictures that are there; a folder is listed once, which is quicker than asking for every file.
+
+    The path of a member of an archive is there as long as the archive has its size.
+    """
+    by_folder = dict[str, list[str]]()
+    for each in pictures:
+        for path, _ in each.files:
+            by_folder.setdefault(os.path.dirname(path), []).append(path)
+    found = set[str]()
+    for folder, inside_it in by_folder.items():
+        try:
+            with os.scandir(folder or ".") as listed:
+                names = {item.name for item in listed}
+        except NotADirectoryError:
+            found.update(path for path in inside_it if _is_in_archive(path))
+        except OSError:
+            continue  # deleted, or its disk is not plugged in
+        else:
+            found.update(path for path in inside_it if os.path.basename(path) in names)
+    return found
+
+
+def _is_in_archive(path: str) -> bool:
+    """Whether the archive of a member, whose path ends in ``/SIZE-OFFSET-SUM/NAME``, is the one that was read."""
+    for parent in Path(path).parents:
+        if parent.is_file():
+            place = Path(path).relative_to(parent).parts[0]
+            return place.partition("-")[0] == str(parent.stat().st_size)
+    return False

@@ -1,0 +1,113 @@
+"""Processes that compute one batch together: shares of a batch, gathering, and values that all of them have."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate.utils import send_to_device
+from torch import Tensor
+
+EXACT = (
+    "cpu",
+    "cuda",
+)  # kinds of device that compute float64, whatever the model of the GPU; others are asked
+
+
+def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
+    """Consecutive shares of a global batch, as equal as they can be: ``[(start, stop), ...]`` per process."""
+    edges = [num_rows * rank // num_processes for rank in range(num_processes + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def share_of(batch: np.ndarray, num_processes: int, rank: int) -> np.ndarray:
+    """A process's share of a global batch.
+
+    It is never empty, since backbones refuse an empty batch and every process takes part in every step: where a batch
+    has fewer images than there are processes, one without any takes the first image, which `gather_rows` leaves out.
+    """
+    start, stop = shard_bounds(len(batch), num_processes)[rank]
+    return batch[start:stop] if start < stop else batch[:1]
+
+
+def place_among_processes() -> tuple[int, int]:
+    """Rank of this process among those that train together, and their number."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, without waiting for what the device is still doing."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
+class _GatherWithGradient(torch.autograd.Function):
+    """All-gather whose backward adds up the gradients of a row in all processes.
+
+    Every process computes the same global loss, so the sum over processes is the number of processes times
+    the true gradient, and the averaging of DistributedDataParallel divides by just that.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.rank = dist.get_rank()
+        gathered = rows.new_empty(dist.get_world_size(), *rows.shape)
+        dist.all_gather([*gathered], rows.contiguous())
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (gradient,) = gradients
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[ctx.rank]
+
+
+def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
+    """Rows of all processes in global order; a single process gets its own back.
+
+    Args:
+        rows: this process's share ``(V, b, ...)``, b as in `shard_bounds`; a process whose share is empty gives none,
+            or one row that does not count.
+        num_rows: B, rows of the global batch.
+
+    Returns:
+        ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner.
+    """
+    _, processes = place_among_processes()
+    if processes == 1:
+        return rows
+    sizes = [stop - start for start, stop in shard_bounds(num_rows, processes)]
+    padding = max(sizes) - rows.shape[1]
+    if padding:  # gloo and NCCL gather equal shapes only
+        rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
+    gathered = _GatherWithGradient.apply(rows)
+    return torch.cat([gathered[rank][:, :size] for rank, size in enumerate(sizes)], dim=1)
+
+
+def same_on_all(value: Any) -> Any:
+    """The first process's value, on every process, with its tensors on the CPU; for small picklable values."""
+    if place_among_processes()[1] == 1:
+        return value
+    # Tensors of a GPU would be unpacked on the GPU of the first process.
+    box = [send_to_device(value, "cpu")]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def exact_device(device: torch.device) -> torch.device:
+    """The device that groups are found on where features are computed on this one.
+
+    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them: they are asked.
+    """
+    if device.type in EXACT:
+        return device
+    try:
+        exact = torch.ones(1, dtype=torch.float64, device=device).add(1).item() == 2
+    except (RuntimeError, TypeError, AssertionError):  # which of them depends on the kind
+        exact = False
+    return device if exact else torch.device("cpu")

@@ -1,0 +1,301 @@
+"""What is one moment counts once and stays together: copies, bursts and pans of pictures with detail."""
+
+import csv
+import io
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance
+from sklearn.datasets import load_digits
+from torch.nn.functional import normalize
+
+from benchmarks import bench_moments
+from promptccd.cli.main import main
+from promptccd.clustering import GroupingConstraints
+from promptccd.discovery.discover import discover
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.units import make_units
+from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.near_duplicates import find
+from promptccd.discovery.near_duplicates.find import find_near_duplicates
+from promptccd.errors import DataError
+from promptccd.images.decode import Decoding
+from promptccd.images.identity import look_at
+from promptccd.registry import Move
+from tests.clustering.test_split_merge import blobs
+
+MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180
+SPAWN = np.random.default_rng
+
+
+def photograph(number, width=240, height=180):
+    """A picture with forms of all sizes, as photographs have; no two numbers share any."""
+    rng = np.random.default_rng(number)
+    whole = np.zeros((height, width, 3))
+    for forms, strength in ((4, 60), (12, 40), (40, 25)):
+        pixels = rng.integers(0, 256, (forms, forms, 3), dtype=np.uint8)
+        layer = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+        whole += (np.asarray(layer, dtype=float) - 128) / 128 * strength
+    return Image.fromarray((128 + whole).clip(0, 255).astype(np.uint8))
+
+
+def moments_of(images, features=None, taken=None, looked_at=None):
+    """Moments of images; by default all have the same features. The rows whose thumbnails are wanted are noted."""
+    looks = []
+    for image in images:
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", compress_level=1)
+        looks.append(look_at(buffer.getvalue(), Decoding(10**6), None)[1])
+    features = torch.ones(len(images), 4) / 2 if features is None else features
+    miniatures = np.stack([look.miniature for look in looks])
+    taken = np.full(len(images), np.nan) if taken is None else np.array(taken, dtype=float)
+
+    def thumbnails(rows):
+        if looked_at is not None:
+            looked_at.extend(rows)
+        return [looks[row].thumbnail for row in rows]
+
+    return find_near_duplicates(miniatures, features, thumbnails, taken).tolist()
+
+
+CHANGES = {
+    **bench_moments.SETTINGS,
+    "re-saved at 10": bench_moments.beside(lambda image: bench_moments.resaved(image, 10)),
+    "mirrored": bench_moments.beside(lambda image: image.transpose(MIRRORED)),
+    "upside down, as a small JPEG": bench_moments.beside(
+        lambda image: bench_moments.resaved(image.resize((120, 90)).transpose(UPSIDE_DOWN), 75)
+    ),
+    "much darker": bench_moments.beside(lambda image: ImageEnhance.Brightness(image).enhance(0.5)),
+    "tilted": bench_moments.beside(lambda image: image.rotate(1, Image.Resampling.BICUBIC)),
+    "cut at the rim": bench_moments.beside(lambda image: image.crop((4, 3, 236, 177))),
+    "half the frame further": bench_moments.pan(0.25, 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
+    frames = [CHANGES[change](photograph(number), SPAWN(number)) for number in range(3)]
+    truth = [number for number, shot in enumerate(frames) for _ in shot]
+    found = moments_of([frame for shot in frames for frame in shot])
+    assert found == [truth.index(number) for number in truth]
+
+
+@pytest.mark.parametrize("cell", [pytest.param(2_048, marks=pytest.mark.slow), 12])
+def test_order_and_distance_do_not_matter(monkeypatch, cell):
+    """The frames of a burst lie far apart in the source, and the features find them, in all or beside pivots."""
+    monkeypatch.setattr(find, "_LARGEST_CELL", cell)
+    frames = [bench_moments.burst(3)(photograph(number), SPAWN(number)) for number in range(10)]
+    images = [shot[place] for place in range(3) for shot in frames]
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(10, 32, generator=generator).repeat(3, 1)
+    features = normalize(features + 0.3 * torch.randn(30, 32, generator=generator), dim=1)
+    assert moments_of(images, features) == [*range(10)] * 3
+
+
+def test_plain_pictures_are_of_one_moment_where_they_are_equal():
+    colours = ["white", "black", "navy", (252, 252, 253), "white", (0, 0, 6)]
+    assert moments_of([Image.new("RGB", (64, 64), colour) for colour in colours]) == [0, 1, 2, 0, 0, 1]
+    assert moments_of([photograph(0)]) == [0]
+
+
+def test_other_things_at_the_same_place_are_other_moments():
+    """What comes before a camera that stays where it is, and one studio for all motorcycles."""
+    scene, animal = photograph(1), photograph(2).resize((70, 60))
+    frames = [scene, *(scene.copy() for _ in range(2))]
+    frames[1].paste(animal, (30, 90))
+    frames[2].paste(animal, (150, 60))
+    assert moments_of(frames) == [0, 1, 2]
+    assert moments_of(frames, taken=[100, 102, 104]) == [0, 0, 0], (
+        "frames of a burst in which an animal moves"
+    )
+    assert moments_of(frames, taken=[100, 102, 105]) == [0, 0, 2]
+    assert moments_of([photograph(1), photograph(2)], taken=[5, 5]) == [0, 1]
+    studio = [Image.new("RGB", (240, 180), "white") for _ in range(3)]
+    for number, image in enumerate(studio):
+        image.paste(photograph(10 + number, 120, 80), (60, 50))
+    assert moments_of(studio) == [0, 1, 2]
+    grey = photograph(10).convert("L")
+    dark = grey.point([level // 3 for level in range(256)])
+    red, blue = (Image.merge("RGB", bands) for bands in ([grey, dark, dark], [dark, dark, grey]))
+    assert moments_of([red, blue]) == [0, 1]
+
+
+def test_a_camera_that_turned_away_by_half_shows_another_moment():
+    """A third of the picture is as far as one moves it for the same photograph."""
+    assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
+    assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
+
+
+def test_what_fits_and_differs_everywhere_is_told_by_miniatures():
+    """Scenes that share half of their detail, as those of one kind do: their thumbnails are not asked for."""
+    scenes = [Image.blend(photograph(99), photograph(number), 0.5) for number in range(8)]
+    seen = []
+    assert moments_of(scenes, looked_at=seen) == list(range(8))
+    assert not seen
+    # Two frames in which all has moved are looked at if they were taken at once.
+    moments_of(scenes[:2], taken=[5, 5.5], looked_at=seen)
+    assert set(seen) == {0, 1}
+
+
+@pytest.mark.slow
+def test_digits_are_no_copies_of_each_other():
+    pixels = load_digits().images[:300]
+    images = [Image.fromarray((15 * each).astype(np.uint8)).convert("RGB") for each in pixels]
+    features = normalize(torch.from_numpy(pixels.reshape(300, -1)).float(), dim=1)
+    found = moments_of(images, features)
+    assert sum(first != row for row, first in enumerate(found)) <= 1
+
+
+@pytest.mark.slow
+def test_many_equal_pictures_are_found_fast():
+    found = bench_moments.Photographs(
+        np.zeros((1_500, 32, 32), np.uint8), [white()] * 1_500, torch.ones(1_500, 4) / 2, np.zeros(1_500)
+    )
+    started = time.process_time()
+    assert set(found.moments().tolist()) == {0}
+    assert time.process_time() - started < 8
+
+
+def white():
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+# What a moment is to the grouping
+
+
+@pytest.fixture(scope="module")
+def bursts():
+    """Five groups of 20 images, each image three to seven times with hardly another feature; keys and moments."""
+    points, groups = blobs([20] * 5, width=32, spread=1.0)
+    times = torch.arange(100) % 5 + 3
+    moments = torch.arange(100).repeat_interleave(times)
+    noise = torch.randn(len(moments), 32, generator=torch.Generator().manual_seed(0))
+    return points, groups, normalize(points[moments] + 0.01 * noise, dim=1), moments
+
+
+@pytest.mark.moderate
+def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
+    points, groups, frames, moments = bursts
+    none = KnownCategories.none(32)
+    plain, expected = group_images(points, [f"{row:04d}" for row in range(100)], none, next_id=0)
+    keys = [f"{row:04d}" for row in range(len(frames))]
+    first = torch.searchsorted(moments, moments).tolist()
+    found, estimate = group_images(frames, keys, none, next_id=0, first_of=first)
+    assert estimate.count == expected.count == 5
+    assert estimate.high <= expected.high + 1
+    assert torch.equal(found.category_ids, plain.category_ids[moments])
+    assert group_images(frames, keys, none, next_id=0)[1].count > 50, "else this test shows nothing"
+    with pytest.raises(DataError, match="<= num_categories <= 100, .* one moment counted once, got 101"):
+        group_images(frames, keys, none, num_categories=101, next_id=0, first_of=first)
+
+
+def test_a_moment_stays_together_unless_people_said_otherwise():
+    points, keys, moments = (
+        torch.eye(4).repeat_interleave(3, 0),
+        [*"abcdefghijkl"],
+        [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3],
+    )
+    said = GroupingConstraints(
+        must_link=[("c", "l")],
+        cannot_link=[("d", "e")],
+        pinned={"g": 1, "h": 1, "i": 2},
+        forbidden={"j": {1}},
+    )
+    units = make_units(points, keys, said, lambda category: category, moments)
+    parts = [units.unit_of_image.tolist().index(unit) for unit in units.unit_of_image.tolist()]
+    # a, b, c and k, l go together by way of a link; d, e and f were told apart; i has another pin; j is forbidden.
+    assert parts == [0, 0, 0, 3, 4, 5, 6, 6, 8, 9, 0, 0]
+    assert units.sizes.tolist() == [2, 1, 1, 1, 1, 1, 1]
+    assert units.weights.tolist() == [10, 5, 5, 1, 5, 5, 5]
+    assert torch.allclose(units.points[0], torch.tensor([0.5, 0, 0, 0.5]))
+
+
+# What a person sees
+
+
+def test_the_time_on_the_camera_is_read_and_remembered(tmp_path):
+    times = ["2024:05:04 03:02:01", "2024:05:04 03:02:03", "0000:00:00 00:00:00", b"\xff", None]
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for number, text in enumerate(times):
+        exif = Image.Exif()
+        if text is not None:
+            exif.get_ifd(0x8769)[0x9003] = text
+        photograph(number).save(folder / f"{number}.jpg", exif=exif)
+    for _ in range(2):  # anew, and from what is remembered
+        with read_intake(folder, seen=SeenFiles(tmp_path, {})) as intake:
+            taken = intake.taken.tolist()
+        assert (taken[0], taken[1] - taken[0]) == (1714791721, 2)
+        assert np.isnan(taken[2:]).all()
+
+
+@pytest.fixture
+def album(tmp_path):
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for number in range(6):
+        for place, frame in enumerate(bench_moments.burst(3)(photograph(number), SPAWN(number))):
+            frame.save(folder / f"{number}-{place}.png")
+    return folder
+
+
+@pytest.mark.moderate
+def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["discover", str(stage0), str(album), "--out", str(out)]) == 0
+    assert "18 files: 18 images of 6 moments, 0 copies, 0 skipped" in capsys.readouterr().out
+    with (out / "assignments.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    for row in rows:
+        first = f"{row['file'][0]}-0.png"
+        expected = "" if row["file"] == first else f"nearly the same picture as {first}"
+        assert expected in row["note"]
+        assert ("nearly" in row["note"]) == bool(expected)
+    assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was split_revision"
+    page = (out / "discovery.html").read_text()
+    assert "18 images of 6 moments" in page
+    assert page.count("<td>0-0.png") == 2
+    assert main(["discover", str(stage0), str(album), "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["moments"] == 6
+
+
+@pytest.mark.moderate
+def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_path):
+    before = discover(session, album, tmp_path / "out")
+    assert before.moments == 6
+    moved = session.current.keys[3]
+    other = next(each.id for each in session.registry.active if each.id != session.registry.members[moved])
+    session.registry.edit(Move(session.current.keys[3:6], other))
+    for number in range(6):
+        bench_moments.resaved(photograph(number), 60).save(album / f"later {number}.jpg")
+    session.read(album)
+    session.embed()
+    session.group()
+    members = session.registry.members
+    of = {file.name: members[file.key] for file in session.current.intake.used}
+    assert [of[f"later {number}.jpg"] for number in range(6)] == [
+        of[f"{number}-0.png"] for number in range(6)
+    ]
+
+
+CALTECH = os.environ.get("PROMPTCCD_CALTECH101")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CALTECH, reason="set PROMPTCCD_CALTECH101 to a folder of Caltech-101's table")
+def test_real_photographs_are_counted_as_if_there_were_no_copies():
+    album = bench_moments.Album(CALTECH, "train", "photographs")
+    names = ["doubled", "re-saved at 60", "turned by 90", "burst of 5", "pan by 8 %", "flicker"]
+    results = bench_moments.settings(album, 4, 1, names)
+    assert all(each["moments"] == each["moments_plain"] for each in results)
+    assert np.mean([abs(each["groups"] - each["plain"]) <= 1 for each in results]) >= 0.9
+    # A pan and flicker show each picture otherwise; of the others one frame is the picture itself.
+    told = [each for each in results if each["setting"] not in ("pan by 8 %", "flicker")]
+    assert all(each["accuracy"] >= each["accuracy_plain"] - 3 for each in told)
