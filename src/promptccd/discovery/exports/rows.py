@@ -35,7 +35,8 @@ class AssignmentRow:
         stage: the stage it came with.
         status: ``used``, ``duplicate``, ``skipped``, ``away`` if it is not where it was, or ``aside``, in no category,
             if a person set it aside or it is like what they did.
-        state: ``approved`` if a person put or left it in its category, else ``suggested``; empty without a category.
+        state: ``reviewed`` if a person looked at it and put or left it in its category; ``pinned`` if a correction of
+            many, such as a split, put it there; else ``found``. Empty without a category.
         note: the reason for a skipped file, the file that a duplicate equals, how an image was read, which of the two
             set it aside, or that it is more like an image of none of the categories.
     """
@@ -69,7 +70,9 @@ def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[st
 
 
 def _state(registry: CategoryRegistry, key: str) -> str:
-    return "approved" if key in registry.pinned else "suggested"
+    if key not in registry.pinned:
+        return "found"
+    return "reviewed" if key in registry.looks else "pinned"
 
 
 def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
