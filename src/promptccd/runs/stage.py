@@ -51,8 +51,8 @@ from promptccd.registry import (
     save_registry,
     take_labels,
 )
-from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
+from promptccd.registry.observe import NO_CATEGORY
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
@@ -199,7 +199,7 @@ def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dic
         return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
     registry = load_registry(path)
     names = {each.id: each.name for each in registry.categories.values()}
-    while registry.log and registry.log[-1].patch is not None:  # a later correction
+    while registry.newest is not None:  # a later correction
         registry.undo()
     return len(registry.active), names | {NO_CATEGORY: "no category"}
 
@@ -329,7 +329,7 @@ def key_of(sample_id: int) -> str:
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
     """Category ids ``(N,)``; -1 for images in no category and for those that a person set aside."""
-    ignored, members = {each.id for each in registry.aside}, registry.members
+    ignored, members = {each.id for each in registry.aside}, registry.members.read()
     ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
     return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
 

@@ -34,8 +34,8 @@ def screen(
         The ``group``; the keys of ``images``, like beside like, with the ``like`` of each to that group and the
         groups that are ``offered`` instead, likest first; and how many ``reviewed`` ones the group has.
     """
-    sure, members, pinned = registry.confidences, registry.members, registry.pinned
-    reviewed = {key for key in registry.looks if key in pinned}
+    sure, members, pinned = registry.confidences.read(), registry.members.read(), registry.pinned.read()
+    reviewed = registry.looks.read().keys() & pinned.keys()
     kept = [key for key in keys if key in features.row_of]
     by_group: dict[int, list[str]] = {}
     for key in sorted(kept, key=lambda each: (each not in reviewed, -sure.get(each, 1.0), each)):
