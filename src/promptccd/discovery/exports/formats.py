@@ -22,7 +22,7 @@ class Format:
 
     Attributes:
         title: a noun phrase for help and page.
-        function: ``module:function`` with the arguments of `write`, imported when it is called, so that help is quick; a
+        function: ``module:function`` with the arguments of `write`, imported when it is called: help is quick. A
             module without dots is one of this package.
         copies: whether the photographs are encoded again, which needs room on the disk.
     """
