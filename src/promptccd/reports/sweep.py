@@ -495,8 +495,6 @@ def run_sweep(
         RunError: a cell was begun with other settings.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
-    if jobs < 1:
-        raise ConfigurationError(f"Expected jobs >= 1, got {jobs}.")
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
@@ -561,7 +559,7 @@ class _Sweep:
 
     def _work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
-        waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
+        waiting, running, seconds, is_asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
         self._last_job = time.monotonic()
         try:
             while running or (waiting and not self.stop.received):
@@ -569,8 +567,8 @@ class _Sweep:
                     number = f"{len(todo) - len(waiting)}/{len(todo)}"
                     running.append(self._begin(*chosen, running, work, f"[{number}] {prefix}"))
                 time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or running))
-                if self.stop.received and not asked:
-                    asked = True
+                if self.stop.received and not is_asked:
+                    is_asked = True
                     logger.info("Interrupted: waiting until what is running (%d) has saved.", len(running))
                     for _, job in running:
                         job.stop()
