@@ -160,10 +160,12 @@ class SweepCell:
             return self._with_backbone(
                 recorded and self.path.parent / Path(recorded).parent.name / "backbone"
             )
-        mates = [cell for cell in cells if cell.name != self.name and cell.backbone_key == self.backbone_key]
-        if made := next((mate.run.backbone for mate in mates if not problems_of(mate.run.backbone)), None):
+        others = [cell for cell in cells if cell.name != self.name and cell.backbone_key == self.backbone_key]
+        if made := next(
+            (other.run.backbone for other in others if not problems_of(other.run.backbone)), None
+        ):
             return self._with_backbone(made)
-        return None if any(mate.name in at_work for mate in mates) else self.recipe
+        return None if any(other.name in at_work for other in others) else self.recipe
 
     def _with_backbone(self, backbone: Path | None) -> Recipe:
         place = None if backbone is None else str(backbone)
