@@ -10,7 +10,7 @@ from promptccd.errors import CheckpointError, shown
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED, HUB_OPTIONS, FoundModel, find_model
 from promptccd.models.configuration import CategoryDiscoveryConfig
-from promptccd.models.configuration import backbone_configuration as _backbone_configuration
+from promptccd.models.configuration import backbone_config_of as _backbone_configuration
 
 # Every variant by its name in configurations, recipes and checkpoints.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
