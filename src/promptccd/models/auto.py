@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PreTrainedConfig
@@ -102,6 +103,7 @@ def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:
             f"{name} is a bare backbone, which knows no categories: give a stage that training finished, or "
             f"group images with it: promptccd discover {name} IMAGES --out groups/"
         )
+    import_module("promptccd.methods")  # each of its files registers a model
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(
             f"{found.place} has a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "
