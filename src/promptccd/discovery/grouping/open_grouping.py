@@ -36,7 +36,7 @@ from promptccd.discovery.grouping.units import Units, key_digests, make_units, r
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 logger = logging.getLogger(__name__)
 
