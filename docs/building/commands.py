@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Iterable, Iterator
 
-from promptccd.cli.parsing import Parser
+from promptccd.cli.options import Parser
 
 from promptccd.cli.main import COMMANDS, command_parser
 from promptccd.training.recipe import Recipe, describe_type, section_types
