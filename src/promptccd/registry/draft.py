@@ -172,9 +172,9 @@ class Draft:
         """
         self.change(self.category(identity).id, vector=self.append_prototype(vector))
 
-    def set_prototypes(self, vectors: Mapping[int, ArrayLike]) -> None:
+    def set_prototypes(self, vectors: Mapping[int, ArrayLike] | None) -> None:
         """Give categories other prototypes, by id; errors are those of `set_prototype`."""
-        for identity, vector in sorted(vectors.items()):
+        for identity, vector in sorted((vectors or {}).items()):
             self.set_prototype(identity, vector)
 
     def append_prototype(self, vector: ArrayLike) -> int:

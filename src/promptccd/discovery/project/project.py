@@ -372,7 +372,7 @@ class Project:
 
         def act() -> LogEntry:
             edit, drawn = make(), self._draw and self._draw()
-            if self._draw and (drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]):
+            if self._draw and (drawn is None or list(edit.values.get("images", ())) != [drawn[0]]):
                 raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
             return self.registry.edit(edit, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None)
 
