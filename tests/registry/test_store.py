@@ -174,28 +174,28 @@ def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
 
 def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     ours, theirs = CategoryRegistry.open(path), CategoryRegistry.open(path)
-    seen, moved = ours.revision, S1.of(3)[:2]
+    seen, moved = ours.store.revision, S1.of(3)[:2]
     theirs.edit(Move(moved, 0))
-    changes = ours.changes_after(seen)
+    changes = ours.store.changes_since(seen)
     assert changes is not None
     assert (changes.images, changes.categories, changes.forgotten) == (set(moved), {0, 3}, False)
     assert ours.members[moved[0]] == 0 and ours.categories[0].size == theirs.categories[0].size
-    seen = ours.revision
+    seen = ours.store.revision
     theirs.undo()
     theirs.edit(Rename(0, "wasp"))  # what was undone is gone, and with it what it had changed
-    assert ours.changes_after(seen) is None
-    seen = ours.revision
+    assert ours.store.changes_since(seen) is None
+    seen = ours.store.revision
     theirs.edit(SetAside(3))
-    changes = ours.changes_after(seen)
+    changes = ours.store.changes_since(seen)
     assert changes is not None and changes.turned == {3}
-    seen = ours.revision
+    seen = ours.store.revision
     theirs.edit(Forget(moved[:1]))
-    changes = ours.changes_after(seen)
+    changes = ours.store.changes_since(seen)
     assert changes is not None and changes.forgotten
-    seen = ours.revision
+    seen = ours.store.revision
     theirs.replace_prototypes({0: np.ones(WIDTH)})
-    assert ours.changes_after(seen) is None
-    assert ours.changes_after(ours.revision) is not None
+    assert ours.store.changes_since(seen) is None
+    assert ours.store.changes_since(ours.store.revision) is not None
 
 
 def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -> None:

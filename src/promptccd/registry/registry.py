@@ -27,7 +27,7 @@ from promptccd.registry.draft import (
 )
 from promptccd.registry.edits import Edit
 from promptccd.registry.observe import Snapshot, StageGroups, apply_grouping
-from promptccd.registry.store import Changes, Store, stored_key, text_key
+from promptccd.registry.store import Store, stored_key, text_key
 
 NOTHING_YET = -1  # stage of a registry that observed none
 
@@ -165,11 +165,6 @@ class CategoryRegistry:
     def next_number(self) -> int:
         """The number that the next log entry gets."""
         return int(self.store.one("select next_number from state"))
-
-    @property
-    def not_retired(self) -> list[Category]:
-        """Categories that are not retired, by id."""
-        return [each for each in self.categories.values() if not each.retired]
 
     @property
     def active(self) -> list[Category]:
@@ -404,7 +399,7 @@ class CategoryRegistry:
         Raises:
             RegistryError: it is not possible; nothing changed.
         """
-        with self._draft(self._new_entry(edit.kind, edit.to_dict(), time), drawn) as draft:
+        with self._draft((edit.kind, edit.to_dict(), time), drawn) as draft:
             edit.apply(draft)
         found = self.newest
         assert found is not None
@@ -433,7 +428,7 @@ class CategoryRegistry:
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
         with self.store.transaction():
             self.store.run("update state set stage = max(stage, ?)", stage)
-            with self._draft(self._new_entry(GROUPING, what), final=is_new) as draft:
+            with self._draft((GROUPING, what, None), final=is_new) as draft:
                 ids = apply_grouping(draft, stage, groups, before)
                 draft.grouped_again(groups.keys)
         return replace(compare(before, Snapshot.of(self.store), stage), cluster_ids=ids)
@@ -450,7 +445,7 @@ class CategoryRegistry:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
         what = {"stage": self.stage, "prototypes": len(vectors)}
-        with self._draft(self._new_entry(GROUPING, what), final=True) as draft:
+        with self._draft((GROUPING, what, None), final=True) as draft:
             draft.set_prototypes(vectors)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
@@ -521,22 +516,10 @@ class CategoryRegistry:
                 continue
             raise RegistryError(f"Category {each.id} {problem}.")
 
-    @property
-    def revision(self) -> int:
-        """Counts what happened, undo and redo included."""
-        return self.store.revision
-
-    def changes_after(self, revision: int) -> Changes | None:
-        """What changed after a revision; `None` if that is not known any more."""
-        return self.store.changes_since(revision)
-
-    def _new_entry(self, kind: str, what: Mapping[str, Any], time: str | None = None) -> tuple[Any, ...]:
-        return kind, plain_json(what).decode(), time
-
     @contextmanager
     def _draft(
         self,
-        entry: tuple[Any, ...] | None = None,
+        entry: tuple[str, Mapping[str, Any], str | None] | None = None,
         drawn: Mapping[str, tuple[int, int]] | None = None,
         *,
         final: bool = False,
@@ -568,7 +551,14 @@ class CategoryRegistry:
             )
             store.run("delete from change where entry in (select number from log where undone)")
             store.run("delete from log where undone")
-            store.run("insert into log values(?, ?, ?, ?, ?, 0, 0, 0)", number, kind, what, self.stage, time)
+            store.run(
+                "insert into log values(?, ?, ?, ?, ?, 0, 0, 0)",
+                number,
+                kind,
+                plain_json(what).decode(),
+                self.stage,
+                time,
+            )
             store.run("update state set next_number = next_number + 1")
             store.count_revision(number, final=final)
             if final:
