@@ -20,7 +20,7 @@ from typing import Any
 
 from promptccd.disk import newer_format, temporary
 from promptccd.errors import DiskError, RegistryError
-from promptccd.systems import rename
+from promptccd.systems import flush, rename
 
 FORMAT = 1
 _AT_ONCE = 500  # values in a statement
@@ -175,6 +175,7 @@ class Store:
             self._try(lambda: self._database.backup(target, progress=_within(WAIT_S)), place)
         if place != path:
             rename(place, path)
+            flush(path.parent)
 
     def close(self) -> None:
         """Close the connection."""
