@@ -39,7 +39,7 @@ from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
-from promptccd.reports.run_groups import PIXELS, baseline_rows, frozen_name
+from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
@@ -49,10 +49,9 @@ from promptccd.training.recipe import Layer, Recipe, own_name, recipe_for_images
 
 logger = logging.getLogger(__name__)
 
-Settings = Mapping[str, Any]
-Work = Callable[[Recipe], Any]
+CellWork = Callable[[Recipe], Any]
 LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
-LONGEST_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
+LONGEST_FOLDER_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
 _LAST_LINES = 5
@@ -167,7 +166,8 @@ class SweepCell:
         return None if any(mate.name in at_work for mate in mates) else self.recipe
 
     def _with_backbone(self, backbone: Path | None) -> Recipe:
-        return replace(self.recipe, model=replace(self.recipe.model, backbone=backbone and str(backbone)))
+        place = None if backbone is None else str(backbone)
+        return replace(self.recipe, model=replace(self.recipe.model, backbone=place))
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
@@ -227,7 +227,7 @@ def plan_cells(
     cells: dict[str, SweepCell] = {}
     for config, *values, seed in itertools.product(configs, *settings.values(), seeds):
         source = config if isinstance(config, OwnImages) else Path(config)
-        cell = _cell(source, dict(zip(settings, values, strict=True)), seed, Path(out), given)
+        cell = _planned_cell(source, dict(zip(settings, values, strict=True)), seed, Path(out), given)
         if cells.setdefault(cell.name, cell) is not cell:
             raise ConfigurationError(
                 f"Two cells of the sweep would be called {cell.name}. Leave one out, or give the recipe file or the "
@@ -236,19 +236,19 @@ def plan_cells(
     return list(cells.values())
 
 
-def _cell(
+def _planned_cell(
     source: Path | OwnImages,
     settings: dict[str, Any],
     seed: int,
     out: Path,
     overrides: Mapping[str, Settings],
 ) -> SweepCell:
-    varied = (f"{key.partition('.')[2]}={_readable(value)}" for key, value in settings.items())
+    varied = (f"{key.partition('.')[2]}={_name_part(value)}" for key, value in settings.items())
     name = "-".join([source.stem, *varied, f"seed{seed}"])
-    if len(name) > LONGEST_NAME:
+    if len(name) > LONGEST_FOLDER_NAME:
         raise ConfigurationError(
-            f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_NAME} are safe. Put long values "
-            "into recipe files of their own."
+            f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_FOLDER_NAME} are safe. Put long "
+            "values into recipe files of their own."
         )
     values = {section: dict(part) for section, part in overrides.items()}
     for key, value in {**settings, "training.seed": seed, "training.output_dir": str(out / name)}.items():
@@ -265,7 +265,7 @@ def _cell(
     return SweepCell(source.stem, settings, recipe)
 
 
-def _readable(value: Any) -> str:
+def _name_part(value: Any) -> str:
     """A value as part of a file name: ``[7, 1, 1, 1]`` is ``7,1,1,1``, unsafe characters become ``_``."""
     text = value if isinstance(value, str) else json.dumps(value)
     bare = re.sub(r"[\s\"]", "", text)
@@ -430,7 +430,7 @@ class SweepResult:
                     score = ContinualScore.from_dict(values)
                     found.setdefault(name, {}).setdefault(rows[name], []).append(score)
         tables = {row: scores for rows in found.values() for row, scores in rows.items()}
-        scores = {cell.name: score for cell in finished if (score := cell.run.results) is not None}
+        scores = {cell.name: results for cell in finished if (results := cell.run.results) is not None}
         return cls(cells, scores, tables, failures, unfinished)
 
     @property
@@ -470,7 +470,7 @@ def run_sweep(
     jobs: int = 1,
     baselines: bool = False,
     scorings: Sequence[ProtocolScoring] = (),
-    train: Work = train_run,
+    train: CellWork = train_run,
     engine: Engine | None = None,
     plugins: Sequence[str] = (),
 ) -> SweepResult:
@@ -531,7 +531,7 @@ class _Sweep:
     _owned: set[str] = field(default_factory=set)  # cells that another process was seen at work on
     _last_job: float = 0.0  # since when no job of ours runs
 
-    def train(self, work: Work) -> None:
+    def train(self, work: CellWork) -> None:
         """Train all cells that are not finished."""
         # Only the training can tell whether all of a cell is on the Hub.
         done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
@@ -559,7 +559,7 @@ class _Sweep:
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
             self._work_through(unscored, scoring, f"{scoring.protocol} of ")
 
-    def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
+    def _work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
         self._last_job = time.monotonic()
@@ -623,7 +623,7 @@ class _Sweep:
         cell: SweepCell,
         recipe: Recipe,
         running: Sequence[tuple[SweepCell, Job]],
-        work: Work,
+        work: CellWork,
         prefix: str,
     ) -> tuple[SweepCell, Job]:
         # One GPU each, as a training of one process has: all would start on the first.
@@ -650,7 +650,7 @@ class _Sweep:
 
 
 def work_into_log(
-    values: dict[str, Any], work: Work, log: str, folder: str, plugins: Sequence[str] = ()
+    values: dict[str, Any], work: CellWork, log: str, folder: str, plugins: Sequence[str] = ()
 ) -> int:
     """Call `work` with a recipe in a process of its own, whose output goes to the log; the exit code."""
     os.chdir(folder)
