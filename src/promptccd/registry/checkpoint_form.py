@@ -171,8 +171,10 @@ def _texts(row: Any, *places: int) -> list[Any]:
 
 def _numbered(table: str, side: str | None, number_of: dict[int, int]) -> list[Any] | None:
     """A row of a change with images by their numbers in the file; those that were forgotten get further ones."""
-    row: list[Any] | None = None if side is None else json.loads(side)
-    for place in _IMAGES_IN.get(table, ()) if row is not None else ():
+    if side is None:
+        return None
+    row: list[Any] = json.loads(side)
+    for place in _IMAGES_IN.get(table, ()):
         row[place] = number_of.setdefault(row[place], len(number_of))
     return row
 

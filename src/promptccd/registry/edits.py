@@ -121,7 +121,7 @@ def Merge(draft: Draft, categories: Sequence[int], name: str | None = None) -> N
     kept_out = _carry_bans(draft, survivor.id, ids)
     mean = weighted_mean(draft.vectors(merged), np.array([each.size for each in merged]))
     for each in others:
-        draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False, size=0)
+        draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
     named = survivor.name if survivor.known or survivor.named else None
     draft.change(
         survivor.id,
@@ -242,7 +242,7 @@ def NotACategory(
         draft.place(images, target)
     draft.forbid((row, found.id) for row in rows)
     draft.drop_looks(rows)  # nobody has reviewed them where they are now
-    draft.change(found.id, state=CategoryState.RETIRED, dormant=False, size=0)
+    draft.change(found.id, state=CategoryState.RETIRED, dormant=False)
 
 
 def _given(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -466,7 +467,7 @@ class CategoryRegistry:
                     f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
                     "rename, merge, split or move what should be different now."
                 )
-            self.require_whole(self.store.replay(entry.number, undo=True))
+            self.require_whole(self.store.replay(entry.number, undo=True), counted=False)
             self.store.run("update log set undone = 1 where number = ?", entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -480,7 +481,7 @@ class CategoryRegistry:
         with self.store.transaction():
             if (entry := self.next_redo) is None:
                 raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
-            self.require_whole(self.store.replay(entry.number, undo=False))
+            self.require_whole(self.store.replay(entry.number, undo=False), counted=False)
             self.store.run("update log set undone = 0 where number = ?", entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -498,12 +499,15 @@ class CategoryRegistry:
         store, num_known, next_id = self.store, self.num_known, self.next_id
         rows = store.one("select count(*) from vector")
         found = [each for each in self.categories.values() if ids is None or each.id in ids]
-        sizes = store.sizes(each.id for each in found) if counted else {}
+        count = "select category, count(*) from image where category is not null group by category"
+        sizes = Counter(dict(store.all(count))) if counted else {}
         for each in found:
             if each.id >= next_id:
                 problem = f"is there, and the next free id is {next_id}"
             elif not each.retired and each.known != (each.id < num_known):
                 problem = f"is {each.state}, but ids below {num_known} are known and the others are not"
+            elif each.retired and each.size:
+                problem = f"is retired, but has {each.size} images"
             elif each.merged_into is not None and not (each.retired and each.merged_into < each.id):
                 problem = f"was merged into {each.merged_into}, which leads nowhere"
             elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:

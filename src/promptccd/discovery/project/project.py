@@ -364,7 +364,7 @@ class Project:
         """Do again what was undone last; arguments and errors are those of `undo`."""
         return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
 
-    def _move(self, images: Sequence[str], to: int | None) -> Move:
+    def _move(self, images: Sequence[str], to: int | None) -> Edit:
         return Move(images, to, self.means().after(images, to))
 
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
