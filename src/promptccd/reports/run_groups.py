@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
+from promptccd.runs.first_model import backbone_of
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import FREE_FIELDS, backbone_of
+from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.recipe import Recipe
 
 PIXELS = "raw pixels"

@@ -19,7 +19,7 @@ from promptccd.models import load_configuration
 from promptccd.reports.cards import CategoryCard
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
-from promptccd.runs.stage import categories_at, row_of
+from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
@@ -151,10 +151,11 @@ def _categories(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, s
 def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> StageScore:
     """The score of a stage by the ids that the run assigned, which has to be the recorded one."""
     run = evaluation.run
-    own = row_of(
-        index, load_configuration(run.stage(index)), images["true"].to_numpy(), images["found"].to_numpy(),
-        evaluation.stages.num_known, num_categories=_categories(evaluation, index)[0],
-        class_ids=run.assignments(index).get("class_ids"),
+    own = StageScore.of(
+        index, images["true"].to_numpy(), images["found"].to_numpy(), evaluation.stages.num_known,
+        num_categories=_categories(evaluation, index)[0],
+        count_range=count_range(load_configuration(run.stage(index))),
+        native_ids=run.assignments(index).get("class_ids"),
     )  # fmt: skip
     for recorded in run.results.stages if run.results else ():
         for part in PARTS if recorded.stage == index else ():

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -31,7 +30,7 @@ from promptccd.disk import (
     write_json,
 )
 from promptccd.errors import RunError, nothing_at, one_line
-from promptccd.evaluation import Discovery, StageScore
+from promptccd.evaluation import Discovery
 from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
@@ -154,37 +153,10 @@ def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
     return model.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
 
 
-def row_of(
-    stage: int,
-    config: CategoryDiscoveryConfig,
-    true_ids: np.ndarray,
-    found_ids: ArrayLike,
-    num_known: int,
-    *,
-    num_categories: int,
-    class_ids: ArrayLike | None = None,
-) -> StageScore:
-    """A finished stage's row of the table.
-
-    Args:
-        stage: its index.
-        config: of its model.
-        true_ids: true categories of its images, ``(N,)``.
-        found_ids: categories it assigned, ``(N,)``, with the corrections made before the stage.
-        num_known: number of initially labelled categories; ids below it are Old.
-        num_categories: categories known after the stage.
-        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
-    """
+def count_range(config: CategoryDiscoveryConfig) -> tuple[int, int] | None:
+    """The lowest and highest plausible number of categories of a finished stage; `None` where it was given."""
     estimate = config.count_estimate
-    return StageScore.of(
-        stage,
-        true_ids,
-        found_ids,
-        num_known,
-        num_categories=num_categories,
-        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
-        native_ids=class_ids,
-    )
+    return None if estimate is None else (estimate["low"], estimate["high"])
 
 
 def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
