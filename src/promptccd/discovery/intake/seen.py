@@ -14,11 +14,9 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from promptccd import systems
 from promptccd.data.names import display_name
@@ -30,6 +28,9 @@ from promptccd.images.capture_dates import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ create table cell(hash blob primary key, picture blob);
 create table feature(space integer, key blob, start integer, width integer, sum integer, primary key(space, key))
   without rowid;
 create table follower(key blob primary key, first blob) without rowid;
-create table moment(source blob primary key, firsts blob);
+create table near_duplicate(source blob primary key, first_of blob);
 """
 _CHECKED = ("content", "file", "feature")  # what results depend on and no checksum covers
 _ADD_CONTENT = """
@@ -275,7 +276,7 @@ class SeenFiles:
                 self.store_features(
                     space,
                     [key for key, is_new in zip(key_of.values(), there, strict=True) if is_new],
-                    rows[torch.from_numpy(there)],
+                    rows[there],
                 )
 
     # Pictures
@@ -365,7 +366,7 @@ class SeenFiles:
         """Whether any feature of a space was stored."""
         return self._number_of(space) >= 0
 
-    def features(self, space: str, keys: Sequence[str]) -> tuple[Tensor, np.ndarray]:
+    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
         """Features of pictures ``(N, D)`` float32, zeros where none is stored; and where one is ``(N,)`` bool.
 
         Args:
@@ -390,9 +391,11 @@ class SeenFiles:
         if lost := len(found) - int(there.sum()):
             logger.warning("%s: %d features are damaged, and computed again.", self.folder / FEATURES, lost)
         matrix[~there] = 0
-        return torch.from_numpy(matrix), there
+        from torch import from_numpy  # a project is opened and corrected without torch
 
-    def store_features(self, space: str, keys: Sequence[str], features: Tensor) -> None:
+        return from_numpy(matrix), there
+
+    def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:
         """Store features ``(N, D)`` of pictures; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
         with self._writing() as db:
@@ -410,26 +413,26 @@ class SeenFiles:
 
     # Near-duplicates
 
-    def moments(self, source: str, count: int) -> np.ndarray | None:
+    def near_duplicates(self, source: str, count: int) -> np.ndarray | None:
         """``(N,)`` near-duplicate groups as `find_near_duplicates` gave them; `None` if they are not stored.
 
         Args:
             source: SHA-256 of its arguments.
             count: N.
         """
-        for _, row in self._rows("firsts", "moment", "source", [source]):
+        for _, row in self._rows("first_of", "near_duplicate", "source", [source]):
             found = np.frombuffer(row[: len(row) // 4 * 4], np.uint32).astype(np.int64)
             if len(found) == count and (found <= np.arange(count)).all() and (found[found] == found).all():
                 return found
         return None
 
-    def store_moments(self, source: str, moments: np.ndarray) -> None:
+    def store_near_duplicates(self, source: str, first_of: np.ndarray) -> None:
         """Store near-duplicate groups in place of the earlier ones."""
         with self._writing() as db:
-            db.execute("delete from moment")
+            db.execute("delete from near_duplicate")
             db.execute(
-                "insert into moment values(?, ?)",
-                (_hash(source), moments.astype(np.uint32).tobytes()),
+                "insert into near_duplicate values(?, ?)",
+                (_hash(source), first_of.astype(np.uint32).tobytes()),
             )
 
     def store_followers(self, firsts: Mapping[str, str]) -> None:
