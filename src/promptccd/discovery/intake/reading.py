@@ -279,9 +279,10 @@ class _Reader:
         if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
             verdict = replace(verdict, note=raw)
         file = replace(file, verdict=_joined(verdict, file.verdict))
+        is_new = seen is not None and seen.decoded(digest) is None
         if image is not None:
             path = "" if stamp is None else stamp.path
-            if seen is not None and seen.decoded(digest) is None:
+            if seen is not None and is_new:
                 image = replace(image, key=seen.key_of(digest, path, image))
             first = self._first.setdefault(image.key, index)
             if first == index:
@@ -302,7 +303,8 @@ class _Reader:
         if seen is not None and not verdict.is_passing:
             if stamp is not None:
                 self.kept.changed += self._is_retouched(seen, stamp.path, digest, file.key)
-            seen.add_decoded(digest, (verdict, image))
+            if is_new:
+                seen.add_decoded(digest, (verdict, image))
             if stamp is not None:
                 seen.add_file(stamp, digest)
         self._files[index] = file
