@@ -27,7 +27,7 @@ from promptccd.cli.tables import table
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.splits import UNUSED, split_by_category
+from promptccd.data.splits import UNUSED, cut_by_rule
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import DataError
@@ -296,7 +296,7 @@ class Cut:
         ids = np.array([places.get(label, UNUSED) for label in labels.tolist()])
         new = max(1, count // 10)
         blocks = (count - 3 * new, new, new, new)
-        cut = split_by_category(ids, [str(each) for each in drawn], blocks, None, seed, "")
+        cut = cut_by_rule("mixed", ids, [str(each) for each in drawn], blocks, None, seed, lambda *_: "")[1]
         return cls(ids, blocks, cut.sample_ids, seed)
 
     def of_stages(self, features: Tensor) -> list[Tensor]:

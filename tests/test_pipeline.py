@@ -37,7 +37,7 @@ def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Pa
             assert [row["category_id"] for row in found] == [row.category for row in predicted]
             assert [row["name"] for row in found] == [row.name for row in predicted]
             assert [row["known"] for row in found] == [row.known for row in predicted]
-            assert [row["strange"] for row in found] == [row.strange for row in predicted]
+            assert [row["novel"] for row in found] == [row.novel for row in predicted]
             np.testing.assert_allclose(
                 [row["confidence"] for row in found], [row.confidence for row in predicted], atol=1e-5
             )

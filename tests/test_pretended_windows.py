@@ -795,8 +795,6 @@ def test_a_sweep_is_stopped_saved_and_finished(windows):
         said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "waiting until what is running (1) has saved" in said
-    (state,) = json.loads((windows.disk / "swept/sweep.json").read_text())["cells"].values()
-    assert state["status"] == "interrupted"
     (log,) = windows.disk.glob("swept/*/train.log")
     assert "Interrupted" in log.read_text() or "stopped" in log.read_text(), log.read_text()
     windows.command(*words)

@@ -27,7 +27,7 @@ class CategoryDiscoveryPipeline(Pipeline):
     Images may be PIL images, paths, bytes, addresses of the web or uint8 arrays; one image gives one dictionary, a list
     or ``dataset["image"]`` a list, and a generator, a ``datasets.Dataset``, a stream of one, or a `KeyDataset` give one
     result after the other:
-    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``strange`` (more likely of none of the categories) and
+    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``novel`` (more likely of none of the categories) and
     ``confidence`` in 0..1. With ``top_k`` an image gives a list of that many, best first.
 
     Example:
@@ -138,8 +138,8 @@ class CategoryDiscoveryPipeline(Pipeline):
     def _forward(self, inputs: dict[str, Any], top_k: int | None = None) -> ModelOutput:
         features = self.model.features_of(**inputs)
         ids, confidences = self.model.nearest(features, top_k or 1)
-        strange = self.model.assign(features).strange
-        return ModelOutput(category_ids=ids, confidences=confidences, strange=strange)
+        novel = self.model.assign(features).novel
+        return ModelOutput(category_ids=ids, confidences=confidences, novel=novel)
 
     def postprocess(
         self, outputs: Mapping[str, Any], top_k: int | None = None
@@ -152,7 +152,7 @@ class CategoryDiscoveryPipeline(Pipeline):
                 "category_id": category,
                 "name": config.names_by_id[category],
                 "known": category < config.num_known,
-                "strange": bool(outputs["strange"][0]),
+                "novel": bool(outputs["novel"][0]),
                 "confidence": confidence,
             }
             for category, confidence in zip(ids, confidences, strict=True)

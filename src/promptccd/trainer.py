@@ -241,19 +241,19 @@ class CategoryDiscoveryTrainer:
 def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> DataArguments:
     """The data section of a recipe for given stages: a data set that was given by name keeps it."""
     values: dict[str, Any] = {"dataset": IN_MEMORY, "conflicting_labels": conflicting_labels}
-    split, origin = stages.split, stages.origin
-    if origin is None:
+    split, source = stages.split, stages.source
+    if source is None:
         values |= {"cuts": [list(row) for row in split.cuts] or None, "split_rule": split.rule}
     else:
         parameters = inspect.signature(StageStream.from_dataset).parameters
         known = DataArguments.__dataclass_fields__
         values |= {
             name: value
-            for name, value in origin.options.items()
+            for name, value in source.options.items()
             if name in known and value != parameters[name].default
         }
-        if isinstance(origin.dataset, str):
-            values["dataset"] = origin.dataset
+        if isinstance(source.dataset, str):
+            values["dataset"] = source.dataset
     for name in {"unlabelled", "labels"} & values.keys():
         values[name] = [each if isinstance(each, str) else IN_MEMORY for each in values[name]]
     if values.get("cuts") is not None:

@@ -48,9 +48,9 @@ def test_it_tells_known_from_new_and_one_from_another_where_distances_of_feature
     right = [(each.category_ids == truth)[truth < 12].double().mean() for each in (plain, measured)]
     assert right[1] > right[0] + 0.1
     assert roc_auc_score(is_new, measured.distances) > 0.95 > roc_auc_score(is_new, plain.distances) + 0.1
-    assert measured.strange[truth >= 12].double().mean() > 0.8
-    assert measured.strange[truth < 12].double().mean() < 0.05
-    assert not plain.strange.any()
+    assert measured.novel[truth >= 12].double().mean() > 0.8
+    assert measured.novel[truth < 12].double().mean() < 0.05
+    assert not plain.novel.any()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from promptccd.data import CategorySplit, StageStream
-from promptccd.data.splits import cut_in_sessions, split_by_category
+from promptccd.data.splits import cut_by_rule
 from promptccd.data.stages import _rows_of
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
@@ -23,7 +23,7 @@ def sessions(
     """Categories of equal size, cut in sessions."""
     labels = np.repeat(np.arange(sum(blocks)), per_category)
     names = [f"c{number}" for number in range(sum(blocks))]
-    return cut_in_sessions(labels, names, blocks, None, seed, lambda labels, names: "data")
+    return cut_by_rule("sessions", labels, names, blocks, None, seed, lambda *_: "data")
 
 
 def test_counts_of_the_setting() -> None:
@@ -143,7 +143,9 @@ def test_held_out_images_are_the_others() -> None:
 def test_declared_class_ratios(blocks: list[int], known: list[int], novel: list[int]) -> None:
     """The declared ratios, not the stream that the published tables come from."""
     labels = np.repeat(np.arange(100), 500)
-    cut = split_by_category(labels, [str(item) for item in range(100)], blocks, None, 1, "data")
+    cut = cut_by_rule(
+        "mixed", labels, [str(item) for item in range(100)], blocks, None, 1, lambda *_: "data"
+    )[1]
     counts = [np.count_nonzero(labels[ids] < blocks[0]) for ids in cut.sample_ids[1:]]
     assert counts == known
     assert [len(ids) - old for ids, old in zip(cut.sample_ids[1:], counts, strict=True)] == novel
@@ -153,6 +155,6 @@ def test_counts_of_the_one_step_setting() -> None:
     """30 images a category: 24 labelled of each of 160, 6 left, and all of 40 new ones."""
     labels = np.repeat(np.arange(200), 30)
     names = [str(item) for item in range(200)]
-    cut = split_by_category(labels, names, [160, 40], [[0.8, 1.0], [1.0]], 1, "data")
+    cut = cut_by_rule("mixed", labels, names, [160, 40], [[0.8, 1.0], [1.0]], 1, lambda *_: "data")[1]
     assert [len(ids) for ids in cut.sample_ids] == [160 * 24, 160 * 6 + 40 * 30]
     assert cut.counts[1].old_share == pytest.approx(0.4447, abs=5e-4)

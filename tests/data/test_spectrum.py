@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.splits import CategorySplit, spectrum_split, split_by_category
+from promptccd.data.splits import CategorySplit, cut_by_rule, spectrum_split
 from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.options import DataArguments
@@ -23,7 +23,7 @@ def cut(num_categories: int, images: int, *options: float) -> CategorySplit:
     """The split of so many categories of so many images each."""
     labels = np.repeat(np.arange(num_categories), images)
     names = [f"category {number}" for number in range(num_categories)]
-    return split_by_category(labels, names, *spectrum_split(num_categories, *options), 1, "")
+    return cut_by_rule("mixed", labels, names, *spectrum_split(num_categories, *options), 1, lambda *_: "")[1]
 
 
 def images_by_category(split: CategorySplit, images: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_dataset
 
 from promptccd.data import LabelledStage, StageStream
-from promptccd.data.splits import PAPER_CUTS, cut_sizes, split_by_category
+from promptccd.data.splits import PAPER_CUTS, cut_by_rule, cut_sizes
 from promptccd.errors import DataError, SplitMismatchError
 from tests.conftest import coloured_images
 
@@ -32,9 +32,9 @@ def test_rounding_of_the_paper(num_images: int, known: list, first: list, second
 
 def split(num_categories: int, per_category: int, blocks: list[int], seed: int = 1):
     labels = np.repeat(np.arange(num_categories), per_category)
-    return labels, split_by_category(
-        labels, [str(c) for c in range(num_categories)], blocks, None, seed, "data"
-    )
+    return labels, cut_by_rule(
+        "mixed", labels, [str(c) for c in range(num_categories)], blocks, None, seed, lambda *_: "data"
+    )[1]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_every_image_is_used_once() -> None:
 def test_images_of_a_category_stay_when_others_change() -> None:
     labels, cut = split(10, 37, [7, 1, 1, 1])
     fewer = labels[labels != 9]
-    other = split_by_category(fewer, [str(c) for c in range(9)], [6, 1, 1, 1], None, 1, "data")
+    other = cut_by_rule("mixed", fewer, [str(c) for c in range(9)], [6, 1, 1, 1], None, 1, lambda *_: "data")[
+        1
+    ]
     assert set(cut.sample_ids[0][labels[cut.sample_ids[0]] < 6]) == set(other.sample_ids[0])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.splits import split_by_category
+from promptccd.data.splits import cut_by_rule
 from promptccd.errors import DataError
 from promptccd.evaluation import (
     ClusteringAccuracy,
@@ -180,7 +180,9 @@ def test_a_split_may_be_of_old_images_alone_or_of_new_ones() -> None:
 
 def test_a_run_of_ones_own_is_consistent_with_its_split() -> None:
     labels = np.repeat(np.arange(10), 40)
-    split = split_by_category(labels, [str(name) for name in range(10)], (7, 1, 1, 1), None, 1, "none")
+    split = cut_by_rule(
+        "mixed", labels, [str(name) for name in range(10)], (7, 1, 1, 1), None, 1, lambda *_: "none"
+    )[1]
     generator = np.random.default_rng(3)
     for count in split.counts[1:]:
         true = labels[split.sample_ids[count.stage]]

@@ -11,7 +11,7 @@ from huggingface_hub import DatasetCard
 from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.hub import pictures_at, published_split
-from promptccd.data.stages import Origin
+from promptccd.data.stages import DataSource
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.hub.stages import _licence
 from tests.conftest import quick_recipe
@@ -147,7 +147,7 @@ def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub,
         ),
     ):  # fmt: skip
         stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
-        stages.origin = Origin(source, {})
+        stages.source = DataSource(source, {})
         licence = _licence(stages)
         assert licence.metadata == metadata
         assert bool(licence.reason) or metadata

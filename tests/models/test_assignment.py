@@ -85,7 +85,7 @@ def test_a_known_spread_by_hand() -> None:
     assert found.confidences.tolist() == pytest.approx(
         [a * b for a, b in zip(shares, explained, strict=True)]
     )
-    assert found.strange.tolist() == [False, False, False, True, False]
+    assert found.novel.tolist() == [False, False, False, True, False]
     sure = assign(
         features,
         prototypes,
@@ -94,7 +94,7 @@ def test_a_known_spread_by_hand() -> None:
         spread=spread,
         decided=torch.tensor([False, False, False, True, False]),
     )
-    assert not sure.strange.any()
+    assert not sure.novel.any()
     assert sure.confidences[3] == 1
 
 
@@ -104,7 +104,7 @@ def test_as_likely_of_none_as_of_one_is_not_strange() -> None:
     )
     features = torch.tensor([[3.0, 0.0], [3.001, 0.0]])
     found = assign(features, torch.tensor([[1.0, 0.0]]), [0], temperature=1.0, spread=spread)
-    assert found.strange.tolist() == [False, True]
+    assert found.novel.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(("separation", "tells"), [(0.8999, False), (0.9, True)])
@@ -162,7 +162,7 @@ def test_images_are_assigned_block_by_block_as_all_at_once(
     monkeypatch.setattr(assignment, "TABLE_ELEMENTS", 20)
     blocks = assign(features, prototypes, range(5), **options)
     assert (blocks.keys, blocks.ids, blocks.num_known) == (whole.keys, whole.ids, whole.num_known)
-    assert torch.equal(blocks.strange, whole.strange)
+    assert torch.equal(blocks.novel, whole.novel)
     for name in ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances"):
         torch.testing.assert_close(getattr(blocks, name), getattr(whole, name))
 

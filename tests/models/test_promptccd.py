@@ -548,8 +548,8 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
         chances = 1 / (1 + (4 * (nearest - 1.5)).exp())
         shares = (-distances.sqrt() / 0.2).softmax(1).amax(1)
         torch.testing.assert_close(found.confidences, shares * chances)
-        assert torch.equal(found.strange, nearest > 1.5)
-        assert 0 < found.strange.sum() < 40
+        assert torch.equal(found.novel, nearest > 1.5)
+        assert 0 < found.novel.sum() < 40
         second = distances.scatter(1, best[:, None], torch.inf).argmin(1)
         torch.testing.assert_close(found.second_distances, distances.gather(1, second[:, None])[:, 0])
     model.set_spread(None)

@@ -9,6 +9,7 @@ from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
 from promptccd.reports import cards as category_cards
 from promptccd.reports.cards import CardMaker, Thumbnail
+from promptccd.reports.tables import image_table
 from promptccd.training.progress import progress_bar
 
 AXES = np.eye(6, dtype=np.float32)
@@ -32,8 +33,9 @@ def add(
     own = AXES[np.where(ids < 2, ids, 2)].copy()
     own[: len(found), 0] = np.linspace(0.5, 0.1, len(found))
     own /= np.linalg.norm(own, axis=1, keepdims=True)
-    truth = None if true is None else np.resize(true, len(images))
-    cards.add_stage(stage, ids, NAMES, images, AXES[cards.labels], own, truth)
+    truth = np.resize([-1] if true is None else true, len(images))
+    table = image_table(stage, truth, ids, cards.categories, NAMES)
+    cards.add_stage(table, images, AXES[cards.labels], own)
 
 
 def test_a_category_has_one_card_at_the_stage_that_found_it(stages: StageStream) -> None:

@@ -16,7 +16,7 @@ from promptccd.clustering import AnchoredKMeans
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.readable import StageImages
-from promptccd.data.splits import split_by_category
+from promptccd.data.splits import cut_by_rule
 from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, DataError, RunError
@@ -474,7 +474,9 @@ def test_shares_of_old_images_are_those_of_the_audit(name: str) -> None:
     blocks = BENCHMARKS[name].class_blocks
     for per_category, shares in zip(AUDIT[name][0], AUDIT[name][1:], strict=True):
         labels = np.repeat(np.arange(sum(blocks)), per_category)
-        cut = split_by_category(labels, [str(item) for item in range(sum(blocks))], blocks, None, 7, "data")
+        cut = cut_by_rule(
+            "mixed", labels, [str(item) for item in range(sum(blocks))], blocks, None, 7, lambda *_: "data"
+        )[1]
         assert tuple(count.old_share for count in cut.counts[1:]) == shares
 
 

@@ -111,7 +111,6 @@ def test_a_link_is_refused_before_a_run_begins(
 @pytest.mark.parametrize(
     "name",
     [
-        "sweep.json",
         "recipe-seed1",
         "recipe-seed1/train.log",
         "recipe-seed1/baselines.json",

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +18,6 @@ from promptccd.cli.main import main
 from promptccd.disk import write_directory
 from promptccd.locks import FolderLock
 from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from promptccd.reports.engines import Job
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
 from tests.disk import lease_of_another_computer
@@ -191,22 +189,6 @@ def refuse(recipe: Recipe, work: object) -> int:
     """A cell that fails as soon as it begins: like a training, it locks the folder first."""
     FolderLock(Path(recipe.training.output_dir)).close()
     return 3
-
-
-def test_who_writes_tables_for_long_ends_no_sweep(recipes: Path, tmp_path: Path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
-    (cell,) = plan(recipes, tmp_path, seeds=(1,))
-
-    class Holds(Pretended):
-        def start(self, *arguments: Any) -> Job:
-            self.held = FolderLock(tmp_path)
-            return super().start(*arguments)
-
-    engine = Holds(refuse)
-    assert run_sweep([cell], tmp_path, engine=engine).failures == {"tiny-seed1": "exit code 3"}
-    engine.held.close()
-    assert f"sweep.json says nothing new of tiny-seed1: Process {os.getpid()}" in caplog.text
-    assert json.loads((tmp_path / "sweep.json").read_text())["cells"]["tiny-seed1"]["status"] == "running"
 
 
 HOST = """

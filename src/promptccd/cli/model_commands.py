@@ -88,7 +88,7 @@ def predict_command(options: argparse.Namespace) -> None:
     )
 
     def kind(item: runs.Prediction, category: runs.Prediction | runs.Candidate) -> str:
-        return "none of these?" if item.strange else "known" if category.known else "new"
+        return "none of these?" if item.novel else "known" if category.known else "new"
 
     def lines() -> str:
         rows = [

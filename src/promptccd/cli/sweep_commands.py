@@ -255,7 +255,7 @@ def sweep_command(options: argparse.Namespace) -> None:
     if (result := _swept(options, cells, out)) is None:
         return
     record = sweep_record(result, settings)
-    with reports.tables_held(Path(out)):
+    with reports.locked_tables(Path(out)):
         write_tables(result, record, Path(out))
         write_page(result, record, Path(out))
     show(options, record, lambda: sweep_text(result))
@@ -332,14 +332,14 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    gpus = reports.devices_of(cells, _jobs(options, cells), reports.visible_devices())
-    devices = {name: f"GPU {gpu}" if gpu else "CPU" for name, gpu in gpus.items()}
+    gpus = reports.visible_devices()[: _jobs(options, cells)]
+    device = f"GPU {' or '.join(gpus)}" if gpus else "CPU"
     found = reports.states_of(cells)
     states = [
         {
             "cell": cell.name,
             "state": found[cell.name],
-            "device": devices.get(cell.name, ""),
+            "device": "" if found[cell.name] == "finished" else device,
             "settings": cell.settings,
         }
         for cell in cells
@@ -379,7 +379,7 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
-    with reports.tables_held(out):
+    with reports.locked_tables(out):
         write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
         write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
         write_file(out / "table.csv", reports.csv_text(list(records[0]), records))

@@ -169,61 +169,150 @@ class CategorySplit:
         return split
 
 
-def split_by_category(
+Fingerprint = Callable[
+    [np.ndarray, Sequence[str]], str
+]  # sha256 of a data set's content, of labels and categories
+Cuts = tuple[tuple[float, ...], ...]
+_Parts = tuple[np.ndarray, Sequence[str], tuple[int, ...], Cuts, list[np.ndarray]]
+
+
+def cut_by_rule(
+    rule: str,
     labels: np.ndarray,
     categories: Sequence[str],
     class_blocks: Sequence[int],
     cuts: Sequence[Sequence[float]] | None,
     seed: int,
-    data_fingerprint: str,
-) -> CategorySplit:
-    """Cut a labelled data set into one labelled and several unlabelled stages (paper, data protocol).
+    fingerprint: Fingerprint,
+) -> tuple[np.ndarray, CategorySplit]:
+    """Cut a labelled data set into one labelled stage and unlabelled ones.
 
-    Categories are taken in the order of their ids: the first ``class_blocks[0]`` are known, the next
-    ``class_blocks[1]`` arrive with stage 1, and so on. The images of every category are shuffled separately,
-    keyed by (seed, category), so that adding a category moves no image of another.
+    ``mixed`` is the paper's data protocol: categories are in the order of their ids, the first ``class_blocks[0]`` are
+    known, the next ``class_blocks[1]`` arrive with stage 1, and so on. ``sessions`` is MetaGCD's setting (paper,
+    supplement): of every known category 0.8 are labelled, and the sessions share the rest equally, each image once. A
+    novel category gives every session from its first on 0.6 of its images, drawn independently: an image may be in
+    several sessions or in none. Novel categories come in a seeded order, which their ids follow. ``whole`` is one
+    labelled stage with every used image: a test set.
+
+    The images of every category are shuffled separately, keyed by (seed, category), so that adding a category moves no
+    image of another.
 
     Args:
+        rule: one of `SPLIT_RULES`.
         labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
         categories: the C category names.
         class_blocks: block sizes; they must sum to C.
-        cuts: see `PAPER_CUTS`; `None` stands for `usual_cuts`.
+        cuts: of ``mixed``, see `PAPER_CUTS`; `None` stands for `usual_cuts`.
         seed: seed of the shuffles.
-        data_fingerprint: sha256 of the data set's content.
+        fingerprint: of the content.
+
+    Returns:
+        Labels in the ids of the split ``(N,)``, -1 for an image in no stage; and the split.
 
     Raises:
-        DataError: the blocks do not fit the categories, the cuts do not fit the blocks, or a stage is empty.
+        DataError: an unknown rule, the blocks do not fit the categories, the cuts do not fit the rule or the blocks, or
+            a stage is empty.
     """
+    if rule not in SPLIT_RULES:
+        raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
+    labels, names, blocks, table, parts = SPLIT_RULES[rule](labels, categories, class_blocks, cuts, seed)
+    ordered = tuple(np.sort(ids).astype(np.int64) for ids in parts)
+    for stage, ids in enumerate(ordered):
+        if len(ids) == 0:
+            raise DataError(
+                f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts leave it none of the "
+                f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
+            )
+    counts = tuple(
+        StageCount(
+            stage=stage,
+            images=len(ids),
+            classes=len(np.unique(labels[ids])),
+            old_share=round(float(np.mean(labels[ids] < blocks[0])), 4),
+        )
+        for stage, ids in enumerate(ordered)
+    )
+    content = fingerprint(labels, names)
+    return labels, CategorySplit(blocks, table, seed, tuple(names), ordered, counts, content, rule)
+
+
+def _mixed(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    class_blocks: Sequence[int],
+    cuts: Sequence[Sequence[float]] | None,
+    seed: int,
+) -> _Parts:
     blocks = _checked_blocks(class_blocks, categories)
     table = _checked_cuts(usual_cuts(len(blocks)) if cuts is None else cuts, len(blocks))
-    first_stage = np.repeat(np.arange(len(blocks)), blocks)  # stage in which each category appears
-
-    taken: list[list[np.ndarray]] = [[] for _ in blocks]
-    for category, stage in enumerate(first_stage.tolist()):
+    parts: list[list[np.ndarray]] = [[] for _ in blocks]
+    for category, first in enumerate(np.repeat(np.arange(len(blocks)), blocks).tolist()):
         ids = np.flatnonzero(labels == category)
         shuffled = numpy_generator("split", seed, category).permutation(ids)
-        bounds = np.cumsum(cut_sizes(len(ids), table[stage]))[:-1]
-        for offset, part in enumerate(np.split(shuffled, bounds)):
-            taken[stage + offset].append(part)
-
-    sample_ids = [np.concatenate(parts) for parts in taken]
-    return _as_split(labels, categories, blocks, table, seed, sample_ids, data_fingerprint)
+        bounds = np.cumsum(cut_sizes(len(ids), table[first]))[:-1]
+        for stage, part in enumerate(np.split(shuffled, bounds), start=first):
+            parts[stage].append(part)
+    return labels, categories, blocks, table, [np.concatenate(each) for each in parts]
 
 
-def keep_whole(
-    labels: np.ndarray, categories: Sequence[str], seed: int, data_fingerprint: str
-) -> CategorySplit:
-    """One labelled stage with every used image: a test set that is not cut into stages.
+LABELLED_SHARE = 0.8  # 400 of CIFAR-100's 500 images of a known category
+DRAWN_SHARE = 0.6  # 300 of 500 images of a novel category, in every session from its first on
 
-    Arguments are those of `split_by_category`; the seed is that of the run it tests.
 
-    Raises:
-        DataError: no image is used.
-    """
-    rows = [np.flatnonzero(labels >= 0)]
-    return _as_split(
-        labels, categories, (len(categories),), ((1.0,),), seed, rows, data_fingerprint, rule="whole"
-    )
+def _sessions(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    class_blocks: Sequence[int],
+    cuts: Sequence[Sequence[float]] | None,
+    seed: int,
+) -> _Parts:
+    blocks = _checked_blocks(class_blocks, categories)
+    if cuts is not None:
+        raise DataError(
+            f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
+            "leave cuts none, or give split_rule mixed."
+        )
+    novel = np.arange(blocks[0], len(categories))
+    order = [
+        *range(blocks[0]),
+        *numpy_generator("order of novel categories", seed).permutation(novel).tolist(),
+    ]
+    parts: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in blocks]
+    renamed = np.full(len(labels), UNUSED, dtype=np.int64)
+    for new, (old, first) in enumerate(
+        zip(order, np.repeat(np.arange(len(blocks)), blocks).tolist(), strict=True)
+    ):
+        rows = np.flatnonzero(labels == old)
+        if first == 0:
+            shuffled = numpy_generator("split", seed, old).permutation(rows)
+            labelled = int(len(rows) * LABELLED_SHARE)
+            drawn = [shuffled[:labelled], *np.array_split(shuffled[labelled:], len(blocks) - 1)]
+        else:
+            size = int(len(rows) * DRAWN_SHARE)
+            drawn = [
+                numpy_generator("session", seed, old, session).permutation(rows)[:size]
+                for session in range(first, len(blocks))
+            ]
+        for stage, part in enumerate(drawn, start=first):
+            parts[stage].append(part)
+            renamed[part] = new
+    names = [categories[old] for old in order]
+    return renamed, names, blocks, (), [np.concatenate(each) for each in parts]
+
+
+def _whole(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    class_blocks: Sequence[int],
+    cuts: Sequence[Sequence[float]] | None,
+    seed: int,
+) -> _Parts:
+    return labels, categories, (len(categories),), ((1.0,),), [np.flatnonzero(labels >= 0)]
+
+
+SPLIT_RULES: dict[
+    str, Callable[[np.ndarray, Sequence[str], Sequence[int], Sequence[Sequence[float]] | None, int], _Parts]
+] = {"mixed": _mixed, "sessions": _sessions, "whole": _whole}
 
 
 def split_in_streams(
@@ -257,36 +346,6 @@ def split_in_streams(
         "streams",
         tuple(contents),
     )
-
-
-def _as_split(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    blocks: tuple[int, ...],
-    cuts: tuple[tuple[float, ...], ...],
-    seed: int,
-    sample_ids: Sequence[np.ndarray],
-    data_fingerprint: str,
-    rule: str = "mixed",
-) -> CategorySplit:
-    """The split that gives every stage these images, counted and in ascending order."""
-    ordered = tuple(np.sort(ids).astype(np.int64) for ids in sample_ids)
-    for stage, ids in enumerate(ordered):
-        if len(ids) == 0:
-            raise DataError(
-                f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts leave it none of the "
-                f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
-            )
-    counts = tuple(
-        StageCount(
-            stage=stage,
-            images=len(ids),
-            classes=len(np.unique(labels[ids])),
-            old_share=round(float(np.mean(labels[ids] < blocks[0])), 4),
-        )
-        for stage, ids in enumerate(ordered)
-    )
-    return CategorySplit(blocks, cuts, seed, tuple(categories), ordered, counts, data_fingerprint, rule)
 
 
 def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tuple[int, ...]:
@@ -366,84 +425,6 @@ def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> tuple[tup
     return table
 
 
-LABELLED_SHARE = 0.8  # 400 of CIFAR-100's 500 images of a known category
-DRAWN_SHARE = 0.6  # 300 of 500 images of a novel category, in every session from its first on
-
-
-def cut_in_sessions(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    class_blocks: Sequence[int],
-    cuts: Sequence[Sequence[float]] | None,
-    seed: int,
-    fingerprint: Callable[[np.ndarray, Sequence[str]], str],
-) -> tuple[np.ndarray, CategorySplit]:
-    """Cut a data set into a labelled stage and sessions (paper, MetaGCD's setting in the supplement).
-
-    Of every known category 0.8 are labelled, and the sessions share the rest equally, each image once. A novel
-    category gives every session from its first on 0.6 of its images, drawn independently: an image may be in
-    several sessions or in none. Novel categories come in a seeded order, which their ids follow; an image that no
-    session drew has the label -1.
-
-    Arguments are those of `split_by_category`, but for two: `cuts` must be `None`, because the shares are fixed, and
-    `fingerprint` gives the sha256 of the data set's content from labels and category names.
-
-    Returns:
-        Labels in the new ids ``(N,)``, and the split.
-
-    Raises:
-        DataError: the blocks do not fit the categories, there are cuts, or a stage is empty.
-    """
-    blocks = _checked_blocks(class_blocks, categories)
-    if cuts is not None:
-        raise DataError(
-            f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
-            "leave cuts none, or take split_rule mixed."
-        )
-    novel = numpy_generator("order of novel categories", seed).permutation(
-        np.arange(blocks[0], len(categories))
-    )
-    order = [*range(blocks[0]), *novel.tolist()]
-    first_stage = np.repeat(np.arange(len(blocks)), blocks)
-    taken: list[list[np.ndarray]] = [[] for _ in blocks]
-    renamed = np.full(len(labels), -1, dtype=np.int64)
-    for new, (old, first) in enumerate(zip(order, first_stage.tolist(), strict=True)):
-        rows = np.flatnonzero(labels == old)
-        parts = (
-            _known_parts(rows, len(blocks), seed, old)
-            if first == 0
-            else _draws(rows, first, blocks, seed, old)
-        )
-        for stage, part in parts.items():
-            taken[stage].append(part)
-            renamed[part] = new
-    names = tuple(categories[old] for old in order)
-    sample_ids = [np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in taken]
-    split = _as_split(
-        renamed, names, blocks, (), seed, sample_ids, fingerprint(renamed, names), rule="sessions"
-    )
-    return renamed, split
-
-
-def _known_parts(rows: np.ndarray, num_stages: int, seed: int, category: int) -> dict[int, np.ndarray]:
-    """Rows of a known category by stage: most are labelled, the sessions share the others."""
-    shuffled = numpy_generator("split", seed, category).permutation(rows)
-    labelled = int(len(rows) * LABELLED_SHARE)
-    rest = np.array_split(shuffled[labelled:], num_stages - 1)
-    return dict(enumerate([shuffled[:labelled], *rest]))
-
-
-def _draws(
-    rows: np.ndarray, first: int, blocks: Sequence[int], seed: int, category: int
-) -> dict[int, np.ndarray]:
-    """Rows of a novel category by session, drawn independently for every session from its first on."""
-    size = int(len(rows) * DRAWN_SHARE)
-    return {
-        session: numpy_generator("session", seed, category, session).permutation(rows)[:size]
-        for session in range(first, len(blocks))
-    }
-
-
 DISCOVERY_STAGES = (1, 2)  # the paper's text and its caption can be read either way; two is our reading
 _FIRST_BLOCK_SHARE = 0.7  # as in the split of four stages
 
@@ -451,7 +432,7 @@ _FIRST_BLOCK_SHARE = 0.7  # as in the split of four stages
 def spectrum_split(
     num_categories: int, category_ratio: float, sample_ratio: float, discovery_stages: int = 2
 ) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Class blocks and cuts of the spectrum protocol, for `split_by_category`.
+    """Class blocks and cuts of the spectrum protocol, for `cut_by_rule`.
 
     For 20 categories and the ratios 0.5 and 0.5, the first 10 are labelled, with half of their images.
 

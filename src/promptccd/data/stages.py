@@ -7,7 +7,7 @@ training code can read one by accident. Either their labels are hidden, and eval
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, overload
@@ -18,7 +18,6 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
-    STREAM,
     image_column_of,
     label_column_of,
     read_categories,
@@ -29,11 +28,9 @@ from promptccd.data.splits import (
     CategoryName,
     CategorySplit,
     StageCount,
-    cut_in_sessions,
+    cut_by_rule,
     fitting_blocks,
-    keep_whole,
     select_rows,
-    split_by_category,
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
@@ -93,7 +90,7 @@ class LabelledStage(Stage):
 
 
 @dataclass(frozen=True)
-class Origin:
+class DataSource:
     """What `StageStream.from_dataset` was given, so that other images can be cut in the same way."""
 
     dataset: str | Dataset
@@ -128,28 +125,21 @@ def _opened(
     raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{instead}.")
 
 
-def _label_table(
+def _category_ids(
     opened: OpenedImages, label_column: str | None, may_lack_labels: bool
-) -> tuple[Dataset, np.ndarray, str]:
-    """The columns of labels and streams, which rows ``(N,)`` have a label, and the name of the label column."""
+) -> tuple[np.ndarray, Sequence[str]]:
+    """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
     column = label_column_of(opened.table, label_column)
-    others = [STREAM] * (STREAM in opened.table.column_names and column != STREAM)
-    table = opened.table.select_columns([column, *others])
+    table = opened.table.select_columns([column])
     is_labelled = ~without_label(table, column) if may_lack_labels else np.full(len(table), True)
     if len(table) and not is_labelled.any():
         raise DataError(
             f"No image of {name_of(opened.name)!r} has a label (column {column!r}): label some, or group all of them "
             "without: promptccd discover photographs FOLDER --out groups/"
         )
-    return table, is_labelled, column
-
-
-def _category_ids(table: Dataset, is_labelled: np.ndarray, column: str) -> tuple[np.ndarray, Sequence[str]]:
-    """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
     labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
-    known, names = read_categories(labelled, column)
     ids = np.full(len(table), UNUSED, dtype=np.int64)
-    ids[is_labelled] = known
+    ids[is_labelled], names = read_categories(labelled, column)
     return ids, names
 
 
@@ -168,7 +158,7 @@ class StageStream(Sequence[Stage]):
         stages: the stages, in order.
         split: the split that they were cut by.
         labels: category id of every row of the source data set, -1 for an unused row; see `evaluation_labels`.
-        origin: what `from_dataset` cut them from; `None` for stages that were read from the Hub.
+        source: what `from_dataset` cut them from; `None` for stages that were read from the Hub.
         left_out: why files of folders are no images, by path.
         later_labels: labels that came after their images had been grouped, as `read_labels` gives them.
     """
@@ -178,12 +168,12 @@ class StageStream(Sequence[Stage]):
         stages: Sequence[Stage],
         split: CategorySplit,
         labels: np.ndarray,
-        origin: Origin | None = None,
+        source: DataSource | None = None,
         left_out: Mapping[str, str] | None = None,
         later_labels: Mapping[bytes, str] | None = None,
     ):
         self._stages, self._labels = tuple(stages), labels
-        self.split, self.origin = split, origin
+        self.split, self.source = split, source
         self.left_out, self.later_labels = left_out or {}, later_labels or {}
 
     @classmethod
@@ -245,11 +235,10 @@ class StageStream(Sequence[Stage]):
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
         opened = _opened(dataset, split, image_roots)
-        origin = Origin(opened.name or opened.table, given)
+        source = DataSource(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        table, is_labelled, label_column = _label_table(opened, label_column, unlabelled is not None)
-        ids, names = _category_ids(table, is_labelled, label_column)
+        ids, names = _category_ids(opened, label_column, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
             names,
@@ -264,20 +253,29 @@ class StageStream(Sequence[Stage]):
         images.require_own_files("the data set")
         images = images.with_bit_depth(bit_depth)
         if unlabelled is None or split_rule == "whole":
-            stages, cut, category_ids = _cut_by_rule(
-                images, category_ids, categories, split_rule, class_blocks, cuts, seed
+            used = np.flatnonzero(category_ids != UNUSED)  # by any seed
+            category_ids, cut = cut_by_rule(
+                split_rule,
+                category_ids,
+                categories,
+                class_blocks,
+                cuts,
+                seed,
+                partial(_data_fingerprint, images),
             )
-            return cls(stages, cut, category_ids, origin, opened.left_out)
+            whole = images.select(used)
+            parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
+            return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
         named = [each for each in unlabelled if isinstance(each, str)]
         roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
-        rest = list(rest_of(table, is_labelled, images, name_of(opened.name)))
-        arriving = open_streams(unlabelled, split, roots, images.decoding, beside=opened.name)
+        rest = list(rest_of(opened.table, ids == UNUSED, images, name_of(opened.name)))
+        arriving = open_streams(unlabelled, split, roots, images.decoding, labelled_place=opened.name)
         stages, cut, category_ids = _cut_in_streams(
-            images, category_ids, categories, rest, arriving, seed, name_of(origin.dataset)
+            images, category_ids, categories, rest, arriving, seed, name_of(source.dataset)
         )
         theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
         later = read_labels(labels, split, roots, images.decoding)
-        return cls(stages, cut, category_ids, origin, {**opened.left_out, **theirs}, later)
+        return cls(stages, cut, category_ids, source, {**opened.left_out, **theirs}, later)
 
     @classmethod
     def from_hub(
@@ -317,7 +315,7 @@ class StageStream(Sequence[Stage]):
         if isinstance(index, slice):
             chosen = self._stages[index]
             return StageStream(
-                chosen, self.split, self._labels, self.origin, self.left_out, self.later_labels
+                chosen, self.split, self._labels, self.source, self.left_out, self.later_labels
             )
         return self._stages[index]
 
@@ -365,58 +363,17 @@ class StageStream(Sequence[Stage]):
             )
         return self._labels[stage.sample_ids]
 
-    def require_fingerprint(self, expected: str, origin: str) -> None:
-        """Refuse data that gives another split than the expected one; `origin` is what recorded it, for the message.
+    def require_fingerprint(self, expected: str, source: str) -> None:
+        """Refuse data that gives another split than the expected one; `source` is what recorded it, for the message.
 
         Raises:
             SplitMismatchError: naming both fingerprints.
         """
         if self.split.fingerprint != expected:
             raise SplitMismatchError(
-                f"{origin} was made with split {expected}, but this data gives split {self.split.fingerprint}. "
+                f"{source} was made with split {expected}, but this data gives split {self.split.fingerprint}. "
                 "Use the same data set, class_blocks, cuts and seed, or start a new output_dir."
             )
-
-
-Fingerprint = Callable[[np.ndarray, Sequence[str]], str]
-Cuts = Sequence[Sequence[float]] | None
-Rule = Callable[
-    [np.ndarray, Sequence[str], Sequence[int], Cuts, int, Fingerprint], tuple[np.ndarray, CategorySplit]
-]
-
-
-SPLIT_RULES: dict[str, Rule] = {
-    "mixed": lambda labels, categories, blocks, cuts, seed, content: (
-        labels,
-        split_by_category(labels, categories, blocks, cuts, seed, content(labels, categories)),
-    ),
-    "sessions": cut_in_sessions,
-    "whole": lambda labels, categories, blocks, cuts, seed, content: (
-        labels,
-        keep_whole(labels, categories, seed, content(labels, categories)),
-    ),
-}
-
-
-def _cut_by_rule(
-    images: ImageRows,
-    category_ids: np.ndarray,
-    categories: Sequence[str],
-    rule: str,
-    class_blocks: Sequence[int],
-    cuts: Cuts,
-    seed: int,
-) -> tuple[list[Stage], CategorySplit, np.ndarray]:
-    """Stages whose labels are hidden, their split, and the category ids ``(N,)`` in its order."""
-    if rule not in SPLIT_RULES:
-        raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
-    used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-    category_ids, cut = SPLIT_RULES[rule](
-        category_ids, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
-    )
-    whole = images.select(used)
-    parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
-    return _stages_of(parts, category_ids, cut), cut, category_ids
 
 
 def _cut_in_streams(

@@ -56,7 +56,7 @@ def open_streams(
     split: str,
     roots: Sequence[str | os.PathLike[str]],
     decoding: Decoding,
-    beside: str = "",
+    labelled_place: str = "",
 ) -> list[Stream]:
     """Open streams, in order; every container of `open_images` may be one, and labels in it are not looked at.
 
@@ -65,13 +65,13 @@ def open_streams(
         split: split of each that has several.
         roots: further folders that files may lie in.
         decoding: of the labelled images, so that all are shown by one rule.
-        beside: where these are; empty for images that were given from Python.
+        labelled_place: of the labelled images; empty for images that were given from Python.
 
     Raises:
         DataError: one cannot be opened, holds no image, names files that are not its own, or is given twice.
     """
     streams: list[Stream] = []
-    seen = {_real(beside): beside} if beside else {}
+    seen = {_real(labelled_place): labelled_place} if labelled_place else {}
     for place in places:
         name = name_of(place)
         if isinstance(place, str):
@@ -112,10 +112,10 @@ def _images(
 
 
 def rest_of(
-    table: Dataset, is_labelled: np.ndarray, images: ImageRows, name: str
+    table: Dataset, is_unlabelled: np.ndarray, images: ImageRows, name: str
 ) -> Iterator[tuple[Stream, np.ndarray]]:
     """The images of a table that have no label, as streams with their rows: by its column `STREAM`, or as one."""
-    rows = np.flatnonzero(~is_labelled)
+    rows = np.flatnonzero(is_unlabelled)
     words = np.full(len(table), "", dtype=object)
     if STREAM in table.column_names:
         words = np.array(["" if each is None else str(each) for each in table[STREAM][:]], dtype=object)

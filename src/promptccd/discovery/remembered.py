@@ -110,5 +110,5 @@ class Remembered:
             spread=known.spread.of(rows),
             keys=list(features),
         )
-        fits = again.select((~again.strange).nonzero()[:, 0])
+        fits = again.select((~again.novel).nonzero()[:, 0])
         return fits if len(fits.keys) else None

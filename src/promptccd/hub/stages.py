@@ -114,7 +114,7 @@ def publish_stages(
 
 def _licence(stages: StageStream) -> Licence:
     """The licence of the source data set, as far as it is known."""
-    place = stages.origin.dataset if stages.origin else None
+    place = stages.source.dataset if stages.source else None
     if not isinstance(place, str):
         return Licence(None, reason="no source is recorded")
     if (record := BUILT_IN.get(place)) is not None:

@@ -72,8 +72,8 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
                 f"Expected a category for each of {self.num_components} components, got {given} in "
                 "component_categories."
             )
-        if strange := set(self.native_categories) - {*self.category_ids, -1}:
-            raise ValueError(f"Expected ids of categories in native_categories, got {min(strange)}.")
+        if unknown := set(self.native_categories) - {*self.category_ids, -1}:
+            raise ValueError(f"Expected ids of categories in native_categories, got {min(unknown)}.")
 
 
 class BeforeFirstBlock:

@@ -102,7 +102,7 @@ class Assignment:
             where they are known.
         second_ids: ``(N,)`` the nearest other category, -1 if there is none.
         second_distances: ``(N,)`` squared distance to it, infinite if there is none.
-        strange: ``(N,)`` whether the image is more likely of no category than of one; never where the spread is
+        novel: ``(N,)`` whether the image is more likely of no category than of one; never where the spread is
             unknown or a person has decided.
         keys: names of the images; empty if they have none.
     """
@@ -116,7 +116,7 @@ class Assignment:
     distances: Tensor
     second_ids: Tensor
     second_distances: Tensor
-    strange: Tensor
+    novel: Tensor
     keys: Sequence[str] = ()
 
     @property
@@ -136,7 +136,7 @@ class Assignment:
         )
 
 
-_OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_distances", "strange")
+_OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_distances", "novel")
 
 
 def assign(
@@ -204,7 +204,7 @@ def _of_images(
         "distances": squared.gather(1, own)[:, 0].float(),
         "second_ids": numbers[second].where(second_distances.isfinite(), -1),
         "second_distances": second_distances.float(),
-        "strange": (explained < 0.5) & ~sure,
+        "novel": (explained < 0.5) & ~sure,
     }
 
 

@@ -535,7 +535,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return assign(**self._beside_prototypes(features))
+        return assign(**self._nearest_arguments(features))
 
     @torch.no_grad()
     def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -548,9 +548,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return nearest(**self._beside_prototypes(features), top_k=top_k)
+        return nearest(**self._nearest_arguments(features), top_k=top_k)
 
-    def _beside_prototypes(self, features: Tensor) -> dict[str, Any]:
+    def _nearest_arguments(self, features: Tensor) -> dict[str, Any]:
         """What `assign` and `nearest` both take."""
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")

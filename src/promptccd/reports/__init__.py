@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from promptccd.reports.engines import RayEngine as RayEngine
     from promptccd.reports.engines import SlurmEngine as SlurmEngine
     from promptccd.reports.engines import visible_devices as visible_devices
+    from promptccd.reports.figures import stream_grid as stream_grid
     from promptccd.reports.map import StageMaps as StageMaps
     from promptccd.reports.map import stage_maps as stage_maps
     from promptccd.reports.page import csv_text as csv_text
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from promptccd.reports.paper_tables import table_records as table_records
     from promptccd.reports.paper_tables import write_table_page as write_table_page
     from promptccd.reports.report import ReportOptions as ReportOptions
-    from promptccd.reports.report import stream_grid as stream_grid
     from promptccd.reports.report import write_report as write_report
     from promptccd.reports.report import write_run_comparison as write_run_comparison
     from promptccd.reports.run_groups import PIXELS as PIXELS
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
     from promptccd.reports.sweep import SweepResult as SweepResult
     from promptccd.reports.sweep import cell_commands as cell_commands
     from promptccd.reports.sweep import collect_sweep as collect_sweep
-    from promptccd.reports.sweep import devices_of as devices_of
     from promptccd.reports.sweep import grid_keys as grid_keys
+    from promptccd.reports.sweep import locked_tables as locked_tables
     from promptccd.reports.sweep import plan_cells as plan_cells
     from promptccd.reports.sweep import run_sweep as run_sweep
     from promptccd.reports.sweep import states_of as states_of
-    from promptccd.reports.sweep import tables_held as tables_held
     from promptccd.reports.tables import stage_costs as stage_costs
 
 give_names_on_demand(__name__)

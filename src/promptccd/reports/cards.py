@@ -3,12 +3,12 @@
 import base64
 import io
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from promptccd.data.readable import StageImages
@@ -98,67 +98,52 @@ class CardMaker:
     _seen: set[int] = field(default_factory=set)
 
     def add_stage(
-        self,
-        stage: int,
-        found_ids: np.ndarray,
-        names: Mapping[int, str],
-        images: StageImages,
-        known_features: np.ndarray,
-        own_features: np.ndarray,
-        true_ids: np.ndarray | None = None,
+        self, table: pd.DataFrame, images: StageImages, known_features: np.ndarray, own_features: np.ndarray
     ) -> None:
         """Add a card for every category that a stage discovers.
 
         Args:
-            stage: its index.
-            found_ids: category of every image of the stage, ``(N,)``.
-            names: of categories by id.
-            images: of the stage.
+            table: the images of the stage, see `promptccd.reports.tables.ReportedRun`.
+            images: their pictures.
             known_features: of stage 0 under the stage's model, normalised, ``(M, D)``.
             own_features: of the stage itself, ``(N, D)``.
-            true_ids: true categories ``(N,)``; `None` without labels.
         """
-        known_means = {
-            int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
-        }
-        for category in np.unique(found_ids).tolist():
-            if category < 0 or category in known_means or category in self._seen:  # -1 is no category
+        known = {int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)}
+        for category, rows in table.reset_index(drop=True).groupby("found").groups.items():
+            if category < 0 or category in known or category in self._seen:  # -1 is no category
                 continue
             self._seen.add(category)
             if len(self.cards) >= MAX_CARDS:
                 self.left_out += 1
                 continue
-            rows = np.flatnonzero(found_ids == category)
+            own = table.iloc[rows]
             mean = _mean(own_features[rows])
-            typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples]
-            mostly, purity = "", math.nan
-            if true_ids is not None:
-                most, count = Counter(true_ids[rows].tolist()).most_common(1)[0]
-                mostly, purity = self.categories[most], 100 * count / len(rows)
+            typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples].tolist()
+            counts = own["category"].value_counts()  # empty without labels
             self.cards.append(
                 CategoryCard(
-                    name=names[category],
-                    stage=stage,
-                    num_images=len(rows),
-                    mostly=mostly,
-                    purity=purity,
+                    name=own["group"].iloc[0],
+                    stage=int(own["stage"].iloc[0]),
+                    num_images=len(own),
+                    mostly=counts.index[0] if len(counts) else "",
+                    purity=100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
                     sample_ids=images.sample_ids[typical].tolist(),
-                    images=[picture for row in typical if (picture := self._picture(images, int(row)))],
-                    near=self._near(mean, known_means, known_features),
+                    images=[picture for row in typical if (picture := self._picture(images, row))],
+                    near=self._near(mean, known, known_features),
                 )
             )
 
     def _near(
-        self, mean: np.ndarray, known_means: Mapping[int, np.ndarray], features: np.ndarray
+        self, mean: np.ndarray, known: Mapping[int, np.ndarray], features: np.ndarray
     ) -> list[NearKnown]:
-        similarities = {item: float(known @ mean) for item, known in known_means.items()}
-        nearest = sorted(similarities, key=lambda item: (-similarities[item], item))[:NEAREST]
         near = []
-        for item in nearest:
+        for item in sorted(known, key=lambda item: (-float(known[item] @ mean), item))[:NEAREST]:
             rows = np.flatnonzero(self.labels == item)
-            typical = int(rows[np.argmax(features[rows] @ known_means[item])])
+            typical = int(rows[np.argmax(features[rows] @ known[item])])
             near.append(
-                NearKnown(self.categories[item], similarities[item], self._picture(self.labelled, typical))
+                NearKnown(
+                    self.categories[item], float(known[item] @ mean), self._picture(self.labelled, typical)
+                )
             )
         return near
 

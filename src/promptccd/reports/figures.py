@@ -33,6 +33,7 @@ from promptccd.reports.tables import (
     known_and_novel,
     matched_order,
 )
+from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.training.instruments import TITLES
 
 MOST_CATEGORIES = 60  # of a figure that can still be read
@@ -252,6 +253,35 @@ def scored_sections(
         "counts": counts(summary),
         "counting": run.recipe.training.counting,
         "routing": routing(tables),
+    }
+
+
+STREAM_COLUMNS = {
+    "images": "images",
+    "labelled": "in labelled",
+    "earlier": "in found before",
+    "new": "in new",
+    "not_sure": "not sure",
+    "num_categories": "categories",
+    "num_new": "of them new",
+}  # headings of a table of `StreamRecord`, by field
+
+
+def stream_grid(records: Sequence[StreamRecord]) -> Grid:
+    """The table of streams without labels."""
+    rows = [
+        [f"stage {each.stage}", *(str(getattr(each, name)) for name in STREAM_COLUMNS)] for each in records
+    ]
+    return ["", *STREAM_COLUMNS.values()], rows
+
+
+def stream_sections(evaluation: RunEvaluation, tables: Tables) -> dict[str, object]:
+    """Sections of the page of a run on streams without labels."""
+    held_out = tables["held_out"]
+    return {
+        "found": stream_grid(stream_records(evaluation.run)),
+        "held_out": grid_of({"": stage_names(held_out), "percent": texts(held_out, "percent")}),
+        "routing": ([], []),
     }
 
 

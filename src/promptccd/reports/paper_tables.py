@@ -53,7 +53,7 @@ class Entry:
         found: dict[str, list[ContinualScore]] = {}
         for cell in self._finished:
             varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
-            if (score := (scoring.other if other else scoring.stored)(cell)) is not None:
+            if (score := scoring.stored(cell, other)) is not None:
                 found.setdefault(varied, []).append(score)
         return found
 

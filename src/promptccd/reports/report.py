@@ -2,27 +2,24 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from promptccd.data.options import number, require_in_range
 from promptccd.disk import require_writable
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.paper import published_table
-from promptccd.evaluation.tables import Grid
 from promptccd.reports.cards import CardMaker, CategoryCard
 from promptccd.reports.compare import write_comparison
-from promptccd.reports.figures import scored_sections, shared_sections
+from promptccd.reports.figures import scored_sections, shared_sections, stream_sections
 from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_different, require_seeds_alone, row_names, without_seed
-from promptccd.reports.tables import ReportedRun, read_run, report_tables, unscored_tables
-from promptccd.runs import RunEvaluation, StreamRecord, stream_records
+from promptccd.reports.tables import ReportedRun, read_run, report_tables, stream_tables, unscored_tables
+from promptccd.runs import RunEvaluation
 from promptccd.runs.card import data_in_words, hub_id_of
-from promptccd.runs.stage import categories_at, load_configuration
 from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -90,9 +87,12 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     pictures = _Pictures()
     for path in paths:
         evaluation = _evaluation(path, options)
-        if not evaluation.stages.is_scored:
-            return _write_unscored(evaluation, out, options.samples, others=len(paths) - 1)
-        runs.append(read_run(evaluation))
+        is_scored = evaluation.stages.is_scored
+        if not is_scored and len(paths) > 1:
+            raise ConfigurationError(
+                f"{path} has no accuracy that could be averaged: report its runs one by one."
+            )
+        runs.append(read_run(evaluation, routing=is_scored))
         first, last = runs[0], runs[-1]
         if len(runs) == 1:
             pictures = _pictures(evaluation, first, options)
@@ -101,18 +101,29 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
                 f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
                 f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
             )
-    title, facts = f"Report of {names[0]}", _facts(runs)
-    published = published_table(runs[0].recipe, len(runs[0].score.stages))
-    tables = report_tables(runs, published, pictures.cards, pictures.figure)
+    published = published_table(first.recipe, len(first.score.stages))
+    sections: dict[str, object]
+    if is_scored:
+        title, template, facts = f"Report of {names[0]}", "report.html.jinja", _facts(runs)
+        tables = report_tables(runs, published, pictures.cards, pictures.figure)
+        sections = scored_sections(runs, tables, published)
+    else:
+        title, template, facts = (
+            f"Report of {first.name}",
+            "streams.html.jinja",
+            _stream_facts(evaluation, first),
+        )
+        tables = stream_tables(evaluation) | unscored_tables(runs, pictures.cards)
+        sections = stream_sections(evaluation, tables)
     page = render_page(
-        "report.html.jinja",
+        template,
         title=title,
         facts=facts,
         runs=runs,
         published=published,
         **vars(pictures),
-        **scored_sections(runs, tables, published),
-        **shared_sections(runs[0], tables),
+        **sections,
+        **shared_sections(first, tables),
     )
     return write_report_files(out, page, title, facts, tables)
 
@@ -164,33 +175,28 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
 
 
 def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _Pictures:
-    """Map and cards; the features of every stage are computed once."""
-    if options.map_method is None and options.samples == 0:
-        return _Pictures()
+    """Map and cards; the features of every stage are computed once. Streams without labels have no map."""
+    has_map = options.map_method is not None and evaluation.stages.is_scored
     images, seed = evaluation.images, evaluation.recipe.training.seed
     labels = evaluation.true_ids(images[0])
     maker = CardMaker(images[0], labels, run.categories, options.samples)
     sizes = [len(each) for each in images]
     rows = choose_points(sizes, options.max_points, seed)
-    shown: list[np.ndarray] = []
-    first = 0 if options.map_method else 1
-    for index in range(first, evaluation.num_stages):
+    layouts: list[np.ndarray] = []
+    for index in range(0 if has_map else 1, evaluation.num_stages if has_map or options.samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
-        features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
-        shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
+        needed = images[: index + 1] if has_map else [images[0], images[index]]
+        features = [each.cpu().numpy() for each in evaluation.features(index, needed)]
+        if has_map:
+            layouts.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
-            stage = run.images[run.images["stage"] == index]
-            found_ids, names = (
-                stage["found"].to_numpy(),
-                dict(zip(stage["found"], stage["group"], strict=True)),
-            )
             maker.add_stage(
-                index, found_ids, names, images[index], features[0], features[-1], stage["true"].to_numpy()
+                run.images[run.images["stage"] == index], images[index], features[0], features[-1]
             )
     pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
-    if options.map_method:
+    if has_map:
         pictures.figure = map_figure(
-            stage_maps(shown, options.map_method, seed=seed, max_points=len(rows)),
+            stage_maps(layouts, options.map_method, seed=seed, max_points=len(rows)),
             np.repeat(np.arange(len(images)), sizes)[rows],
             np.concatenate([each.sample_ids for each in images])[rows],
             np.concatenate([labels, run.images["found"]])[rows],
@@ -199,81 +205,6 @@ def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOption
             run.categories,
         )
     return pictures
-
-
-STREAM_COLUMNS = {
-    "images": "images",
-    "labelled": "in labelled",
-    "earlier": "in found before",
-    "new": "in new",
-    "not_sure": "not sure",
-    "num_categories": "categories",
-    "num_new": "of them new",
-}  # headings of a table of `StreamRecord`, by field
-
-
-def stream_grid(records: Sequence[StreamRecord]) -> Grid:
-    """The table of streams without labels."""
-    rows = [
-        [f"stage {each.stage}", *(str(getattr(each, name)) for name in STREAM_COLUMNS)] for each in records
-    ]
-    return ["", *STREAM_COLUMNS.values()], rows
-
-
-def _write_unscored(evaluation: RunEvaluation, out: str | Path, samples: int, others: int) -> Path:
-    """The page of a run on streams without labels, which have no accuracy.
-
-    Args:
-        evaluation: the run.
-        out: folder for the page.
-        samples: pictures per discovered category; 0 for no cards.
-        others: number of further runs that were given.
-
-    Raises:
-        ConfigurationError: several runs were given.
-    """
-    run = read_run(evaluation, routing=False)
-    if others:
-        raise ConfigurationError(
-            f"{run.name} has no accuracy that could be averaged: report its runs one by one."
-        )
-    streams, held_out = stream_records(evaluation.run), evaluation.held_out_accuracy()
-    labels = evaluation.true_ids(evaluation.images[0])
-    maker = CardMaker(evaluation.images[0], labels, run.categories, samples)
-    for index in range(1, evaluation.num_stages if samples else 1):
-        path, images = evaluation.run.stage(index), evaluation.images[index]
-        known, own = (
-            each.cpu().numpy() for each in evaluation.features(index, [evaluation.images[0], images])
-        )
-        ids = np.asarray(evaluation.run.assignments(index)["category_ids"], dtype=np.int64)
-        maker.add_stage(index, ids, categories_at(path, load_configuration(path))[1], images, known, own)
-    title, tables = f"Report of {run.name}", unscored_tables([run], maker.cards)
-    facts = {
-        "method": run.recipe.model.variant,
-        "data": _data(run),
-        "labelled categories": str(evaluation.stages.num_known),
-        "seed": str(run.recipe.training.seed),
-        "split": run.fingerprint[:12],
-    }
-    page = render_page(
-        "streams.html.jinja",
-        title=title,
-        facts=facts,
-        runs=[run],
-        found=stream_grid(streams),
-        held_out=(["", "percent"], [[f"stage {stage}", f"{value:.1f}"] for stage, value in held_out.items()]),
-        figure=None,
-        cards=maker.cards,
-        left_out=maker.left_out,
-        routing=([], []),
-        **shared_sections(run, tables),
-    )
-    sections = {
-        "streams": pd.DataFrame([asdict(each) for each in streams]),
-        "held_out": pd.DataFrame({"stage": held_out.keys(), "percent": held_out.values()}).round(4),
-        **tables,
-    }
-    return write_report_files(out, page, title, facts, sections)
 
 
 def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
@@ -291,6 +222,16 @@ def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
         "split": ", ".join(dict.fromkeys(each.fingerprint[:12] for each in runs)),
         "made with": ", ".join(f"{package} {run.versions[package]}" for package in ("promptccd", "torch")),
+    }
+
+
+def _stream_facts(evaluation: RunEvaluation, run: ReportedRun) -> dict[str, str]:
+    return {
+        "method": run.recipe.model.variant,
+        "data": _data(run),
+        "labelled categories": str(evaluation.stages.num_known),
+        "seed": str(run.recipe.training.seed),
+        "split": run.fingerprint[:12],
     }
 
 

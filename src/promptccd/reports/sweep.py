@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from promptccd.disk import (
     make_inside,
     open_to_change,
     problems_of,
-    read_file,
     refuse_links,
     remove_leftovers,
     write_file,
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 Work = Callable[[Recipe], Any]
-STATE, LOG, BASELINES, RECIPES = "sweep.json", "train.log", "baselines.json", ".cells"
+LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
 LONGEST_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
@@ -146,19 +146,33 @@ class SweepCell:
         made_here = [sections["data"], sections["views"], config, sections["pretraining"]]
         return json.dumps([self.seed, made_here if backbone is None else backbone], sort_keys=True)
 
-    @property
-    def resumed_recipe(self) -> Recipe | None:
-        """The recipe with the backbone that the run began with; `None` before it has begun."""
-        if not self.run.begun:
-            return None
-        backbone = self.run.manifest["recipe"]["model"]["backbone"]
-        if self.recipe.model.backbone is not None or backbone is None:
-            return self.recipe
-        return self.with_backbone(self.path.parent / Path(backbone).parent.name / "backbone")
+    def recipe_among(self, cells: Sequence["SweepCell"], at_work: Collection[str] = ()) -> Recipe | None:
+        """The recipe with the backbone that the run began with, or that another cell pretrained.
 
-    def with_backbone(self, backbone: Path) -> Recipe:
-        """The recipe with a backbone that another cell pretrained."""
-        return replace(self.recipe, model=replace(self.recipe.model, backbone=str(backbone)))
+        Args:
+            cells: all cells of the sweep.
+            at_work: names of those that are being trained; `None` is returned while one of them pretrains the backbone.
+        """
+        if self.recipe.model.backbone is not None:
+            return self.recipe
+        if self.run.begun:
+            recorded = self.run.manifest["recipe"]["model"][
+                "backbone"
+            ]  # relative to the run, of another cell
+            return self._with_backbone(
+                recorded and self.path.parent / Path(recorded).parent.name / "backbone"
+            )
+        mates = [cell for cell in cells if cell.name != self.name and cell.backbone_key == self.backbone_key]
+        if made := next((mate.run.backbone for mate in mates if not problems_of(mate.run.backbone)), None):
+            return self._with_backbone(made)
+        return None if any(mate.name in at_work for mate in mates) else self.recipe
+
+    def _with_backbone(self, backbone: Path | None) -> Recipe:
+        return replace(self.recipe, model=replace(self.recipe.model, backbone=backbone and str(backbone)))
+
+    def require_settings(self) -> None:
+        """Refuse, with a `RunError`, a run that was begun with other settings."""
+        require_recipe(self.run, self.recipe_among([]) or self.recipe)
 
     def finished(self) -> bool:
         """Whether the folder contains this whole training: the same recipe, every stage and its row in the table."""
@@ -170,14 +184,9 @@ class SweepCell:
             problems_of(run.stage(stage)) for stage in range(run.num_stages)
         )
 
-    @property
-    def seconds(self) -> float:
-        """How long its stages took to train, interrupted attempts included."""
-        return round(sum(self.run.manifest["seconds"].values()), 1)
-
-    def conclude(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Delete the rest of a training, or a scoring, that was killed after the last stage."""
-        with suppress(RunError), FolderLock(self.path):  # whoever writes there does so as well
+        with suppress(RunError), FolderLock(self.path):  # another writer deletes it as well
             remove_leftovers(self.path)
             for stage in range(self.run.num_stages):
                 self.run.forget_states(stage)
@@ -203,10 +212,8 @@ def plan_cells(
         ConfigurationError: an unknown field, a value of the wrong type or range, a field in both `settings` and
             `overrides`, or two cells of one name.
     """
-    given = overrides or {}
-    shared = {
-        f"{section}.{name}": value for section, part in given.items() for name, value in (part or {}).items()
-    }
+    given = {section: dict(part or {}) for section, part in (overrides or {}).items()}
+    shared = {f"{section}.{name}": value for section, part in given.items() for name, value in part.items()}
     for key in [*settings, *shared]:
         if key in _RESERVED:
             raise ConfigurationError(f"A sweep sets {key} itself: give its values to {_RESERVED[key]}.")
@@ -231,7 +238,11 @@ def plan_cells(
 
 
 def _cell(
-    source: Path | OwnImages, settings: dict[str, Any], seed: int, out: Path, overrides: Layer
+    source: Path | OwnImages,
+    settings: dict[str, Any],
+    seed: int,
+    out: Path,
+    overrides: Mapping[str, Settings],
 ) -> SweepCell:
     varied = (f"{key.partition('.')[2]}={_readable(value)}" for key, value in settings.items())
     name = "-".join([source.stem, *varied, f"seed{seed}"])
@@ -240,7 +251,7 @@ def _cell(
             f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_NAME} are safe. Put long values "
             "into recipe files of their own."
         )
-    values = {section: dict(part or {}) for section, part in overrides.items()}
+    values = {section: dict(part) for section, part in overrides.items()}
     for key, value in {**settings, "training.seed": seed, "training.output_dir": str(out / name)}.items():
         section, _, item = key.partition(".")
         values.setdefault(section, {})[item] = value
@@ -276,6 +287,13 @@ def grid_keys(settings: Mapping[str, Sequence[Any]]) -> tuple[str, str] | None:
     return (several[0], several[1]) if len(several) == 2 else None
 
 
+def _evaluation_of(recipe: Recipe) -> RunEvaluation:
+    training = recipe.training
+    return RunEvaluation(
+        training.output_dir, recipe.data.dataset, training.num_workers, image_cache=training.image_cache
+    )
+
+
 def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
     evaluation = _evaluation_of(recipe)
@@ -285,13 +303,6 @@ def score_baselines(recipe: Recipe) -> None:
             PIXELS: evaluation.raw_pixels(),
         }
         evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
-
-
-def _evaluation_of(recipe: Recipe) -> RunEvaluation:
-    training = recipe.training
-    return RunEvaluation(
-        training.output_dir, recipe.data.dataset, training.num_workers, image_cache=training.image_cache
-    )
 
 
 @dataclass(frozen=True)
@@ -311,25 +322,18 @@ class ProtocolScoring:
         with FolderLock(evaluation.run.path):
             evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
-    def stored(self, cell: SweepCell) -> ContinualScore | None:
-        """The score to compare with the paper, of k-means or the native prediction; `None` before scoring."""
-        score = self._score(cell)
-        if score is None:
-            return None
-        return (score.native if cell.answers_natively else None) or score.as_published
+    def stored(self, cell: SweepCell, other: bool = False) -> ContinualScore | None:
+        """The score to compare with the paper, of k-means or the native prediction; `None` before scoring.
 
-    def other(self, cell: SweepCell) -> ContinualScore | None:
-        """The score of the other answer of a method that has two; `None` for other methods."""
-        score = self._score(cell)
-        if score is None or score.native is None:
+        With `other` that of the other prediction; `None` for methods with one.
+        """
+        values = cell.run.read("results.json" if self.protocol == "cacc" else self.file)
+        if values is None:
             return None
-        return score.as_published if cell.answers_natively else score.native
-
-    def _score(self, cell: SweepCell) -> ContinualScore | None:
-        if self.protocol == "cacc":
-            return cell.run.results
-        values = cell.run.read(self.file)
-        return None if values is None else ContinualScore.from_dict(values)
+        score = ContinualScore.from_dict(values)
+        if score.native is None:
+            return None if other else score.as_published
+        return score.native if cell.answers_natively != other else score.as_published
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
@@ -339,7 +343,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
         RunError: one was begun with other settings.
     """
     for cell in cells:
-        require_recipe(cell.run, cell.resumed_recipe or cell.recipe)
+        cell.require_settings()
     states = {
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
@@ -347,49 +351,8 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
     return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
 
 
-def shared_recipe(
-    cell: SweepCell, cells: Sequence[SweepCell], at_work: Sequence[SweepCell], to_come: Collection[str] = ()
-) -> Recipe | None:
-    """The recipe of a cell with the backbone that it shares; `None` while another cell pretrains it.
-
-    Args:
-        cell: the cell.
-        cells: all of them.
-        at_work: those that are trained just now.
-        to_come: names of those that will have been trained.
-    """
-    resumed = cell.resumed_recipe
-    if resumed is not None:
-        backbone = Path(resumed.model.backbone or "")
-        coming = backbone.parent.name in to_come and not backbone.exists()
-        return None if coming and at_work else resumed
-    if cell.recipe.model.backbone is not None:
-        return cell.recipe
-    mates = [each for each in cells if each.name != cell.name and each.backbone_key == cell.backbone_key]
-    for mate in mates:
-        if not problems_of(mate.run.backbone):
-            return cell.with_backbone(mate.run.backbone)
-    return None if any(mate in at_work for mate in mates) else cell.recipe
-
-
-def devices_of(cells: Sequence[SweepCell], jobs: int, devices: Sequence[str]) -> dict[str, str]:
-    """The GPU that each cell will get, by name: ``0 or 1`` for one that starts when another ends; empty without GPUs.
-
-    Finished cells are not in it. One whose backbone another pretrains starts when that has ended.
-    """
-    made = {cell.backbone_key for cell in cells if cell.run.backbone.exists()}
-    found, begun = dict[str, str](), set[str]()
-    todo = [cell for cell in cells if not cell.finished()]
-    for cell in todo:
-        waits = cell.recipe.model.backbone is None and cell.backbone_key in begun - made
-        if len(found) < jobs and not waits:
-            begun.add(cell.backbone_key)
-            found[cell.name] = least_used(devices, list(found.values()))
-    return {cell.name: found.get(cell.name, " or ".join(devices[:jobs])) for cell in todo}
-
-
 def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
-    """One shell line for each cell that is not finished and that nobody is at work on; nothing is trained.
+    """One shell line for each cell that is not finished and that no process is at work on; nothing is trained.
 
     Any scheduler runs them, in any order and on any computer that has the folder. A line can be run again at any time,
     and resumes. Relative folders are meant from the current folder.
@@ -408,30 +371,27 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
         if state.startswith("running"):
             logger.info("%s: %s, and has no line", name, state)
     # Only the training can tell whether all of a cell is on the Hub.
+    open_states = {True: ("new", "begun", "finished"), False: ("new", "begun")}
     todo = [
-        cell
-        for cell in cells
-        if states[cell.name] in ("new", "begun")
-        or (states[cell.name] == "finished" and cell.recipe.training.push_to_hub)
+        cell for cell in cells if states[cell.name] in open_states[bool(cell.recipe.training.push_to_hub)]
     ]
     program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
     more = [word for place in plugins for word in ("--plugin", place)]
     lines = []
-    with tables_held(Path(out)):
+    with locked_tables(Path(out)):
         folder = make_inside(Path(out), RECIPES)
         refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
         remove_leftovers(folder)
         for cell in todo:
-            recipe = shared_recipe(cell, cells, []) or cell.recipe
-            path = folder / f"{cell.name}.yaml"
+            recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
             write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
             lines.append(shlex.join([*program, "train", *more, "--config", str(path)]))
     return lines
 
 
 @contextmanager
-def tables_held(out: Path) -> Iterator[None]:
-    """Context in which no other sweep writes notes, tables and recipes into the same folder."""
+def locked_tables(out: Path) -> Iterator[None]:
+    """Context in which no other sweep writes tables and recipes into the same folder."""
     with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
         remove_leftovers(out)
         yield
@@ -446,34 +406,33 @@ class SweepResult:
         scores: of every finished cell, by name.
         baselines: scores per seed, by the name of their row.
         failures: why a cell, or its baselines or protocol, is missing, by name.
-        unfinished: how far other cells are, by name: ``new``, ``begun``, or where somebody is at work on it.
+        unfinished: how far other cells are, by name: ``new``, ``begun``, or where another process is at work on it.
     """
 
     cells: Sequence[SweepCell]
     scores: Mapping[str, ContinualScore]
     baselines: Mapping[str, Sequence[ContinualScore]]
     failures: Mapping[str, str]
-    unfinished: Mapping[str, str] = field(default_factory=dict)
+    unfinished: Mapping[str, str]
 
     @classmethod
     def read(
         cls,
         cells: Sequence[SweepCell],
-        finished: Sequence[SweepCell],
         failures: Mapping[str, str],
         unfinished: Mapping[str, str],
         baselines: bool,
     ) -> "SweepResult":
-        """The contents of the folders of finished cells; of baselines frozen backbones first, then pixels."""
-        results = {cell.name: cell.run.results for cell in finished}
+        """The contents of the folders of all other cells; of baselines frozen backbones first, then pixels."""
+        finished = [cell for cell in cells if cell.name not in failures.keys() | unfinished.keys()]
         found: dict[str, dict[str, list[ContinualScore]]] = {}
-        for cell, names in _baseline_names(finished) if baselines else ():
-            for name, values in ((cell.run.read(BASELINES) or {}) if names else {}).items():
-                if name in names:
+        for cell, rows in _baseline_rows(finished) if baselines else ():
+            for name, values in ((cell.run.read(BASELINES) or {}) if rows else {}).items():
+                if name in rows:
                     score = ContinualScore.from_dict(values)
-                    found.setdefault(name, {}).setdefault(names[name], []).append(score)
+                    found.setdefault(name, {}).setdefault(rows[name], []).append(score)
         tables = {row: scores for rows in found.values() for row, scores in rows.items()}
-        scores = {name: score for name, score in results.items() if score is not None}
+        scores = {cell.name: score for cell in finished if (score := cell.run.results) is not None}
         return cls(cells, scores, tables, failures, unfinished)
 
     @property
@@ -486,14 +445,14 @@ class SweepResult:
         return groups | {name: list(scores) for name, scores in self.baselines.items()}
 
 
-def _baseline_names(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
+def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
     """Each cell with the baselines that are scored with it and the names of their rows."""
     rows = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
     return list(zip(cells, rows, strict=True))
 
 
 def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
-    """What there is of a sweep, whoever trained it and while others train it; nothing is trained, scored or written.
+    """The finished part of a sweep, also while other processes train it; nothing is trained, scored or written.
 
     Args:
         cells: from `plan_cells`.
@@ -502,10 +461,8 @@ def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> Swe
     Raises:
         RunError: a cell was begun with other settings.
     """
-    states = states_of(cells)
-    finished = [cell for cell in cells if states[cell.name] == "finished"]
-    unfinished = {name: state for name, state in states.items() if state != "finished"}
-    return SweepResult.read(cells, finished, {}, unfinished, baselines)
+    unfinished = {name: state for name, state in states_of(cells).items() if state != "finished"}
+    return SweepResult.read(cells, {}, unfinished, baselines)
 
 
 def run_sweep(
@@ -521,14 +478,14 @@ def run_sweep(
 ) -> SweepResult:
     """Train all cells that are not finished; an earlier sweep in the folder is resumed, also with more cells.
 
-    A cell that somebody else is at work on is left to them, also on another computer that has the folder.
+    A cell that another process is at work on is left to it, also on another computer that has the folder.
 
     Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
     cell had been trained alone on this machine with this number of threads.
 
     Args:
         cells: from `plan_cells` for the same `out`.
-        out: folder of the runs; the state of the sweep is in its ``sweep.json``.
+        out: folder of the runs.
         jobs: number of cells at work at once.
         baselines: also score the frozen backbone and raw pixels, once per data and seed.
         scorings: also score every cell by these protocols.
@@ -545,65 +502,78 @@ def run_sweep(
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    with tables_held(folder.path):
-        refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
+    with locked_tables(folder.path):
+        refuse_links(folder.path, [cell.name for cell in cells])
         for cell in cells:
             refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
+    for cell in cells:
+        cell.require_settings()
     with StopRequest() as stop:
-        engine = engine or PoolOfDevices(visible_devices())
-        return _Sweep(cells, folder, jobs, stop, engine, plugins).run(train, baselines, scorings)
+        plugins = [str(Path(place).absolute()) for place in plugins]
+        sweep = _Sweep(cells, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins)
+        sweep.train(train)
+        sweep.score(baselines, scorings)
+    return SweepResult.read(cells, sweep.failures, sweep.elsewhere, baselines)
 
 
 @dataclass
 class _Sweep:
-    """Cells at work, those that wait, and what became of the others."""
+    """Trains and scores cells, several at once.
+
+    Attributes:
+        failures: why cells, or their scores, are missing, by name.
+        elsewhere: cells that another process is at work on, and where, by name.
+    """
 
     cells: Sequence[SweepCell]
-    folder: RunDirectory
     jobs: int
     stop: StopRequest
     engine: Engine
     plugins: Sequence[str]
     failures: dict[str, str] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
-    _seen: dict[str, float] = field(default_factory=dict)  # since when somebody else is at work on a cell
-    _open: set[str] = field(default_factory=set)  # names of cells that have not ended
+    _started: float = field(default_factory=time.monotonic)
+    _num_done: int = 0  # trained cells
+    _owned: set[str] = field(default_factory=set)  # cells that another process was seen at work on
+    _last_job: float = 0.0  # since when no job of ours runs
 
-    def run(self, train: Work, baselines: bool, scorings: Sequence[ProtocolScoring]) -> SweepResult:
-        """Train, score, and read all results."""
-        for cell in self.cells:
-            require_recipe(cell.run, cell.resumed_recipe or cell.recipe)
+    def train(self, work: Work) -> None:
+        """Train all cells that are not finished."""
         # Only the training can tell whether all of a cell is on the Hub.
         done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
         todo = [cell for cell in self.cells if cell not in done]
         if done:
             logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
         for cell in done:
-            cell.conclude()
-            self._note(cell, status="finished", seconds=cell.seconds)
+            cell.remove_temporary_files()
         new = [cell.recipe for cell in todo if not cell.run.begun]
         for recipe in {recipe.model.backbone: recipe for recipe in new}.values():
             require_whole_patches(recipe)
-        self._open = {cell.name for cell in todo}
-        self._work_through(todo, train)
-        absent = self.failures.keys() | self.elsewhere.keys()
-        finished = [cell for cell in self.cells if cell.name not in absent]
+        self._num_done = len(done)
+        self._work_through(todo, work)
+
+    def score(self, baselines: bool, scorings: Sequence[ProtocolScoring]) -> None:
+        """Score trained cells that are not scored."""
+        finished = [
+            cell for cell in self.cells if cell.name not in self.failures.keys() | self.elsewhere.keys()
+        ]
         if baselines:
-            sources = [cell for cell, names in _baseline_names(finished) if names]
+            sources = [cell for cell, rows in _baseline_rows(finished) if rows]
             unscored = [cell for cell in sources if cell.run.read(BASELINES) is None]
             self._work_through(unscored, score_baselines, "baselines of ")
         for scoring in scorings:
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
             self._work_through(unscored, scoring, f"{scoring.protocol} of ")
-        return SweepResult.read(self.cells, finished, self.failures, self.elsewhere, baselines)
 
     def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
+        self._last_job = time.monotonic()
         try:
             while running or (waiting and not self.stop.received):
-                self._begin(waiting, running, work, prefix, len(todo))
+                while not self.stop.received and (chosen := self._next(waiting, running, prefix)):
+                    number = f"{len(todo) - len(waiting)}/{len(todo)}"
+                    running.append(self._begin(*chosen, running, work, f"[{number}] {prefix}"))
                 time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or running))
                 if self.stop.received and not asked:
                     asked = True
@@ -612,115 +582,77 @@ class _Sweep:
                         job.stop()
                 for cell, job in [pair for pair in running if not pair[1].running]:
                     running.remove((cell, job))
-                    seconds.append(time.monotonic() - job.started)
+                    self._last_job = time.monotonic()
+                    seconds.append(self._last_job - job.started)
                     if job.problem and owner_of(cell.path) and not self.stop.received:
-                        waiting.append(cell)  # somebody was quicker
+                        waiting.append(cell)  # another process was quicker
                     else:
-                        self._ended(cell, job, prefix, seconds, len(waiting) + len(running))
+                        self._end(cell, job, prefix, seconds, len(waiting) + len(running))
         finally:
             for _, job in running:
                 job.kill()
         if self.stop.received:
-            done = len(self.cells) - len(self._open)
-            raise self.stop.error(f"stopped; {done} of {len(self.cells)} cells are finished")
+            raise self.stop.error(f"stopped; {self._num_done} of {len(self.cells)} cells are finished")
+
+    def _next(
+        self, waiting: list[SweepCell], running: Sequence[tuple[SweepCell, Job]], prefix: str
+    ) -> tuple[SweepCell, Recipe] | None:
+        """Remove a cell to begin with from `waiting`, with its recipe; `None` while there is none."""
+        if len(running) >= self.jobs:
+            return None
+        owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
+        for name in owners.keys() - self._owned:
+            logger.info("%s: running on %s", name, owners[name].place)
+        for cell in [cell for cell in waiting if cell.name in self._owned - owners.keys()]:
+            if not prefix and cell.finished():
+                logger.info("%s: done elsewhere%s", cell.name, _average(cell))
+                self._num_done += 1
+                waiting.remove(cell)
+        self._owned = {*owners}
+        free = [cell for cell in waiting if cell.name not in owners]
+        at_work = owners.keys() | {cell.name for cell, _ in running}
+        if not (free or running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
+            alive = owners_of(cell.path for cell in waiting)
+            self.elsewhere |= {path.name: f"running on {owner.place}" for path, owner in alive.items()}
+            # The others are leases that no process renews: a training waits until they are over.
+            waiting[:] = free = [cell for cell in waiting if cell.path not in alive]
+        # Rather than wait for other processes alone, a cell makes a backbone of its own.
+        for busy in [at_work] if running else [at_work, ()]:
+            for cell in free:
+                if recipe := cell.recipe if prefix else cell.recipe_among(self.cells, busy):
+                    waiting.remove(cell)
+                    return cell, recipe
+        return None
 
     def _begin(
         self,
-        waiting: list[SweepCell],
-        running: list[tuple[SweepCell, Job]],
+        cell: SweepCell,
+        recipe: Recipe,
+        running: Sequence[tuple[SweepCell, Job]],
         work: Work,
         prefix: str,
-        total: int,
-    ) -> None:
-        """Start as many cells as there is room for."""
-        plugins = [str(Path(place).absolute()) for place in self.plugins]
-        while waiting and len(running) < self.jobs and not self.stop.received:
-            if (chosen := self._next(waiting, [cell for cell, _ in running], prefix)) is None:
-                return
-            cell, recipe = chosen
-            waiting.remove(cell)
-            # One GPU each, as a training of one process takes: all would start on the first.
-            device = least_used(self.engine.devices, [job.device for _, job in running])
-            on = f" on GPU {device}" if device else ""
-            logger.info("[%d/%d] %s%s starts%s", total - len(waiting), total, prefix, cell.name, on)
-            if not prefix:
-                self._note(cell, status="running")
-            log = make_inside(cell.path.parent, cell.name) / LOG
-            os.close(open_to_change(log))  # its end is read, even if the cell never began
-            arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), plugins)
-            running.append((cell, self.engine.start(work_into_log, arguments, cell.name, device)))
+    ) -> tuple[SweepCell, Job]:
+        # One GPU each, as a training of one process has: all would start on the first.
+        device = least_used(self.engine.devices, [job.device for _, job in running])
+        logger.info("%s%s starts%s", prefix, cell.name, f" on GPU {device}" if device else "")
+        log = make_inside(cell.path.parent, cell.name) / LOG
+        os.close(open_to_change(log))  # its end is read, even if the cell never began
+        arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), self.plugins)
+        return cell, self.engine.start(work_into_log, arguments, cell.name, device)
 
-    def _ended(self, cell: SweepCell, job: Job, prefix: str, seconds: Sequence[float], left: int) -> None:
+    def _end(self, cell: SweepCell, job: Job, prefix: str, seconds: Sequence[float], left: int) -> None:
         name, problem = f"{prefix}{cell.name}", _last_words(cell.path / LOG, job.problem)
-        if not self.stop.received or not problem:
-            self._open.discard(cell.name)
         if not problem:
-            elapsed, to_come = time.monotonic() - self.started, sum(seconds) / len(seconds) * left / self.jobs
+            self._num_done += not prefix
+            to_come = sum(seconds) / len(seconds) * left / self.jobs
             logger.info(
                 "%s: done in %s%s; %s since the start, %d to go%s",
-                name, _clock(seconds[-1]), "" if prefix else _average(cell), _clock(elapsed), left,
-                f", {_clock(to_come)} left" if left else "",
+                name, _clock(seconds[-1]), "" if prefix else _average(cell),
+                _clock(time.monotonic() - self._started), left, f", {_clock(to_come)} left" if left else "",
             )  # fmt: skip
         elif not self.stop.received:
             self.failures[name] = problem
             logger.error("%s: FAILED, see %s\n  %s", name, cell.path / LOG, problem.splitlines()[-1])
-        if not prefix:
-            status = "finished" if not problem else "interrupted" if self.stop.received else "failed"
-            spent = cell.seconds if not problem else round(seconds[-1], 1)
-            self._note(cell, status=status, seconds=spent, error=problem if status == "failed" else None)
-
-    def _next(
-        self, waiting: list[SweepCell], running: Sequence[SweepCell], prefix: str
-    ) -> tuple[SweepCell, Recipe] | None:
-        """A cell to begin with, and its recipe; those that others are at work on come last, and may be left to them."""
-        owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
-        for cell in [each for each in waiting if each.name not in owners]:
-            if self._seen.pop(cell.name, None) is not None and not prefix and cell.finished():
-                logger.info("%s: done elsewhere%s", cell.name, _average(cell))
-                self._open.discard(cell.name)
-                self._note(cell, status="finished", seconds=cell.seconds)
-                waiting.remove(cell)
-        busy = owners.keys() | {cell.name for cell in running}
-        at_work = [cell for cell in self.cells if cell.name in busy]
-        # Rather than wait for others alone, a cell makes a backbone of its own.
-        for others in [at_work] if running else [at_work, []]:
-            for cell in (each for each in waiting if each.name not in owners):
-                recipe = cell.recipe if prefix else shared_recipe(cell, self.cells, others, self._open)
-                if recipe is not None:
-                    return cell, recipe
-        for name, owner in owners.items():
-            if name not in self._seen:
-                logger.info("%s: running on %s", name, owner.place)
-                self._seen[name] = time.monotonic()
-        # Cells of a sweep that was killed end within a second.
-        patience = time.monotonic() - SECONDS_TO_WAIT_FOR_LOCK
-        late = [cell for cell in waiting if not running and self._seen.get(cell.name, patience) < patience]
-        alive = owners_of(cell.path for cell in late)
-        for cell in late:
-            if cell.path not in alive:  # nobody renews its lease: who begins waits until it is over
-                return cell, cell.recipe if prefix else shared_recipe(cell, self.cells, []) or cell.recipe
-            waiting.remove(cell)
-            self._open.discard(cell.name)
-            self.elsewhere[cell.name] = f"running on {alive[cell.path].place}"
-        return None
-
-    def _note(self, cell: SweepCell, **values: Any) -> None:
-        """Write values of a cell into ``sweep.json``; notes of other sweeps and of another grid stay.
-
-        They are for a person, and no reason to end what is at work; the sweep itself reads the folders of the runs.
-        """
-        try:
-            with tables_held(self.folder.path):
-                try:
-                    cells = dict(json.loads(read_file(self.folder.path / STATE))["cells"])
-                    before = dict(cells.get(cell.name, {}))
-                except (OSError, ValueError, TypeError, KeyError):
-                    cells, before = {}, {}
-                facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
-                cells[cell.name] = {**before, **facts, "error": None, **values}
-                self.folder.write(STATE, {"cells": cells})
-        except RunError as error:
-            logger.warning("%s says nothing new of %s: %s", STATE, cell.name, error)
 
 
 def work_into_log(
@@ -768,6 +700,5 @@ def _average(cell: SweepCell) -> str:
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    """Hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))

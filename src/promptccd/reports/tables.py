@@ -17,7 +17,7 @@ from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.methods import method_named
 from promptccd.reports.cards import CategoryCard
 from promptccd.reports.map import MapFigure
-from promptccd.runs import RunEvaluation
+from promptccd.runs import RunEvaluation, stream_records
 from promptccd.runs.stage import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
@@ -49,8 +49,8 @@ class ReportedRun:
         score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
         num_true: true categories up to each of these stages.
         names: of all groups by id, after the last stage.
-        images: a row per image of these stages: ``stage``, ``true`` and ``found`` ids, the name of its ``category``
-            and ``group``, and ``matched``, the category that its group is matched to (-1 for none).
+        images: a row per image of the unlabelled stages: ``stage``, ``true`` and ``found`` ids, the name of its
+            ``category`` and ``group``, and ``matched``, the category that its group is matched to; ids are -1 for none.
         costs: of the stages, see `stage_costs`.
         history: the epochs, as far as recorded.
         instruments: figures of prompts, by stage and name of `promptccd.training.instruments.TITLES`.
@@ -85,11 +85,9 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
     run, stages = evaluation.run, evaluation.stages
-    scored = range(1, evaluation.num_stages if stages.is_scored else 1)
-    found = [_read_stage(evaluation, index) for index in scored]
-    recorded = {row.stage: row for row in run.results.stages} if run.results else {}
-    for row, _ in found:
-        _require_agreement(row, recorded.get(row.stage), str(run.path))
+    images = [_read_images(evaluation, index) for index in range(1, evaluation.num_stages)]
+    scored = images if stages.is_scored else []
+    rows = [_score(evaluation, index, table) for index, table in enumerate(scored, start=1)]
     return ReportedRun(
         name=run.path.resolve().name,
         recipe=evaluation.recipe,
@@ -97,10 +95,10 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
         versions=run.manifest["versions"],
         class_blocks=stages.split.class_blocks,
         categories=stages.categories,
-        score=ContinualScore("cacc", [row for row, _ in found]),
-        num_true=[evaluation.images[index].stage.num_categories for index in scored],
-        names=_names(evaluation, scored[-1])[1] if scored else {},
-        images=pd.concat([images for _, images in found], ignore_index=True) if found else pd.DataFrame(),
+        score=ContinualScore("cacc", rows),
+        num_true=[evaluation.images[row.stage].stage.num_categories for row in rows],
+        names=_categories(evaluation, evaluation.num_stages - 1)[1],
+        images=pd.concat(images, ignore_index=True),
         costs=stage_costs(run.manifest),
         history=read_history(run.path),
         instruments={
@@ -112,25 +110,20 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
     )
 
 
-def _read_stage(evaluation: RunEvaluation, index: int) -> tuple[StageScore, pd.DataFrame]:
-    """Score an unlabelled stage as it was grouped; names are those that people gave its categories since."""
-    images, path, given = (
-        evaluation.images[index],
-        evaluation.run.stage(index),
-        evaluation.run.assignments(index),
-    )
-    if list(given["sample_ids"]) != images.sample_ids.tolist():
+def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
+    """The images of an unlabelled stage; groups have the names that people gave them since."""
+    images, assigned = evaluation.images[index], evaluation.run.assignments(index)
+    if list(assigned["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
-            f"{path} assigned {len(given['sample_ids'])} images, of which {len(images)} can be read now or are "
-            "others: put the images back, or give --dataset."
+            f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, of which {len(images)} can "
+            "be read now or are others: put the images back, or give --dataset."
         )
-    found_ids, true_ids = np.asarray(given["category_ids"], dtype=np.int64), evaluation.true_ids(images)
-    num_categories, names = _names(evaluation, index)
-    score = row_of(
-        index, load_configuration(path), true_ids, found_ids, evaluation.stages.num_known,
-        num_categories=num_categories, class_ids=given.get("class_ids"),
-    )  # fmt: skip
-    return score, image_table(index, true_ids, found_ids, evaluation.stages.categories, names)
+    found_ids = np.asarray(assigned["category_ids"], dtype=np.int64)
+    is_scored = evaluation.stages.is_scored
+    true_ids = evaluation.true_ids(images) if is_scored else np.full(len(images), -1)
+    return image_table(
+        index, true_ids, found_ids, evaluation.stages.categories, _categories(evaluation, index)[1]
+    )
 
 
 def image_table(
@@ -141,28 +134,36 @@ def image_table(
     names: Mapping[int, str],
 ) -> pd.DataFrame:
     """The images of a stage, see `ReportedRun`; ids are ``(N,)``."""
-    matched = matched_categories(true_ids, found_ids)
     table = pd.DataFrame({"stage": stage, "true": true_ids, "found": found_ids})
-    table["category"] = [categories[each] for each in true_ids]
+    table["category"] = table["true"].map(dict(enumerate(categories)))
     table["group"] = table["found"].map(names)
-    table["matched"] = table["found"].map(lambda each: matched.get(each, -1))
+    table["matched"] = table["found"].map(matched_categories(true_ids, found_ids)).fillna(-1).astype(int)
     return table
 
 
-def _names(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, str]]:
+def _categories(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, str]]:
     """Number of categories of a stage, and names of all its groups."""
     path = evaluation.run.stage(index)
     return categories_at(path, load_configuration(path))
 
 
-def _require_agreement(own: StageScore, recorded: StageScore | None, run: str) -> None:
-    for part in PARTS if recorded is not None else ():
-        one, other = getattr(own, part), getattr(recorded, part)
-        if math.isnan(one) != math.isnan(other) or abs(one - other) > TOLERANCE:
-            raise MismatchError(
-                f"results.json of {run} says {part} {other} at stage {own.stage}, its assignments give {one:.4f}: one "
-                "of them was changed. Run promptccd verify on it."
-            )
+def _score(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> StageScore:
+    """The score of a stage by the ids that the run assigned, which has to be the recorded one."""
+    run = evaluation.run
+    own = row_of(
+        index, load_configuration(run.stage(index)), images["true"].to_numpy(), images["found"].to_numpy(),
+        evaluation.stages.num_known, num_categories=_categories(evaluation, index)[0],
+        class_ids=run.assignments(index).get("class_ids"),
+    )  # fmt: skip
+    for recorded in run.results.stages if run.results else ():
+        for part in PARTS if recorded.stage == index else ():
+            one, other = getattr(own, part), getattr(recorded, part)
+            if math.isnan(one) != math.isnan(other) or abs(one - other) > TOLERANCE:
+                raise MismatchError(
+                    f"results.json of {run.path} says {part} {other} at stage {index}, its assignments give "
+                    f"{one:.4f}: one of them was changed. Run promptccd verify on it."
+                )
+    return own
 
 
 def report_tables(
@@ -203,6 +204,15 @@ def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) 
         "prompts": _of(runs, prompts),
         "discovered": _of(runs[:1], lambda run: pd.DataFrame([card.record for card in cards])),
         "nearest_known": _of(runs[:1], lambda run: pd.DataFrame(near)),
+    }
+
+
+def stream_tables(evaluation: RunEvaluation) -> Tables:
+    """A row per stream without labels, and accuracies in percent on labelled images that training left out."""
+    held_out = evaluation.held_out_accuracy()
+    return {
+        "streams": pd.DataFrame([asdict(each) for each in stream_records(evaluation.run)]),
+        "held_out": pd.DataFrame({"stage": held_out.keys(), "percent": held_out.values()}).round(4),
     }
 
 

@@ -329,14 +329,14 @@ def cut_given(
 ) -> StageStream:
     """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
     changes = {} if rule is None else {"split_rule": rule}
-    if (origin := stages.origin) is not None:
+    if (source := stages.source) is not None:
         other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
-        if test_split is not None and isinstance(origin.dataset, str):
-            return origin.again(split=test_split, **other)
+        if test_split is not None and isinstance(source.dataset, str):
+            return source.again(split=test_split, **other)
         if test_split is None and test_images is not None:
-            return origin.again(test_images, **other)
-        if test_split is None and origin.options["held_out"] > 0:
-            return origin.again(held_out_only=True, **changes)
+            return source.again(test_images, **other)
+        if test_split is None and source.options["held_out"] > 0:
+            return source.again(held_out_only=True, **changes)
     raise DataError(
         f"No test images are known of the stages given from Python, of split {test_split!r}: give "
         "CategoryDiscoveryTrainer an eval_dataset, or cut the stages with held_out=0.2."

@@ -61,7 +61,7 @@ class Prediction:
         category: category id.
         name: its name.
         known: whether it was labelled at stage 0.
-        strange: whether the image more likely belongs to none of the checkpoint's categories; the category is then the
+        novel: whether the image more likely belongs to none of the checkpoint's categories; the category is then the
             nearest one.
         confidence: that the image belongs to the category, in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
@@ -74,7 +74,7 @@ class Prediction:
     category: int
     name: str
     known: bool
-    strange: bool
+    novel: bool
     confidence: float
     distance: float
     note: str
@@ -240,10 +240,10 @@ def _assigned(
 
     best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
     nearest = candidates(found.category_ids, found.confidences)
-    columns = files, nearest, found.strange.tolist(), found.distances.tolist(), notes, best
+    columns = files, nearest, found.novel.tolist(), found.distances.tolist(), notes, best
     return [
         Prediction(
-            file, first.category, first.name, first.known, strange, first.confidence, distance, note, others
+            file, first.category, first.name, first.known, novel, first.confidence, distance, note, others
         )
-        for file, first, strange, distance, note, others in zip(*columns, strict=True)
+        for file, first, novel, distance, note, others in zip(*columns, strict=True)
     ]

@@ -405,7 +405,7 @@ class _Training:
         elif index:
             stream = StreamRecord.of(
                 index, assignments["category_ids"], earlier.assigned, self.stages.num_known,
-                len(model.config.category_ids), model.assign(features).strange.cpu().numpy(), count,
+                len(model.config.category_ids), model.assign(features).novel.cpu().numpy(), count,
             )  # fmt: skip
             record_stream(run, stream)
             logger.info("stage %d: %s", index, stream)

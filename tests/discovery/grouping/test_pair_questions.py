@@ -162,7 +162,7 @@ def doubtful(*places):
         distances=torch.tensor(near),
         second_ids=torch.tensor(other),
         second_distances=torch.tensor(far),
-        strange=torch.zeros(len(rows), dtype=torch.bool),
+        novel=torch.zeros(len(rows), dtype=torch.bool),
         keys=keys,
     )
 

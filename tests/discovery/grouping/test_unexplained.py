@@ -65,7 +65,7 @@ def test_new_categories_are_found_whole(images: int) -> None:
     ]
     assert min(right) > 0.9
     assert 9 <= estimate.low <= 12 <= estimate.high <= 13
-    assert not found.strange.double().mean() > 0.05
+    assert not found.novel.double().mean() > 0.05
     # The prototype of a new category is the mean of its images' unit features, as everywhere.
     group = 8 + [20, 21, 22, 23].index(int(named[0]))
     mean = F.normalize(features, dim=1)[found.category_ids == named[0]].mean(0)
@@ -81,7 +81,7 @@ def test_the_largest_new_group_comes_first_and_a_few_strangers_are_no_group() ->
     assert [int(found.category_ids[truth == each].mode().values) for each in (9, 10, 8)] == [8, 9, 10]
     lone = truth == 11
     assert found.category_ids[lone].max() < 8
-    assert found.strange[lone].all()
+    assert found.novel[lone].all()
     assert found.confidences[lone].max() < 0.5
 
 

@@ -118,7 +118,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
         category = None
         if found is not None:
             category = session.registry.category(int(assigned.category_ids[found]))
-            notes += [STRANGE] * bool(assigned.strange[found])
+            notes += [STRANGE] * bool(assigned.novel[found])
         elif file.key in likest:
             notes.append(f"{WAITS}; most like {session.registry.category(likest[file.key]).name}")
         rows.append(

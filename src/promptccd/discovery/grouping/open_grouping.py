@@ -260,7 +260,7 @@ class GroupingProblem:
         units = self.units.of_images(torch.arange(len(self.units.points), device=self.held.device)).cpu()
         units = units if self.order is None else units[self.order.argsort()]
         stays = torch.zeros(len(self.units.points), dtype=torch.bool)
-        stays[units[~found.strange.cpu()]] = True
+        stays[units[~found.novel.cpu()]] = True
         stays[self.units.settled[0]] = stays[self.units.constrained] = True
         stays |= self.units.answered.cpu()
         waits = ~stays[units].to(found.category_ids.device)
