@@ -175,7 +175,7 @@ class _Discovery:
             remove_leftovers(self.out)
             clear_leftovers(project)
             session.seen = SeenFiles(project, session.made_with)
-            stack.callback(session.seen.close)
+            stack.callback(session.seen.close)  # unless all goes well: the session may go on with it
             self._begin()
             if self.engine is not None and self.trained is None:
                 with self._timed(seconds, "parts"):
@@ -193,9 +193,10 @@ class _Discovery:
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
-            report = session.current.intake.report()
+            stack.pop_all()
+            session.seen.flush()
             return DiscoveryResult(
-                report,
+                session.current.intake.report(),
                 session.num_moments,
                 session.estimate,
                 session.change,

@@ -68,6 +68,8 @@ class Database:
         with self._lock:
             try:
                 yield self._db
+            except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
+                raise RunError(f"{self.path} cannot be read: {error}. Run the same command again.") from error
             except (sqlite3.DatabaseError, ValueError, TypeError, AttributeError) as error:
                 raise RunError(
                     f"{self.path} is damaged ({error}). Delete it, and files are read again."

@@ -5,6 +5,9 @@
 
 import json
 import logging
+import shutil
+import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -104,6 +107,14 @@ class SeenFiles(Database):
         if self._settings < 0 and not is_reader:
             with self.writing():
                 self._settings = self._number_of(settings, add=True)
+
+    @classmethod
+    def temporary(cls) -> "SeenFiles":
+        """Results in a folder that is deleted with the object, for callers without a project."""
+        folder = tempfile.mkdtemp(prefix="promptccd-")
+        seen = cls(Path(folder))
+        weakref.finalize(seen, shutil.rmtree, folder, ignore_errors=True)
+        return seen
 
     def close(self) -> None:
         """Write what was added and close the files."""
@@ -269,8 +280,9 @@ class SeenFiles(Database):
 
     def add_small(self, made: Mapping[str, SeenImage]) -> None:
         """Store thumbnails and miniatures of contents that were made again."""
-        with self.writing() as db:
-            db.executemany(_ADD_SMALL, map(_small_row, made.items()))
+        if made:
+            with self.writing() as db:
+                db.executemany(_ADD_SMALL, map(_small_row, made.items()))
 
     def cells(self, digests: Iterable[str]) -> dict[str, bytes]:
         """Pictures of the page's grid by content."""
