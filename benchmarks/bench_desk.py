@@ -42,7 +42,7 @@ class Person:
             for start in range(0, self.get("state")["photos"], 500)
             for each in self.get(f"names?from={start}")
         ]
-        self.kinds = np.array(truth_of(page.bench.out, names))
+        self.kinds = np.array(truth_of(page.project.out, names))
         self.called = dict[int, str]()  # kind by group
 
     def _ask(self, path: str, body: Any = None) -> bytes:
@@ -83,9 +83,9 @@ class Person:
             self.actions += 2 + (len(by_kind[kind]) > 1)
         for kind, ids in by_kind.items():
             if len(ids) > 1:
-                self.do(do="merge", groups=ids, name=kind)
+                self.do(do="merge", categories=ids, name=kind)
             else:
-                self.do(do="rename", group=ids[0], name=kind)
+                self.do(do="rename", category=ids[0], name=kind)
             self.called[min(ids)] = kind
 
     @property
@@ -110,7 +110,7 @@ class Person:
                 else:
                     end, is_bad = last, True
             if start:
-                self.do(do="confirm", rows=rows[:start].tolist(), seen=seen)
+                self.do(do="confirm", images=rows[:start].tolist(), seen=seen)
 
     def check(self) -> bool:
         """One screen: those of each other kind are selected, a digit, or M and a name, says which; Enter takes all."""
@@ -134,10 +134,10 @@ class Person:
                 kept |= dict.fromkeys(rows, group_of[kind])
                 continue
             before = {each["id"] for each in self.get("state")["groups"]}
-            after = self.do(do="gather", rows=rows, name=kind)
+            after = self.do(do="gather", images=rows, name=kind)
             self.called[next(each["id"] for each in after["groups"] if each["id"] not in before)] = kind
         if kept:
-            self.do(do="sort", rows=list(kept), to=list(kept.values()))
+            self.do(do="sort", images=list(kept), to=list(kept.values()))
         return True
 
 

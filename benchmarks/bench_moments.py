@@ -33,7 +33,7 @@ from promptccd.data.tables import load_images
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.moments import find_moments
+from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.evaluation import clustering_accuracy
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -152,7 +152,7 @@ class Photographs:
     def moments(self) -> np.ndarray:
         """As `DiscoverySession` finds them."""
         nothing_said = np.full(len(self.kinds), np.nan)
-        return find_moments(
+        return find_near_duplicates(
             self.miniatures, self.features, lambda rows: [self.thumbnails[row] for row in rows], nothing_said
         )
 

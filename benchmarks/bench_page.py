@@ -168,18 +168,18 @@ def measure_answers(page: Page) -> None:
     state = page.evaluate("fetch('/api/state').then(answer => answer.json())")
     groups = [each["id"] for each in state["groups"] if each["standing"] != "known"][:8]
     asked = {"do": "move", "generation": state["generation"]}
-    page.evaluate(EDIT, {**asked, "rows": [0, 1], "group": groups[0]})  # features are there from the first on
+    page.evaluate(EDIT, {**asked, "images": [0, 1], "to": groups[0]})  # features are there from the first on
     count, moves, numbers = state["photos"], list[float](), list[int]()
     for step in range(40):
         rows = [(step * 997 + each) % count for each in range(500 if step % 4 == 0 else 3)]
-        took, number = page.evaluate(EDIT, {**asked, "rows": rows, "group": groups[step % len(groups)]})
+        took, number = page.evaluate(EDIT, {**asked, "images": rows, "to": groups[step % len(groups)]})
         moves.append(took)
         numbers.append(number)
     goal = "p95 40" if count <= 10_000 else "p95 80"
     report("answer to a move of 500", moves[::4], goal)
     report("answer to a move of 3", [each for at, each in enumerate(moves) if at % 4], goal)
     names = [
-        page.evaluate(EDIT, {"do": "rename", "group": groups[0], "name": f"name {step}"})
+        page.evaluate(EDIT, {"do": "rename", "category": groups[0], "name": f"name {step}"})
         for step in range(20)
     ]
     report("answer to a name", [took for took, _ in names], goal)
@@ -209,7 +209,7 @@ def measure_windows(page: Page, other: Page) -> None:
     group = page.evaluate("fetch('/api/state').then(answer => answer.json())")["groups"][0]["id"]
     seen, number = list[float](), -1
     for step in range(10):
-        _, number = page.evaluate(EDIT, {"do": "rename", "group": group, "name": f"seen {step}"})
+        _, number = page.evaluate(EDIT, {"do": "rename", "category": group, "name": f"seen {step}"})
         began = time.perf_counter()
         until_true(other, f"(() => {{ {ROOT} return root.textContent.includes('seen {step}') }})()")
         seen.append(1000 * (time.perf_counter() - began))

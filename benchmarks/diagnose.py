@@ -44,12 +44,12 @@ from promptccd.runs import stage_of, stage_stream
 from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
+    DISTINCT_PROMPTS,
     LEAST_CHOICE,
     MOST_IMAGES,
-    TOLD_APART,
     mean_cosine,
     measure,
-    told_apart,
+    suggested_options,
 )
 from promptccd.training.options import DataArguments, TrainingArguments
 from promptccd.training.progress import progress_bar, readable_time
@@ -102,7 +102,7 @@ class PromptReading:
             patches (``scaled``); empty where an image gets one prompt.
         prompt_effect: how far prompts turn [CLS], 1 - cosine.
         choice_effect: how far the chosen ones turn it against arbitrary ones.
-        told_apart: both effects with `TOLD_APART`.
+        told_apart: both effects with `DISTINCT_PROMPTS`.
         shared: how many prompts two arbitrary images have in common.
     """
 
@@ -179,7 +179,7 @@ class Diagnosis:
         if not acts:
             effect, apart_by = prompts.told_apart
             would = "acts" if apart_by >= LEAST_CHOICE * effect else "does not act either"
-            choice += f" With {told_apart()} it {would} ({apart_by:.1e} of {effect:.1e})."
+            choice += f" With {suggested_options()} it {would} ({apart_by:.1e} of {effect:.1e})."
         (gain, error), (old, _) = self.ahead(self.best), self.ahead(self.best, "old")
         figures = f"{with_error(gain, error)} points of All, {old:+.1f} of Old, at its best setting"
         if math.isnan(error):
@@ -386,7 +386,7 @@ def read_prompts(
     measured = partial(measure, prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
     effects, usual = measured().to_dict(), prompted.config
     prompted.config = copy.copy(usual)
-    for name, value in TOLD_APART.items():
+    for name, value in DISTINCT_PROMPTS.items():
         setattr(prompted.config, name, value)
     told = measured().to_dict()
     prompted.config = usual

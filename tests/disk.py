@@ -41,4 +41,4 @@ def lease_of_another_computer(folder: Path) -> None:
     with FolderLock(folder):
         lease = (folder / ".lock-lease").read_text()
     (folder / ".lock-lease").write_text(lease.replace(f"host={socket.gethostname()}", "host=node7"))
-    (folder / ".lock-owner").write_text("4711 on node7, job 38\n")
+    (folder / ".lock-owner").write_text("node7 (process 4711, job 38)")

@@ -3,10 +3,9 @@
 What Windows lacks is not there; what it does otherwise is done so: a folder cannot be opened, a file that is read
 cannot be flushed, a name that is taken stays so, what somebody has open is neither renamed nor removed, a descriptor is
 text unless it says binary, names are those of NTFS, processes are started anew. What Python tells of Windows
-(`_winapi`, `msvcrt`, `winreg`, attributes of files) is here as far as the package asks.
+(`winreg`, attributes of files) is here as far as the package asks.
 
-Not pretended: separators of paths, what other processes have open, and ACLs, but that a file without any mode is one
-that may not be renamed.
+Not pretended: separators of paths, what other processes have open, and ACLs.
 """
 
 import os
@@ -64,7 +63,6 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     import signal
     import socket
     import stat
-    import struct
     import types
 
     source, here = os.environ[ROOT], os.path.abspath(__file__)
@@ -186,63 +184,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     instead["psutil"] = Lazy("psutil")
 
-    # Locks, and files that are opened without following links
-
     text: set[int] = set()
-
-    def locking(descriptor: int, mode: int, count: int) -> None:
-        """A lock of bytes, of one handle."""
-        kind, start = fcntl.F_WRLCK if mode == 2 else fcntl.F_UNLCK, os.lseek(descriptor, 0, os.SEEK_CUR)
-        try:
-            fcntl.fcntl(descriptor, 37, struct.pack("hhqqi4x", kind, 0, start, count, 0))  # F_OFD_SETLK
-        except BlockingIOError:
-            raise PermissionError(errno.EACCES, "Permission denied") from None
-
-    def of_handle(handle: int, flags: int) -> int:
-        if flags & os.O_APPEND:
-            fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_APPEND)
-        os.set_inheritable(handle, not flags & os.O_CLOEXEC)
-        (text.discard if flags & 0x8000 else text.add)(handle)
-        return handle
-
-    instead["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking, open_osfhandle=of_handle)
-
-    def create_file(  # noqa: C901 - one call that says so much
-        path: str, access: int, share: int, security: int, making: int, flags: int, template: int
-    ) -> int:
-        if making != 3:
-            require_name(path)
-        if share != 7 or flags & ~0x02200000 or security or template:
-            refuse("a file of one's own, or flags that are none", os_error(errno.EINVAL, 87))
-        if making == 1 and os.path.lexists(path):
-            raise os_error(errno.EEXIST, 80)
-        if os.path.isdir(path) and not os.path.islink(path) and not flags & 0x02000000:
-            refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED))
-        if access == 0x00010000:  # DELETE: a look whether it may be renamed
-            path = path if flags & 0x00200000 else os.path.realpath(path)
-            if not os.path.lexists(path):
-                raise os_error(errno.ENOENT, 2)
-            if not os.path.islink(path) and not real["stat"](path).st_mode & 0o777:  # stands for an ACL
-                raise os_error(errno.EACCES, _ACCESS_DENIED)
-            if used(resolved(path)):
-                raise os_error(errno.EACCES, _SHARING_VIOLATION)
-            return real["open"](os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        how = {0x80000000: os.O_RDONLY, 0x40000000: os.O_WRONLY, 0xC0000000: os.O_RDWR}[access]
-        how |= {1: os.O_CREAT | os.O_EXCL, 3: 0, 4: os.O_CREAT}[making] | os.O_CLOEXEC
-        if not flags & 0x00200000:
-            return real["open"](path, how, 0o666)
-        try:
-            if how & 3 and os.path.exists(path) and not real["stat"](path).st_mode & 0o200:
-                raise os_error(errno.EACCES, _ACCESS_DENIED)
-            return real["open"](path, how | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # a handle of the link itself
-                return real["open"](path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            raise os_error(error.errno or 0, {errno.ENOENT: 2, errno.EACCES: 5}.get(error.errno, 0)) from None
-
-    instead["_winapi"] = types.SimpleNamespace(
-        GENERIC_READ=0x80000000, GENERIC_WRITE=0x40000000, NULL=0, CreateFile=create_file, CloseHandle=real["close"]
-    )  # fmt: skip
 
     class Key:
         def __enter__(self) -> "Key":

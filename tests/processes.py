@@ -1,5 +1,6 @@
 """Who is left, for tests that end processes."""
 
+import re
 from pathlib import Path
 
 
@@ -22,3 +23,9 @@ def is_running(number: int) -> bool:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def owner_number(owner: Path) -> int:
+    """The process in a file with the owner of a lock; 0 while it is written."""
+    found = re.search(r"process (\d+)", owner.read_text())
+    return int(found[1]) if found else 0

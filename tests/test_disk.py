@@ -9,7 +9,9 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -200,9 +202,99 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     write_file(tmp_path / "one", "old")
     said = in_a_child(lambda: write_file(tmp_path / "one", b"x" * 2_500_000), 1_000_000)
     assert f"Could not write {tmp_path / 'one'}: 2.5 MB needed, " in said
-    assert "MB free (File too large). The old one is untouched: free some space" in said
+    assert "MB free (File too large). The old content is untouched: free some space" in said
     assert [item.name for item in tmp_path.iterdir()] == ["one"]
     assert (tmp_path / "one").read_text() == "old"
+
+
+RENAMES = {"file": 1, "folder": 2}
+CALLS = ("os.open", "builtins.open", "os.mkdir", "os.rename", "os.replace", "os.fsync")
+
+
+class OneFailure:
+    """Counts calls of the system, of which the one with a given number fails once.
+
+    Attributes:
+        failed: name of the call that failed; empty before.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int):
+        self.left, self.failed = number, ""
+        for name in CALLS:
+            module, _, attribute = name.partition(".")
+            monkeypatch.setattr(name, self._counted(name, getattr(import_module(module), attribute)))
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                self.failed = name
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(*arguments, **options)
+
+        return counted
+
+
+def tell(folder: Path, content: str) -> None:
+    (folder / "content").write_text(content)
+
+
+OPERATIONS: dict[str, tuple[Callable[[Path, str], object], Callable[[Path], str]]] = {
+    "file": (lambda path, content: write_file(path, content), lambda path: path.read_text()),
+    "folder": (
+        lambda path, content: write_directory(path, lambda folder: tell(folder, content), replace=True),
+        lambda path: (path / "content").read_text() if not problems_of(path) else "damaged",
+    ),
+}
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_call_of_the_system_that_fails_once_is_raised_and_loses_nothing(tmp_path: Path, name: str) -> None:
+    """The caller gets the error, and the old content is whole, or the new one after it was put in place."""
+    write, read = OPERATIONS[name]
+    failed: list[str] = []
+    while True:
+        place = make_folder(tmp_path / str(len(failed))) / "name"
+        write(place, "old")
+        with pytest.MonkeyPatch.context() as patch:
+            failure = OneFailure(patch, len(failed) + 1)
+            try:
+                write(place, "new")
+            except OSError as error:
+                assert failure.failed and error.errno == errno.EIO, error
+            except DiskError:
+                assert failure.failed
+            else:
+                assert read(place) == "new", f"{failure.failed} failed, and nothing was raised"
+                if not failure.failed:
+                    break
+                failed.append(failure.failed)  # to make a folder that is there
+                continue
+        remove_leftovers(place.parent)
+        assert [item.name for item in place.parent.iterdir()] == ["name"]
+        assert read(place) == ("new" if failed.count("os.rename") == RENAMES[name] else "old"), failure.failed
+        failed.append(failure.failed)
+    assert failed.count("os.rename") == RENAMES[name]
+    assert {"os.open", "os.fsync"} <= {*failed}
+
+
+@pytest.mark.fault(4)
+def test_a_new_stage_that_cannot_get_its_name_leaves_the_old_one(tmp_path: Path, monkeypatch) -> None:
+    """The second rename fails: the old stage has its name again, and the caller gets the error."""
+    write_directory(tmp_path / "one", lambda folder: tell(folder, "old"))
+    rename = os.rename
+
+    def refuse(source: Path, target: Path) -> None:
+        if ".tmp-" in str(source):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", refuse)
+    with pytest.raises(DiskError, match="The old content is untouched"):
+        write_directory(tmp_path / "one", lambda folder: tell(folder, "new"), replace=True)
+    assert [item.name for item in tmp_path.iterdir()] == ["one"]
+    assert (tmp_path / "one" / "content").read_text() == "old"
 
 
 @pytest.mark.fault(4)
@@ -278,14 +370,15 @@ LINKS = {
     "to a folder": lambda outside: outside / "folder",
     "to nothing": lambda outside: outside / "absent",
 }
-WRITERS: dict[str, Callable[[Path], object]] = {
+REPLACERS: dict[str, Callable[[Path], object]] = {
     "file": lambda path: write_file(path, "text"),
     "directory": lambda path: write_directory(path, fill),
     "directory in its place": lambda path: write_directory(path, fill, replace=True),
+}
+CHANGERS: dict[str, Callable[[Path], object]] = {
     "inner folder": lambda path: make_inside(path.parent, path.name),
     "lock": open_to_change,
     "log": lambda path: open_to_change(path, os.O_APPEND),
-    "read to be written": read_file,
     "looked at to be made again": trusted,
 }
 
@@ -305,28 +398,44 @@ def untouched(outside: Path) -> bool:
 
 
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
-def test_links_are_refused_by_name(tmp_path: Path, outside: Path, link, write) -> None:
+@pytest.mark.parametrize("write", REPLACERS.values(), ids=REPLACERS.keys())
+def test_what_is_renamed_into_place_follows_no_link(tmp_path: Path, outside: Path, link, write) -> None:
+    """It replaces the link, or an error of the system names it: no directory is renamed onto a link."""
     folder = make_folder(tmp_path / "folder")
     (folder / "name").symlink_to(link(outside))
-    with pytest.raises(
-        RunError, match=r"folder holds a link where promptccd writes.*remove name, or put a copy"
-    ):
+    try:
+        write(folder / "name")
+        assert not (folder / "name").is_symlink()
+    except OSError as error:
+        assert error.errno == errno.ENOTDIR
+        assert (folder / "name").is_symlink()
+    assert untouched(outside)
+    assert [item.name for item in folder.iterdir()] == ["name"]
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
+@pytest.mark.parametrize("write", CHANGERS.values(), ids=CHANGERS.keys())
+def test_links_are_refused_where_a_file_is_changed_or_a_folder_filled(
+    tmp_path: Path, outside: Path, link, write
+) -> None:
+    folder = make_folder(tmp_path / "folder")
+    (folder / "name").symlink_to(link(outside))
+    with pytest.raises(RunError, match=f"name in {folder} is a link, and nothing is written through links"):
         write(folder / "name")
     assert untouched(outside)
     assert [item.name for item in folder.iterdir()] == ["name"]
 
 
 @pytest.mark.parametrize("name", [".replaced-one", ".refused-one"])
-def test_links_under_the_names_of_what_is_put_aside_are_refused(
+def test_links_under_the_names_of_what_is_put_aside_are_not_followed(
     tmp_path: Path, outside: Path, name: str
 ) -> None:
     folder = tmp_path / "folder"
     write_directory(folder / "one", fill)
     (folder / "one" / "position.json").write_text("altered")
     (folder / name).symlink_to(outside / "folder")
-    with pytest.raises(RunError, match=f"remove {name}"):
-        write_directory(folder / "one", fill, replace=True) if "replaced" in name else trusted(folder / "one")
+    write_directory(folder / "one", fill, replace=True) if "replaced" in name else trusted(folder / "one")
+    assert not (folder / name).is_symlink()
     assert untouched(outside)
 
 
@@ -339,6 +448,7 @@ def test_a_temporary_name_that_was_guessed_is_not_written_through(
         temporary(tmp_path / name).symlink_to(link(outside))
     with pytest.raises(DiskError):
         write_file(tmp_path / "file", "text")
+    assert not (tmp_path / "file").exists()
     with pytest.raises(OSError):
         write_directory(tmp_path / "directory", fill)
     assert untouched(outside)
@@ -414,10 +524,10 @@ def test_sums_that_are_none_are_refused(tmp_path: Path, content: str) -> None:
 
 def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
     held = FolderLock(tmp_path)
-    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
+    with pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing to"):
         FolderLock(tmp_path)
     (tmp_path / f"{LOCK}-owner").unlink()  # it has the lock, and has not stored its name yet
-    with pytest.raises(RunError, match="Process unknown is writing to"):
+    with pytest.raises(RunError, match="Another process is writing to"):
         FolderLock(tmp_path)
     held.close()
     FolderLock(tmp_path).close()

@@ -321,12 +321,9 @@ class Window:
 
     def do(self, do: str, *names: str, **more: Any) -> None:
         """A correction of the photographs of these names."""
-        rows = (
-            {"rows": [self.names.index(name) for name in names], "generation": self.generation}
-            if names
-            else {}
-        )
-        self.read("edit", {"do": do, **rows, **more})
+        rows = [self.names.index(name) for name in names]
+        images = dict(zip(("first", "second"), rows, strict=True)) if do == "answer" else {"images": rows}
+        self.read("edit", {"do": do, "generation": self.generation, **(images if names else {}), **more})
 
     def group_of(self, name: str) -> int:
         rows = csv.DictReader(io.StringIO(self.read("groups.csv")))
@@ -419,7 +416,7 @@ def write_project(here: Path) -> Written:
         window.do("answer", "0-10.bmp", "4-30.bmp", same=False)
         window.do("answer", "4-31.bmp", "0-30.bmp", same=True)
         window.do("confirm", "4-32.bmp")
-        window.do("dissolve", group=window.group_of("1-10.bmp"))
+        window.do("dissolve", category=window.group_of("1-10.bmp"))
         texts["window/groups.csv"] = window.read("groups.csv")
         for kind in ("sidecars", "publish", "publish-parquet"):
             window.take_away(kind)

@@ -3,39 +3,17 @@
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection
-from types import SimpleNamespace
 
 import pytest
 
 from promptccd import processes
-from promptccd.processes import ProcessApart, end_with_parent
+from promptccd.processes import end_with_parent
 from tests.processes import is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
-
-
-def test_a_process_that_does_not_lead_its_group_yet_is_reached_by_itself() -> None:
-    def apart(runs: bool) -> ProcessApart:
-        process = ProcessApart.__new__(ProcessApart)
-        process._process = SimpleNamespace(
-            pid=one.pid, is_alive=lambda: runs, join=lambda: codes.append(one.wait(10))
-        )
-        return process
-
-    codes = list[int]()
-
-    with subprocess.Popen(["sleep", "60"]) as one:
-        try:
-            apart(False).stop()  # another may have its number by now
-            apart(True).kill()
-            assert codes == [-signal.SIGKILL]
-        finally:
-            one.kill()
-    apart(True).end_rest()  # it ended this instant
 
 
 def load(is_asked: bool, seconds: float) -> None:

@@ -35,10 +35,6 @@ def test_a_file_that_is_made_can_be_read_and_written_by_those_whom_the_umask_let
     finally:
         os.umask(before)
     assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o644
-    assert systems.write_at(descriptor, b"heron", 3) == 5
-    assert systems.read_at(descriptor, 4, 2) == b"\0her"
-    assert os.lseek(descriptor, 0, os.SEEK_CUR) == 0, "threads may share it"
-    assert os.get_blocking(descriptor)
     os.close(descriptor)
     descriptor = systems.open_file(tmp_path / "a", os.O_RDONLY)
     assert not os.get_blocking(descriptor)
@@ -116,19 +112,6 @@ def test_only_what_this_user_has_alone_is_private(tmp_path, monkeypatch):
     assert not systems.is_own_file(tmp_path / "a")
 
 
-def test_a_lock_is_free_held_or_not_to_be_had(tmp_path, monkeypatch):
-    (tmp_path / "a").touch()
-    with (tmp_path / "a").open() as one, (tmp_path / "a").open() as two:
-        assert systems.has_locked(one.fileno()) is True
-        assert systems.has_locked(two.fileno()) is False
-        one.close()
-        assert systems.has_locked(two.fileno()) is True
-        for number in (errno.ENOLCK, errno.EACCES):
-            monkeypatch.setattr(fcntl, "flock", refusing(number))
-            with pytest.raises(OSError):
-                systems.has_locked(two.fileno())
-
-
 def test_blocks_are_shared_by_the_call_of_linux(monkeypatch):
     asked = list[tuple[int, int, int]]()
     monkeypatch.setattr(fcntl, "ioctl", lambda *given: asked.append(given))
@@ -198,11 +181,6 @@ def test_paths_are_measured_as_linux_does(tmp_path: Path) -> None:
     told = "a name of 256 characters where the disk takes 255"
     assert systems.too_long(tmp_path / ("ö" * 128)) == told
     assert systems.too_long(tmp_path / ("n" * 256) / "deep") == told
-
-
-def test_a_library_tells_errors_by_the_number_of_the_system() -> None:
-    assert systems.error_number(28) == 28
-    assert systems.error_number(0) == 0
 
 
 def test_the_disk_of_a_folder_is_the_last_that_was_mounted_nearest(tmp_path, monkeypatch):

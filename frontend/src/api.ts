@@ -99,7 +99,8 @@ export const NOWHERE = -1;
 export const ASIDE = -2; // set aside, or like what was
 export const COMING = -3; // a group that the server has not named yet
 
-export type Edit = { do: string; rows?: number[]; group?: number | null } & Record<string, unknown>;
+/** A correction with its arguments as in Python; images are rows. */
+export type Edit = { do: string; images?: number[]; category?: number; to?: number | null | (number | null)[] } & Record<string, unknown>;
 
 /** Whether two photographs are of one group, that of the second. */
 export interface Question { first: number; second: number; group: number }

@@ -103,9 +103,9 @@ function Head({ desk }: { desk: Desk }) {
         <span class="space" />
         {group && <button disabled={!isOpen} onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
         {group && <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>}
-        {group && group.size > 1 && <button onClick={() => void desk.edit({ do: "split", group: group.id }, "split")}>{t("splitDo")}</button>}
+        {group && group.size > 1 && <button onClick={() => void desk.edit({ do: "split", category: group.id }, "split")}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
-        {group && group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", group: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
+        {group && group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", category: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.edit({ do: "forget" }, "forgotten", { n: desk.counts.away })}>{t("forgetDo")}</button>}
         <button disabled={!desk.shown.length} onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
         {group && group.near.length > 0 && (

@@ -30,7 +30,7 @@ export function Approve({ desk }: { desk: Desk }) {
     const approved = rows.slice(0, from).filter(isThere);
     if (!approved.length) return next();
     desk.pace.approved += approved.length;
-    void desk.edit({ do: "confirm", rows: approved, seen: seen.current.filter(isThere) }, "approved", { hourly: pace(desk), name: group.name }).then((done) => {
+    void desk.edit({ do: "confirm", images: approved, seen: seen.current.filter(isThere) }, "approved", { hourly: pace(desk), name: group.name }).then((done) => {
       if (done) return next();
       desk.pace.approved -= approved.length;
       desk.go("group", desk.group);
@@ -124,7 +124,7 @@ export function Check({ desk }: { desk: Desk }) {
     setPicked(isOff ? picked.filter((other) => other !== each) : [...picked.filter((other) => !run.includes(other)), ...run]);
   };
   const take = async () => {
-    if (!rows.length || (await desk.edit({ do: "sort", rows, to: rows.map((each) => (said.has(each) ? said.get(each)! : screen.group)) }, "sorted"))) ask();
+    if (!rows.length || (await desk.edit({ do: "sort", images: rows, to: rows.map((each) => (said.has(each) ? said.get(each)! : screen.group)) }, "sorted"))) ask();
   };
   const skip = () => {
     skipped.current = [...skipped.current, ...rows].slice(-MOST_SKIPPED);

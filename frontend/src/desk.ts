@@ -533,10 +533,10 @@ export class Desk {
   /** Makes a correction, shown at once, and says what it did, by default of how many and with which group; what is refused is taken back. One of photographs ends their selection. */
   async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
     if (this.summary!.locked) return this.tell(this.summary!.locked), false;
-    const { rows = [] } = edit;
-    const named = this.groupName(edit.group ?? null); // before it is another one, or gone
+    const { images: rows = [] } = edit;
+    const named = this.groupName(edit.category ?? (typeof edit.to === "number" ? edit.to : null)); // before it is another one, or gone
     const isLong = edit.do === "regroup";
-    const isOfRows = edit.rows !== undefined;
+    const isOfRows = edit.images !== undefined;
     const selected = isOfRows && this.top?.kind !== "large" ? this.selected : new Set<number>(); // which one that is large is none of
     const blind = this.place === "desk" && this.isBlind && rows.length === 1 && rows[0] === this.sorting;
     const restore = this.expect(edit);
@@ -544,7 +544,7 @@ export class Desk {
     if (selected.size) this.selected = new Set();
     this.changed();
     const slow = isLong ? 0 : setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post<Answer>(isLong ? "regroup" : "edit", isOfRows ? { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation } : edit).then((answer) => (restore(), this.take(answer)));
+    const taken = post<Answer>(isLong ? "regroup" : "edit", { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation }).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -569,10 +569,10 @@ export class Desk {
   /** Shows photographs as a correction will have made them; what is given back shows them as they were. */
   private expect(edit: Edit): () => void {
     const { group, flags } = this.columns;
-    const rows = edit.do === "answer" ? [] : (edit.rows ?? []);
+    const { images: rows = [] } = edit;
     const before = rows.map((row) => [row, group[row], flags[row]]);
     for (const row of rows) {
-      if (edit.do === "move") group[row] = edit.group ?? NOWHERE;
+      if (edit.do === "move") group[row] = (edit.to as number | null) ?? NOWHERE;
       if (edit.do === "gather") group[row] = COMING;
       if (edit.do === "set_images_aside") group[row] = ASIDE;
       flags[row] |= SET;
@@ -608,12 +608,12 @@ export class Desk {
 
   async move(rows: number[], group: number | null): Promise<void> {
     this.lastMove = group;
-    await this.edit({ do: "move", rows, group }, group === null ? "movedOut" : "moved");
+    await this.edit({ do: "move", images: rows, to: group }, group === null ? "movedOut" : "moved");
   }
 
   async gather(rows: number[], name?: string): Promise<void> {
     const before = new Set(this.byId.keys());
-    if (!(await this.edit({ do: "gather", rows, ...(name ? { name } : {}) }))) return;
+    if (!(await this.edit({ do: "gather", images: rows, ...(name ? { name } : {}) }))) return;
     const id = [...this.byId.keys()].find((each) => !before.has(each)) ?? null;
     this.lastMove = id;
     this.say("gathered", { n: rows.length, name: this.groupName(id) });
@@ -621,7 +621,7 @@ export class Desk {
 
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
-    if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed");
+    if (placed.length) await this.edit({ do: "confirm", images: placed }, "confirmed");
     else this.say("whyNone");
   }
 
@@ -635,7 +635,7 @@ export class Desk {
       this.open({ kind: "merge", ids: [same.id, id] });
       return;
     }
-    await this.edit({ do: "rename", group: id, name }, "renamed", { name });
+    await this.edit({ do: "rename", category: id, name }, "renamed", { name });
   }
 
   /** Groups whose names hold what is typed: the one that is called so, then those that are near, then the larger. */
@@ -661,7 +661,7 @@ export class Desk {
 
   /** Makes groups one; without a name it has none. */
   async merge(ids: number[], name: string | null): Promise<void> {
-    if (!(await this.edit({ do: "merge", groups: ids, name }))) return;
+    if (!(await this.edit({ do: "merge", categories: ids, name }))) return;
     this.chosen.clear();
     const kept = ids.find((id) => this.byId.has(id));
     this.say("merged", { n: ids.length, name: this.groupName(kept ?? null) });

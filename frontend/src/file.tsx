@@ -4,7 +4,7 @@ import { address, Facts, Folder, post, Skipped } from "./api";
 import { onArrow } from "./areas";
 import { Desk } from "./desk";
 import { Cover } from "./groups";
-import { Sheet, useAnswer } from "./layers";
+import { Sheet, useAnswer } from "./sheet";
 import { t } from "./texts";
 
 const MOST_TIMES = 36;

@@ -1,38 +1,14 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
-import { ComponentChildren, ComponentType, CSSProperties } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { ComponentType } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { About, address, get, Group, post, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
 import { FileSheet } from "./file";
+import { Sheet, useAnswer } from "./sheet";
 import { DissolveSheet, RegroupSheet } from "./sheets";
 import { percent, t, Words } from "./texts";
 import { Zoom, ZoomKeys } from "./zoom";
-
-/** What lies above the page, with `act`, its main button, beside the one that closes it; one without a title brings its own. */
-export function Sheet({ desk, name, label, title = label, act, children }: { desk: Desk; name: string; label: string; title?: string; act?: ComponentChildren; children: ComponentChildren }) {
-  const dialog = useRef<HTMLDialogElement>(null);
-  const before = useRef(desk.told).current;
-  useLayoutEffect(() => {
-    const element = dialog.current!;
-    element.showModal();
-    return () => element.close(); // which gives the focus back
-  }, []);
-  return (
-    <dialog
-      ref={dialog}
-      class={name}
-      aria-label={label}
-      onCancel={(event) => (event.preventDefault(), desk.close())}
-      onClick={(event) => event.target === dialog.current && desk.close()}
-    >
-      {title && <h2>{title}</h2>}
-      {children}
-      {title && <p class="row">{act}<button onClick={() => desk.close()}>{t("close")}</button></p>}
-      <p class="status" role="status" aria-label={t("status")}>{desk.told > before ? desk.status : ""}</p>
-    </dialog>
-  );
-}
 
 export function Top({ desk }: { desk: Desk }) {
   const { top } = desk;
@@ -61,19 +37,6 @@ function HelpSheet({ desk }: { desk: Desk }) {
       )}
     </Sheet>
   );
-}
-
-/** A photograph as large as it fits; first as it was in the grid, then sharp. */
-export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?: string; style?: CSSProperties }) {
-  const [sharp, setSharp] = useState(-1);
-  useEffect(() => {
-    let current = true;
-    const image = new Image();
-    image.src = desk.picture(row, 1600);
-    void image.decode().then(() => current && setSharp(row), () => undefined);
-    return () => void (current = false);
-  }, [row]);
-  return <img class="photo" data-row={row} src={src ?? desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} style={style} draggable={!src} />;
 }
 
 function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
@@ -121,7 +84,7 @@ export const ACTIONS: [string, Words, (desk: Desk, rows: number[]) => unknown][]
   ["m", "moveTo", (desk, rows) => desk.open({ kind: "move", rows })],
   ["g", "newGroup", (desk, rows) => desk.gather(rows)],
   ["b", "belongs", (desk, rows) => desk.confirm(rows)],
-  ["x", "asideDo", (desk, rows) => desk.edit({ do: "set_images_aside", rows }, "setAside")],
+  ["x", "asideDo", (desk, rows) => desk.edit({ do: "set_images_aside", images: rows }, "setAside")],
   ["Delete", "takeOut", (desk, rows) => desk.move(rows, null)],
   ["w", "why", (desk) => showWhy(desk)],
   ["l", "alikeDo", (desk, rows) => desk.go("alike", rows.join())],
@@ -170,17 +133,6 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
 
 /** Asked anew after a correction in this window alone: what is offered does not change between a look and a key. */
 export const useWhy = (desk: Desk, row: number) => useAnswer<Why>(`why/${row}`, desk.edits);
-
-/** What the server says at an address, asked anew in another state; the answer of another address is none. */
-export function useAnswer<T>(path: string, revision = 0): T | null {
-  const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
-  useEffect(() => {
-    let current = true;
-    void get<T>(path).then((answer) => current && setFound({ path, answer }));
-    return () => void (current = false);
-  }, [path, revision]);
-  return found?.path === path ? found.answer : null;
-}
 
 /** Where photographs go: a group that is typed or pointed at, likest first, or a new one. */
 function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {

@@ -4,8 +4,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, Question } from "./api";
 import { Desk } from "./desk";
 import { Cover, Offer } from "./groups";
-import { Photo, useWhy } from "./layers";
+import { useWhy } from "./layers";
 import { RightLine } from "./right";
+import { Photo } from "./sheet";
 import { t } from "./texts";
 
 /** A key, a digit of any row or a letter of any case; what its button says; and what both do. */
@@ -99,7 +100,7 @@ export function Same({ desk }: { desk: Desk }) {
   const next = async (same?: boolean) => {
     if (!question || busy.current) return;
     busy.current = true;
-    const done = same === undefined || (await desk.edit({ do: "answer", rows: [question.first, question.second], same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
+    const done = same === undefined || (await desk.edit({ do: "answer", first: question.first, second: question.second, same }, same ? "answeredSame" : "answeredDifferent", { name: group!.name }));
     seen.current.push(`${question.first}-${question.second}`);
     if (!done || left.length === 1) await ask();
     else setLeft(left.slice(1));

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { About } from "./api";
 import { Desk } from "./desk";
-import { Sheet, useAnswer } from "./layers";
+import { Sheet, useAnswer } from "./sheet";
 import { t } from "./texts";
 
 /** A group that is none: where its photographs go. */
@@ -11,9 +11,9 @@ export function DissolveSheet({ desk, id }: { desk: Desk; id: number }) {
   const take = (act: () => unknown) => (desk.close(), void act());
   return (
     <Sheet desk={desk} name="sheet" label={t("dissolveTitle", { name: group?.name ?? "", n: group?.size ?? 0 })}>
-      <button autofocus onClick={() => take(() => desk.edit({ do: "dissolve", group: id, nearest: true }, "dissolved"))}>{t("toNearest")}</button>
-      <button onClick={() => take(() => desk.edit({ do: "dissolve", group: id, nearest: false }, "dissolvedToNone"))}>{t("toNone")}</button>
-      <button onClick={() => take(() => desk.edit({ do: "set_aside", group: id }, "setGroupAside"))}>{t("toAside")}</button>
+      <button autofocus onClick={() => take(() => desk.edit({ do: "dissolve", category: id, to_nearest: true }, "dissolved"))}>{t("toNearest")}</button>
+      <button onClick={() => take(() => desk.edit({ do: "dissolve", category: id, to_nearest: false }, "dissolvedToNone"))}>{t("toNone")}</button>
+      <button onClick={() => take(() => desk.edit({ do: "set_aside", category: id }, "setGroupAside"))}>{t("toAside")}</button>
     </Sheet>
   );
 }

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address } from "./api";
 import { Desk } from "./desk";
-import { Photo } from "./layers";
+import { Photo } from "./sheet";
 
 const STEP = 1.5;
 const NEAREST = 64;

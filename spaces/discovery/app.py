@@ -2,9 +2,9 @@
 
 import os
 
-from promptccd.discovery.space import Site, build_space
+from promptccd.discovery.page.space import Site, Space
 
-space = build_space(os.environ.get("PROMPTCCD_MODEL", "facebook/dinov2-small"))
+space = Space(os.environ.get("PROMPTCCD_MODEL", "facebook/dinov2-small"))
 
 if __name__ == "__main__":  # the Space says where to listen; elsewhere it is this machine alone
     host, port = (

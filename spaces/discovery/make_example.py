@@ -10,8 +10,8 @@ from pathlib import Path
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
 from promptccd.discovery.intake.seen import SEEN, SeenFiles
+from promptccd.discovery.page.visits import PHOTOS_HERE
 from promptccd.discovery.project.folder import PROJECT, RECORD
-from promptccd.discovery.space.visits import PHOTOS_HERE
 from promptccd.registry import Rename
 
 EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"

@@ -1,11 +1,7 @@
-"""Everything that is written to disk: there whole or not at all, and never through a link.
+"""Files and folders that are written whole or not at all, with checksums.
 
-A directory is filled under a temporary name, every file is flushed to disk and its checksum recorded, and one rename
-puts it in place. A reader trusts nothing whose checksums do not match. Tensors are safetensors, the rest is JSON.
-
-Folders are passed on, and somebody may have placed links or pipes under the names that we write. The folder that a
-person names may be a link, or lie behind one. Below it we write under names that nobody can foresee, rename them into
-place, and refuse every link that stands in the way.
+Content is written under a temporary name, flushed to disk and renamed into place. A rename replaces a link under its
+target name and never follows it. A folder contains the checksums of its files, and is refused where they differ.
 """
 
 import contextlib
@@ -21,7 +17,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +40,7 @@ _LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})"
 _LONGEST_PATH = (
     f"{PROJECT}/{TEMPORARY}before-0123456789ab/registry.safetensors"  # of a run or a project, in its folder
 )
-_NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+_OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 # Files that the Hub, its client and git leave beside a checkpoint that they fetched.
 FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
 
@@ -62,15 +57,13 @@ def write_directory(
     Args:
         path: the final name; must not exist, unless it is replaced.
         fill: writes the files into the folder it is given.
-        replace: replace an existing directory. A process that is killed between the two renames leaves the old one
-            aside, and `remove_leftovers` puts it back.
+        replace: replace an existing directory. `remove_leftovers` restores the old one if a process is killed between
+            the two renames.
         needed: estimated bytes, for the message when the disk is full.
 
     Raises:
         DiskError: the disk is full or cannot be written to; nothing is left behind.
-        RunError: a link stands under that name.
     """
-    refuse_links(path.parent, [path.name, f"{REPLACED}{path.name}"])
     make_folder(path.parent)
     staging = temporary(path)
     try:
@@ -80,22 +73,21 @@ def write_directory(
         _put_in_place(staging, path, replace)
         systems.flush(path.parent)
     except Exception as error:
-        is_of_disk = _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE))
-        if not is_of_disk and "SafetensorError" not in type(error).__name__:
+        # safetensors has an error of its own around the system's: "I/O error: No space left on device (os error 28)"
+        is_safetensors = "os error" in str(error)
+        if not is_safetensors and not (isinstance(error, OSError) and error.errno in _OF_DISK):
             raise
         least = max(needed, sum(file.stat().st_size for file in _files(staging)))
         shutil.rmtree(staging, ignore_errors=True)
-        if _has_error_code(error, (errno.ENOSPC,)):
+        if getattr(error, "errno", None) == errno.ENOSPC or "os error 28)" in str(error):
             least = max(least, _free(path))  # the free space was not enough
-        raise _not_written(
-            path, f"more than {readable_size(least)}", "What was saved before", error
-        ) from error
+        raise _not_written(path, f"more than {readable_size(least)}", error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)  # gone, if it is in place
 
 
 def make_folder(folder: str | Path) -> Path:
-    """A folder that a person named, made if it does not exist.
+    """A folder, made if it does not exist.
 
     Raises:
         DiskError: it cannot be made.
@@ -115,10 +107,10 @@ def make_inside(folder: Path, name: str) -> Path:
     """A folder of ours in one that a person named, made if it does not exist.
 
     Raises:
-        RunError: a link stands there.
+        RunError: a link has that name; all files of the folder would be written elsewhere.
         DiskError: it cannot be made.
     """
-    refuse_links(folder, [name])
+    refuse_link(folder / name)
     return make_folder(folder / name)
 
 
@@ -127,13 +119,11 @@ def write_file(path: Path, content: str | bytes) -> None:
 
     Raises:
         DiskError: it cannot be written; the old content stays.
-        RunError: a link stands under that name.
     """
-    refuse_links(path.parent, [path.name])
     data = content.encode() if isinstance(content, str) else content
     staging = temporary(path)
     try:
-        with open(systems.open_file(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
+        with open(staging, "xb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
@@ -142,7 +132,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             staging.unlink()
-        raise _not_written(path, readable_size(len(data)), "The old one", error) from error
+        raise _not_written(path, readable_size(len(data)), error) from error
 
 
 def open_to_change(path: Path, flags: int = 0) -> int:
@@ -155,7 +145,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
         RunError: the path is a link, no regular file, or has a second name elsewhere.
         DiskError: it cannot be written.
     """
-    refuse_links(path.parent, [path.name])
+    refuse_link(path)
     try:
         descriptor = systems.open_file(path, flags | os.O_RDWR | os.O_CREAT)
     except OSError as error:
@@ -165,25 +155,22 @@ def open_to_change(path: Path, flags: int = 0) -> int:
         return descriptor
     os.close(descriptor)
     what = "has another name elsewhere (a hard link)" if stat.S_ISREG(found.st_mode) else "is no file"
-    raise RunError(
-        f"{path} {what}, and nothing is written into that: remove it and run the same command again."
-    )
+    raise RunError(f"{path} {what} and is not changed. Remove it and run the same command again.")
 
 
 def read_file(path: Path, most: int = sys.maxsize) -> bytes:
-    """The content of a file of ours that will be written again; `most` is the largest size in bytes.
+    """The content of a file; `most` is the largest size in bytes.
 
     Raises:
         FileNotFoundError: there is none.
-        RunError: it is a link, no regular file, or larger.
+        RunError: it is no regular file, or larger.
     """
-    refuse_links(path.parent, [path.name])
-    with open(systems.open_file(path, os.O_RDONLY), "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise RunError(f"{path} is no file: remove it and run the same command again.")
-        if (size := os.fstat(stream.fileno()).st_size) > most:
-            raise RunError(f"{path} has {size} bytes, more than the {most} that we would have written.")
-        return stream.read()
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise RunError(f"{path} is no file. Remove it and run the same command again.")
+    if found.st_size > most:
+        raise RunError(f"{path} has {found.st_size} bytes; promptccd writes at most {most}.")
+    return path.read_bytes()
 
 
 def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
@@ -192,7 +179,7 @@ def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
     An incomplete last line is from a process that was killed; `append_to` overwrites it. A missing file has no lines.
 
     Raises:
-        RunError: it is a link, no regular file, or larger than `most` bytes.
+        RunError: it is no regular file, or larger than `most` bytes.
     """
     try:
         content = read_file(path, most)
@@ -200,7 +187,9 @@ def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
         return [], 0
     *lines, torn = content.split(b"\n")
     if torn:
-        logger.warning("%s ends within a line, which is left out: its writer did not come to its end.", path)
+        logger.warning(
+            "%s: the last line is incomplete and is ignored; the process that wrote it was killed.", path
+        )
     return lines, len(content) - len(torn)
 
 
@@ -215,7 +204,8 @@ def append_to(path: Path, end: int, content: bytes) -> None:
     descriptor = open_to_change(path)
     try:
         os.ftruncate(descriptor, end)
-        if systems.write_at(descriptor, content, end) < len(content):
+        os.lseek(descriptor, end, os.SEEK_SET)
+        if os.write(descriptor, content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(descriptor)
         if is_new:
@@ -223,23 +213,24 @@ def append_to(path: Path, end: int, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, end)
-        raise _not_written(path, readable_size(len(content)), "What it held", error) from error
+        raise _not_written(path, readable_size(len(content)), error) from error
     finally:
         os.close(descriptor)
 
 
-def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Make sure that names in a folder that we write to are no links.
-
-    Raises:
-        RunError: naming the links.
-    """
-    linked = [name for name in names if systems.is_link(folder / name)]
-    if linked:
+def refuse_link(path: Path) -> None:
+    """Raise a `RunError` if a path is a link."""
+    if systems.is_link(path):
         raise RunError(
-            f"{folder} holds a link where promptccd writes, and nothing is written through links: remove "
-            f"{', '.join(linked)}, or put a copy of what it leads to in its place."
+            f"{path.name} in {path.parent} is a link, and nothing is written through links. Remove it, or replace it "
+            "with a copy of what it leads to."
         )
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Raise a `RunError` if one of the names in a folder is a link."""
+    for name in names:
+        refuse_link(folder / name)
 
 
 def links_in(folder: Path) -> list[str]:
@@ -261,8 +252,7 @@ def require_no_links(folder: Path) -> None:
     linked = [folder.name] if systems.is_link(folder) else links_in(folder)
     if linked:
         raise RunError(
-            f"{folder}: {', '.join(linked[:5])} leads elsewhere, and what lies there is not passed on: put a copy in "
-            "the place of the link."
+            f"{folder}: {', '.join(linked[:5])} leads elsewhere and is not sent. Replace the link with a copy."
         )
 
 
@@ -342,7 +332,7 @@ def trusted(path: Path) -> bool:
     Raises:
         RunError: it is a link, or a newer version wrote it.
     """
-    refuse_links(path.parent, [path.name, f"{REFUSED}{path.name}"])
+    refuse_link(path)
     if not path.exists():
         return False
     problems = [f"{name} is a link" for name in links_in(path)] or problems_of(path)
@@ -436,16 +426,7 @@ def _complete(staging: Path) -> None:
 
 def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
     if not replace or not path.exists():
-        try:
-            systems.rename(staging, path)
-        except OSError as error:
-            # Where locks do not reach other computers, one of them may have done the same.
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
-                raise
-            if _computed(path) != _computed(staging):
-                raise RunError(
-                    f"Another process wrote {path} meanwhile, and with other content. Give one of them another folder."
-                ) from error
+        systems.rename(staging, path)
         return
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
@@ -467,28 +448,6 @@ def _sums(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
-
-
-def _computed(path: Path) -> dict[str, Any]:
-    """Checksums of what does not depend on the computer that made a directory: of its tensors, if it holds some."""
-    sums = _sums(path) or {}
-    return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
-
-
-def has_links(folder: Path) -> bool:
-    """Whether the disk of a folder gives files second names (hard links), which is tried; most do."""
-    if not folder.is_dir():
-        return True
-    tried = temporary(folder / "links")
-    try:
-        tried.mkdir()
-        (tried / "a").touch()
-        systems.link(tried / "a", tried / "b")
-    except OSError:
-        return False
-    finally:
-        shutil.rmtree(tried, ignore_errors=True)
-    return True
 
 
 def recorded_sum(file: Path) -> Any:
@@ -523,18 +482,10 @@ def _cannot_write(path: str | Path, error: OSError) -> DiskError:
     )
 
 
-def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskError:
-    """The error for a failed write: the reason, the space needed and free, and what is untouched."""
+def _not_written(path: Path, needed: str, error: Exception) -> DiskError:
+    """The error for a failed write: the reason, the space needed and free, and that the old content is whole."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    mended = "free some space" if _has_error_code(error, _NO_SPACE) else "make it writable"
     return DiskError(
-        f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). {kept} is untouched: "
-        f"{mended} and run the same command again."
+        f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). The old content is "
+        "untouched: free some space or make the folder writable, and run the same command again."
     )
-
-
-def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in codes
-    told = re.search(r"os error (\d+)\)", str(error))  # safetensors raises its own error around the system's
-    return told is not None and systems.error_number(int(told[1])) in codes

@@ -1,7 +1,7 @@
 """One writer of a folder at a time, on any computer: a lock of the disk, or a lease where locks do not reach others.
 
 `filelock` provides both. A lock ends with its process. A lease is a file that its holder renews every `BEAT_S`; another
-process may acquire it when it was not renewed for `DEAD_S`.
+process acquires it when it was not renewed for `DEAD_S`.
 """
 
 import contextlib
@@ -10,13 +10,12 @@ import os
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
 from promptccd import systems
-from promptccd.disk import make_folder, open_to_change, refuse_links, write_file
+from promptccd.disk import make_folder, open_to_change, write_file
 from promptccd.errors import RunError
 
 logger = logging.getLogger(__name__)
@@ -31,63 +30,12 @@ _QUIET_S = 0.4  # a longer wait is logged
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SKYPILOT_TASK_ID", "JOB_ID")
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The process that writes to a folder.
-
-    Attributes:
-        process: its number, or ``unknown`` for a moment.
-        host: its computer; empty while unknown.
-        job: of a scheduler; empty without one.
-    """
-
-    process: str
-    host: str = ""
-    job: str = ""
-
-    @classmethod
-    def this(cls) -> "Owner":
-        """This process."""
-        job = next((os.environ[name] for name in _JOBS if os.environ.get(name)), "")
-        return cls(str(os.getpid()), socket.gethostname(), job.replace("\n", " ")[:200])
-
-    @classmethod
-    def of(cls, folder: Path) -> "Owner":
-        """The last process that had the lock of a folder."""
-        try:
-            line = (folder / OWNER).read_text(encoding="utf-8", errors="replace")[:1000].partition("\n")[0]
-        except OSError:
-            line = ""
-        process, _, place = line.partition(" on ")
-        host, _, job = place.partition(", job ")
-        return cls(process or "unknown", host, job)
-
-    def __str__(self) -> str:
-        """As the file `OWNER` stores it."""
-        return f"{self.process} on {self.host}{f', job {self.job}' if self.job else ''}"
-
-    @property
-    def place(self) -> str:
-        """The owner for a table: the computer first."""
-        job = f", job {self.job}" if self.job else ""
-        return f"{self.host or 'another computer'} (process {self.process}{job})"
-
-    def busy_error(self, folder: Path) -> RunError:
-        """The error of a process that cannot have the folder."""
-        elsewhere = f" on the computer {self.host!r}" if self.host not in ("", socket.gethostname()) else ""
-        job = f" (job {self.job})" if self.job else ""
-        return RunError(
-            f"Process {self.process}{elsewhere}{job} is writing to {folder}. Wait for it, stop it, or give another "
-            "folder."
-        )
-
-
 class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
     """Keeps other processes from writing to a folder until this one ends, or closes it, as a ``with`` block does.
 
     Args:
         folder: created if missing.
-        wait_s: how long to wait for another writer. A lease of a process that ended on another computer is waited for
+        wait_s: seconds to wait for another writer. A lease of a process that ended on another computer is waited for
             until `DEAD_S`.
 
     Raises:
@@ -96,13 +44,11 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
     """
 
     def __init__(self, folder: Path, wait_s: float = 0):
-        os.close(
-            open_to_change(make_folder(folder) / LOCK)
-        )  # the door: no link, and a disk that can be written
+        os.close(open_to_change(make_folder(folder) / LOCK))  # refuses links and disks that cannot be written
         wait_s = max(wait_s, _SHORTEST_WAIT_S)
         try:
-            reaches = systems.locks_reach(folder)
-            lock = FileLock(folder / LOCK, thread_local=False) if reaches else _lease(folder)
+            is_seen = systems.locks_reach(folder)
+            lock = FileLock(folder / LOCK, thread_local=False) if is_seen else _lease(folder)
             self._lock = _acquired(lock, folder, wait_s)
         except (OSError, NotImplementedError) as error:
             logger.warning(
@@ -111,7 +57,8 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
                 folder, systems.file_system_of(folder), error, LEASE, BEAT_S, DEAD_S,
             )  # fmt: skip
             self._lock = _acquired(_lease(folder), folder, wait_s)
-        write_file(folder / OWNER, f"{Owner.this()}\n")
+        job = next((f", job {os.environ[name]}" for name in _JOBS if os.environ.get(name)), "")
+        write_file(folder / OWNER, f"{socket.gethostname()} (process {os.getpid()}{job})")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -121,28 +68,27 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
         self._lock.release()
 
 
-def owner_of(folder: Path) -> Owner | None:
-    """The process that writes to a folder; `None` if there is none, or if this user may not ask.
+def owner_of(folder: Path) -> str | None:
+    """The process that writes to a folder, such as ``node7 (process 12, job 38)``; `None` if none is known.
 
-    A lease counts until it was observed for long enough, as `owners_of` does.
+    A lease counts as held until `owners_of` has observed it.
     """
     if not (folder / LOCK).exists():
         return None
     try:
-        refuse_links(folder, [LOCK, OWNER, LEASE])
         if (holder := _lease(folder).owner) is not None:
             is_dead = holder.hostname == socket.gethostname() and not systems.is_running(holder.pid)
-            return None if is_dead else Owner.of(folder)
+            return None if is_dead else _last_owner(folder)
         with FileLock(folder / LOCK, timeout=0):
             return None
     except Timeout:
-        return Owner.of(folder)
-    except (OSError, NotImplementedError, RunError):
+        return _last_owner(folder)
+    except (OSError, NotImplementedError):
         return None
 
 
-def owners_of(folders: Iterable[Path]) -> dict[Path, Owner]:
-    """Writers of folders; a lease is observed for long enough to see whether its holder renews it."""
+def owners_of(folders: Iterable[Path]) -> dict[Path, str]:
+    """Processes that write to folders; a lease counts only if its holder renews it while this function observes it."""
     found = {folder: owner for folder in folders if (owner := owner_of(folder))}
     leases = {folder: renewed for folder in found if (renewed := _renewed(folder))}
     until = time.monotonic() + 2.5 * BEAT_S
@@ -168,12 +114,22 @@ def _acquired(lock: BaseFileLock, folder: Path, wait_s: float) -> BaseFileLock:
         with contextlib.suppress(Timeout):
             return lock.acquire(timeout=min(wait_s, _QUIET_S)).lock
         if is_lease or wait_s > _QUIET_S:
-            logger.info("%s: waiting for %s.", folder, Owner.of(folder).place)
+            logger.info("%s: waiting for %s.", folder, _last_owner(folder))
         if is_lease:
             return lock.acquire(timeout=wait_s + 2 * DEAD_S, cancel_check=is_renewed).lock
         return lock.acquire(timeout=max(0.0, until - time.monotonic())).lock
     except Timeout as error:
-        raise Owner.of(folder).busy_error(folder) from error
+        raise RunError(
+            f"{_last_owner(folder)} is writing to {folder}. Wait for it, stop it, or give another folder."
+        ) from error
+
+
+def _last_owner(folder: Path) -> str:
+    """The last process that had the lock of a folder."""
+    try:
+        return (folder / OWNER).read_text(encoding="utf-8", errors="replace")[:200].partition("\n")[0]
+    except OSError:
+        return "Another process"
 
 
 def _lease(folder: Path) -> SoftFileLease:

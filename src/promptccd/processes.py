@@ -1,4 +1,4 @@
-"""What Linux, macOS and Windows do differently with signals and processes; see `promptccd.systems` for all else."""
+"""Signals and processes, as far as Linux, macOS and Windows differ; `promptccd.systems` has files, disks and memory."""
 
 import contextlib
 import errno
@@ -14,8 +14,6 @@ from typing import Any
 
 if sys.platform == "win32":
     import ctypes
-
-    import psutil
 else:
     import select
     from multiprocessing import forkserver
@@ -23,10 +21,12 @@ else:
 CTRL_C: int = signal.SIGINT
 TERMINATE: int = signal.SIGTERM
 IGNORED = signal.SIG_IGN
-LINGERS_S = 30.0  # a loader process that is asked to end, where its parent does not end it before
-BROKEN_PIPE = 128 + 13  # what a shell reports of a program whose reader went away; Windows has no SIGPIPE
+LINGERS_S = 30.0  # seconds that a loader process has left after SIGTERM, unless its parent ends it
+BROKEN_PIPE = (
+    128 + 13
+)  # exit code that a shell reports where the reader of a pipe is gone; Windows has no SIGPIPE
 _ENDING = [CTRL_C, TERMINATE]
-if sys.platform == "win32":  # whose Ctrl+Break, and closed windows and sessions, are a signal of their own
+if sys.platform == "win32":  # of Ctrl+Break, closed windows and ended sessions
     _ENDING.append(signal.SIGBREAK)
 
 
@@ -36,31 +36,31 @@ def is_first_process() -> bool:
 
 
 def on_ending(handler: Any) -> dict[int, Any]:
-    """Let a handler meet the signals that ask this process to end; returns the handlers of before, for `restore`.
+    """Set the handler of the signals that ask this process to end; returns the handlers before, for `restore`.
 
-    What was ignored stays so: a command that was started with nohup or in the background by a script ignores Ctrl-C.
+    An ignored signal stays ignored: with nohup, or in the background of a script, a command ignores Ctrl-C.
     """
     heeded = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in heeded}
 
 
 def restore(handlers: dict[int, Any]) -> None:
-    """Put back what `on_ending` returned."""
+    """Set the handlers that `on_ending` returned."""
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 def signal_myself(number: int) -> None:
-    """Let the main thread meet a signal."""
+    """Send this process a signal, which its main thread handles."""
     if sys.platform == "win32":
-        signal.raise_signal(number)  # `os.kill` would end the process at once there
+        signal.raise_signal(number)  # `os.kill` would end the process at once
     else:
         os.kill(os.getpid(), number)
 
 
 def reader_is_gone(error: OSError, descriptor: int) -> bool:
     """Whether a write failed because the other end of the pipe is closed."""
-    if sys.platform == "win32":  # which says EINVAL of it as well, and has nothing to ask
+    if sys.platform == "win32":  # EINVAL has other causes as well, and there is no poll
         return error.errno in (errno.EPIPE, errno.EINVAL) and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
     else:
         poll = select.poll()
@@ -69,60 +69,35 @@ def reader_is_gone(error: OSError, descriptor: int) -> bool:
 
 
 class ProcessApart:
-    """A process that the terminal's Ctrl-C does not reach, and that ends with those that it starts, and with us.
+    """A process that ignores the terminal's Ctrl-C, and ends with this process and with the processes that it starts.
 
-    On Linux and macOS it leads a group, and is forked from a server that has all imported. On Windows it is started
-    anew, and asked to end through a pipe: CTRL_BREAK_EVENT would end its loader processes too, needs a console, and may
-    come before anybody listens.
+    On Linux and macOS it is forked from a server that has imported `preload`; Windows can only start it from scratch.
 
     Args:
-        target: a function of a module.
-        args: of it; they are pickled.
-        preload: modules that the server imports.
+        target: function of a module.
+        args: arguments of the function; they are pickled.
+        preload: names of modules.
     """
 
     def __init__(self, target: Callable[..., None], args: Sequence[Any], preload: Sequence[str]):
-        receiving: Any = None
-        if sys.platform == "win32":
-            receiving, self._asked = multiprocessing.Pipe()
-        context = _context(preload)
-        self._process = context.Process(target=_apart, args=(receiving, target, args))
-        with _deaf_to_ctrl_c():
+        # A pipe asks the process to end: a signal would end it at once on Windows.
+        requests, self._requests = multiprocessing.Pipe(duplex=False)
+        self._process = _context(preload).Process(target=_apart, args=(requests, target, args))
+        with _console_ctrl_c_ignored():
             self._process.start()
-
-    @property
-    def sentinel(self) -> int:
-        """For `multiprocessing.connection.wait`: ready when the process has ended."""
-        return self._process.sentinel
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.is_alive()
+        requests.close()
 
     def stop(self) -> None:
-        """Ask it to end."""
-        if sys.platform == "win32":
-            with contextlib.suppress(OSError):  # it has ended
-                self._asked.send_bytes(b"end")
-        else:
-            self._signal(signal.SIGTERM)
+        """Ask the process to end, as SIGTERM does."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._requests.send_bytes(b"end")
 
     def kill(self) -> None:
-        """End it and those that it started at once."""
-        self.end_rest()
-        self._process.join()
-
-    def end_rest(self) -> None:
-        """End those that it started, or itself if only the server died."""
-        if sys.platform == "win32":
-            with contextlib.suppress(psutil.NoSuchProcess):
-                _end_tree(psutil.Process(self._process.pid))
-        else:
-            self._signal(signal.SIGKILL)
+        """End the process and those that it started at once."""
+        _end_tree(self._process.pid)
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code once it has ended, and what killed it if something did."""
+        """Exit code of the process once it has ended, and what killed it, which may be empty."""
         self._process.join()
         code: int = self._process.exitcode
         if code >= 0:
@@ -130,28 +105,16 @@ class ProcessApart:
         name = signal.Signals(-code).name
         return code, f"killed by signal {-code} ({name}){'; out of memory?' * (name == 'SIGKILL')}"
 
-    if sys.platform != "win32":
-
-        def _signal(self, number: signal.Signals) -> None:
-            assert self._process.pid is not None
-            with contextlib.suppress(ProcessLookupError):
-                try:
-                    os.killpg(self._process.pid, number)
-                except ProcessLookupError:  # it does not lead its group yet, or the whole group is gone
-                    if self.running:
-                        os.kill(self._process.pid, number)
-
 
 def end_with_parent(number: int) -> None:
-    """Let a loader process end with the one that started it: neither long after it, nor before. A `worker_init_fn`.
+    """Let a loader process end soon after the process that started it, and not before; a `worker_init_fn`.
 
-    Torch's loaders watch the number of their parent from their first batch on: one whose parent was killed while it
-    imported, which takes seconds where it is not forked, would watch the number of who took it over, for ever. And
-    schedulers ask all processes of a job to end, as a sweep asks a whole cell: the one that trains needs its loaders
-    for the step that it saves after.
+    Torch's loaders watch the number of their parent from their first batch on. A parent that was killed before, during
+    imports that take seconds, would leave them running for ever. Schedulers send SIGTERM to all processes of a job,
+    and the process that trains needs its loaders for one more step before it saves.
     """
 
-    def linger(*_: object) -> None:  # in a thread: one that hangs in a read hears nothing
+    def linger(*_: object) -> None:  # in a thread: a signal handler does not run while a read hangs
         ending = threading.Timer(LINGERS_S, os._exit, (1,))
         ending.daemon = True
         ending.start()
@@ -167,27 +130,23 @@ def end_with_parent(number: int) -> None:
 
 
 def _context(preload: Sequence[str]) -> Any:
-    """Where processes come from."""
     if sys.platform == "win32":
-        return multiprocessing.get_context("spawn")  # all that Windows has
+        return multiprocessing.get_context("spawn")
     else:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*preload])
-        if threading.current_thread() is threading.main_thread():  # no other may set signals
-            previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server hands this on
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set a handler
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server passes this on
             try:
                 forkserver.ensure_running()
             finally:
-                signal.signal(signal.SIGINT, previous)
+                signal.signal(signal.SIGINT, before)
         return context
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Context in which Windows starts a process that ignores the console's Ctrl-C, as do those that it will start.
-
-    It inherits this: set by itself, it would come seconds later, after its imports.
-    """
+def _console_ctrl_c_ignored() -> Iterator[None]:
+    """Context in which Windows starts processes that ignore Ctrl-C; they could do so only after seconds of imports."""
     if sys.platform == "win32":
         ctypes.windll.kernel32.SetConsoleCtrlHandler(None, True)
     try:
@@ -197,34 +156,31 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
             ctypes.windll.kernel32.SetConsoleCtrlHandler(None, False)
 
 
-def _apart(asked: Any, target: Callable[..., None], args: Sequence[Any]) -> None:
+def _apart(requests: connection.Connection, target: Callable[..., None], args: Sequence[Any]) -> None:
     """The main function of a process apart."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    if sys.platform != "win32":
-        os.setpgid(0, 0)
-    threading.Thread(target=_watch, args=(parent.sentinel, asked), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent.sentinel, requests), daemon=True).start()
     target(*args)
 
 
-def _watch(parent: int, asked: Any) -> None:
-    """End this process and those that it started once the one that started it is gone, whatever ended that."""
-    if asked in connection.wait([parent] if asked is None else [parent, asked]):
-        with contextlib.suppress(EOFError):  # that one is gone, with its end of the pipe
-            asked.recv_bytes()
+def _watch(parent: int, requests: connection.Connection) -> None:
+    """Send this process SIGTERM on request, and end it with those that it started once its parent is gone."""
+    if requests in connection.wait([parent, requests]):
+        with contextlib.suppress(EOFError):  # the parent is gone, with its end of the pipe
+            requests.recv_bytes()
             signal_myself(signal.SIGTERM)
         connection.wait([parent])
-    if sys.platform == "win32":
-        _end_tree(psutil.Process())
-    else:
-        os.killpg(os.getpid(), signal.SIGKILL)  # which it leads
+    _end_tree(os.getpid())
 
 
-if sys.platform == "win32":
+def _end_tree(number: int) -> None:
+    """End a process at once, after those that it started: it may be this one."""
+    import psutil  # not needed for help
 
-    def _end_tree(process: psutil.Process) -> None:
-        """End a process at once, after those that it started: it may be this one."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(number)
         for each in [*process.children(recursive=True), process]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()

@@ -1,11 +1,7 @@
-"""What Linux, macOS and Windows do differently with files, disks and memory; `promptccd.processes` does processes.
+"""Files, disks and memory, as far as Linux, macOS and Windows differ; `promptccd.processes` has processes.
 
-No module but these two asks which system this is. Windows keeps less in two ways: a power cut may take back the last
-rename, because no folder is flushed there, and files have no modes, so whoever may read a folder reads all in it.
-
-`psutil`, which Accelerate brings, tells memory, kinds of disks and the processes that one has started. Locks are a few
-lines here: `filelock` and `portalocker` take a file that has a second name elsewhere and keep no owner in it, and the
-latter installs pywin32. `platformdirs` would name one folder, of locks that nobody looks for.
+No other module asks which system this is. On Windows a power cut may undo the last rename, because folders are not
+flushed there, and files have no modes: everybody who can read a folder can read all files in it.
 """
 
 import contextlib
@@ -22,36 +18,34 @@ from pathlib import Path
 
 from promptccd.errors import UnsupportedSystemError
 
-if sys.platform == "win32":
-    import _winapi
-    import msvcrt
-    import winreg
-else:
-    try:
+try:
+    if sys.platform == "win32":
+        import winreg
+    else:
         import fcntl
         import resource
-    except ImportError as error:  # such as Python in a browser
-        raise UnsupportedSystemError(
-            f"promptccd runs on Linux, macOS and Windows; this is {sys.platform!r}, which has no locks of files."
-        ) from error
-import psutil  # not before the sentence above: it knows fewer systems than Python
+    import psutil
+except ImportError as error:  # such as Python in a browser
+    raise UnsupportedSystemError(
+        f"promptccd runs on Linux, macOS and Windows; this is {sys.platform!r}, which lacks a module: {error}."
+    ) from error
 
 SHARED_MEMORY = "/dev/shm"  # of Linux, and small in containers; other systems have no such limit
-# What a disk says to a mode or a flush that it has not got, which changes nothing for us.
-_REFUSED_KINDLY = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# Errors of a disk without modes or without flushes of folders, which are ignored.
+_NOT_SUPPORTED = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _CLONE = 0x40049409  # FICLONE of Linux: a file of its own that shares the blocks of another
-_CONTAINERS = (  # of Linux: most that this process and those beside it may take, and what they take
+_CONTAINERS = (  # of Linux: memory limit of a container, and what its processes use
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 # Disks that a program serves, and options of Lustre, NFS and SMB with which locks stay on this computer.
 _SERVED = ("fuse", "9p", "virtiofs")
 _LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "nobrl"}
-# Left in a folder by macOS and Windows, and by file managers of Linux, when somebody looks into it.
+# Files that macOS, Windows and file managers of Linux leave in a folder that a person opens.
 _LEFT = frozenset(
     {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r", ".directory"}
 )
-# Of macOS, Windows, Linux and the makers of network drives.
+# Folders of macOS, Windows, Linux and the makers of network drives.
 _LEFT_FOLDERS = frozenset(
     {
         "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
@@ -59,15 +53,8 @@ _LEFT_FOLDERS = frozenset(
     }
     | {f"found.{number:03d}" for number in range(1000)}
 )  # fmt: skip
-# Of Windows.
-_LOCKED_AT = 2**30  # others cannot read a locked byte, and the owner's name stands at the start of the file
-_STANDS_FOR_ANOTHER = 0x20000000  # the bit of links and junctions in a reparse tag, which no placeholder has
+_LINK_BIT = 0x20000000  # bit of links and junctions in a reparse tag of Windows, not of placeholders
 _PATIENCE_S = 1.0
-_DENIED = 5  # ERROR_ACCESS_DENIED
-_SHARED = 7  # FILE_SHARE_READ, _WRITE and _DELETE: others may do what they may on Linux
-_MAKE_NEW, _OPEN, _MAKE_OR_OPEN = 1, 3, 4  # CREATE_NEW, OPEN_EXISTING, OPEN_ALWAYS
-_LINK_ITSELF, _FOLDER_TOO = 0x00200000, 0x02000000  # FILE_FLAG_OPEN_REPARSE_POINT, FILE_FLAG_BACKUP_SEMANTICS
-_TO_DELETE = 0x00010000  # DELETE, the right that a rename needs
 _LONG_PATHS = r"SYSTEM\CurrentControlSet\Control\FileSystem"
 
 
@@ -78,9 +65,10 @@ def open_file(path: str | os.PathLike[str], flags: int) -> int:
         OSError: ELOOP if it is a link.
     """
     if sys.platform == "win32":
-        return _open_on_windows(os.fspath(path), flags)
-    no_wait = 0 if flags & os.O_EXCL else os.O_NONBLOCK  # what is made now is no pipe
-    return os.open(path, flags | os.O_NOFOLLOW | no_wait, 0o666)
+        if is_link(Path(path)):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+        return os.open(path, flags | os.O_BINARY | os.O_NOINHERIT)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def is_link(place: "Path | os.DirEntry[str]") -> bool:
@@ -88,17 +76,25 @@ def is_link(place: "Path | os.DirEntry[str]") -> bool:
     if sys.platform != "win32":
         return place.is_symlink()
     try:
-        return bool(place.stat(follow_symlinks=False).st_reparse_tag & _STANDS_FOR_ANOTHER)
+        return bool(place.stat(follow_symlinks=False).st_reparse_tag & _LINK_BIT)
     except OSError:
         return False
 
 
 def rename(source: Path, target: Path) -> None:
     """Give a file or folder another name, in place of a file that has it."""
-    if sys.platform == "win32":
-        _rename_on_windows(source, target)
-    else:
+    if sys.platform != "win32":
         os.rename(source, target)
+        return
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            os.replace(source, target)  # `os.rename` does not replace a file
+            return
+        except PermissionError:  # scanners and indexers hold a new file open for moments
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
 
 
 def flush(path: Path) -> None:
@@ -112,46 +108,10 @@ def flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:  # of folders; a file that cannot be flushed is not safe
-        if error.errno not in _REFUSED_KINDLY or not path.is_dir():
+        if error.errno not in _NOT_SUPPORTED or not path.is_dir():
             raise
     finally:
         os.close(descriptor)
-
-
-def has_locked(descriptor: int) -> bool:
-    """Whether the lock of a file was free, and is ours until the file is closed or this process ends.
-
-    Raises:
-        OSError: there are no locks on that disk.
-    """
-    try:
-        if sys.platform == "win32":
-            os.lseek(descriptor, _LOCKED_AT, os.SEEK_SET)
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        held = (errno.EACCES, errno.EDEADLK) if sys.platform == "win32" else (errno.EWOULDBLOCK, errno.EAGAIN)
-        if error.errno not in held:
-            raise
-        return False
-    return True
-
-
-def read_at(descriptor: int, length: int, start: int) -> bytes:
-    """Bytes of a file from a position on."""
-    if sys.platform != "win32":
-        return os.pread(descriptor, length, start)
-    os.lseek(descriptor, start, os.SEEK_SET)  # Windows reads and writes where the file stands
-    return os.read(descriptor, length)
-
-
-def write_at(descriptor: int, content: bytes, start: int) -> int:
-    """Write bytes into a file from a position on; how many were written."""
-    if sys.platform != "win32":
-        return os.pwrite(descriptor, content, start)
-    os.lseek(descriptor, start, os.SEEK_SET)
-    return os.write(descriptor, content)
 
 
 def make_private(target: Path | int, mode: int = 0o600) -> None:
@@ -161,7 +121,7 @@ def make_private(target: Path | int, mode: int = 0o600) -> None:
     try:
         os.chmod(target, mode)
     except OSError as error:
-        if error.errno not in _REFUSED_KINDLY:
+        if error.errno not in _NOT_SUPPORTED:
             raise
 
 
@@ -236,7 +196,7 @@ def copy_facts(source: Path, target: Path) -> None:
 
 
 def too_long(path: Path) -> str:
-    """In what a path is longer than the system and the disk of its folder take; empty if it is not."""
+    """The reason why a path is too long for the system or the disk of its folder; empty if it is not."""
     path = Path(os.path.abspath(path))
     if len(os.fsencode(path)) < 140:
         return ""
@@ -250,11 +210,6 @@ def too_long(path: Path) -> str:
     if max(parts) > most_named:
         return f"a name of {max(parts)} characters where the disk takes {most_named}"
     return f"a path of {size} characters where the system takes {most}" if size > most else ""
-
-
-def error_number(number: int) -> int:
-    """The ``errno`` of an error that a library tells by the system's own number."""
-    return OSError(0, "", None, number).errno or 0 if sys.platform == "win32" else number
 
 
 def file_system_of(folder: Path) -> str:
@@ -334,52 +289,6 @@ def _left_in(files: tuple[str, str]) -> int | None:
 
 
 if sys.platform == "win32":
-
-    def _open_on_windows(path: str, flags: int) -> int:
-        """Open what stands under a name, be it a link, and refuse that; `os.open` would follow it."""
-        writes = flags & (os.O_WRONLY | os.O_RDWR)
-        access = _winapi.GENERIC_WRITE if writes else 0
-        access |= _winapi.GENERIC_READ if writes != os.O_WRONLY else 0
-        making = _MAKE_NEW if flags & os.O_EXCL else _MAKE_OR_OPEN if flags & os.O_CREAT else _OPEN
-        try:
-            handle = _winapi.CreateFile(path, access, _SHARED, 0, making, _LINK_ITSELF, 0)
-        except OSError as error:
-            if error.winerror == _DENIED and os.path.isdir(path):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
-            raise OSError(error.errno, error.strerror, path, error.winerror) from None
-        plain = os.O_BINARY | os.O_NOINHERIT | (flags & os.O_APPEND)
-        descriptor = msvcrt.open_osfhandle(handle, plain)
-        found = os.fstat(descriptor)
-        if not found.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT:
-            return descriptor
-        os.close(descriptor)
-        named = os.lstat(path)
-        if named.st_reparse_tag & _STANDS_FOR_ANOTHER or not os.path.samestat(named, found):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        return os.open(path, writes | plain)  # a placeholder, whose bytes its program fetches from a cloud
-
-    def _rename_on_windows(source: Path, target: Path) -> None:
-        """Wait a second for who has a file open: scanners and indexers hold a new one for moments."""
-        until = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                os.replace(source, target)  # `os.rename` takes no name that is taken
-                return
-            except PermissionError:
-                if time.monotonic() >= until or _is_denied(source, target):
-                    raise
-                time.sleep(0.02)
-
-    def _is_denied(source: Path, target: Path) -> bool:
-        """Whether a rename is refused for good; while somebody has a file open, Windows often says the same."""
-        for path in (source, target):
-            try:
-                flags = _LINK_ITSELF | _FOLDER_TOO
-                _winapi.CloseHandle(_winapi.CreateFile(str(path), _TO_DELETE, _SHARED, 0, _OPEN, flags, 0))
-            except OSError as refused:
-                if refused.winerror == _DENIED:
-                    return True
-        return target.is_dir() or (target.exists() and not os.access(target, os.W_OK))
 
     def _most_on_windows() -> int:
         """Characters of a path: 259 unless an administrator allowed more."""

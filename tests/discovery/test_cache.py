@@ -308,9 +308,9 @@ def test_a_flipped_bit_of_a_small_picture_is_noticed(run, album, tmp_path):
 @pytest.mark.slow
 def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monkeypatch):
     searched = []
-    find = session.find_moments
+    find = session.find_near_duplicates
     monkeypatch.setattr(
-        session, "find_moments", lambda *given: searched.append(len(given[1])) or find(*given)
+        session, "find_near_duplicates", lambda *given: searched.append(len(given[1])) or find(*given)
     )
     for _ in range(2):
         run(album, "out", "--num_categories", "3")
@@ -325,8 +325,10 @@ def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monk
 @pytest.mark.slow
 def test_moments_are_found_again_where_pictures_were_taken_at_another_time(run, album, monkeypatch):
     searched = []
-    find = session.find_moments
-    monkeypatch.setattr(session, "find_moments", lambda *given: searched.append(given[3]) or find(*given))
+    find = session.find_near_duplicates
+    monkeypatch.setattr(
+        session, "find_near_duplicates", lambda *given: searched.append(given[3]) or find(*given)
+    )
     first = sorted(album.glob("*.png"))[0]
     with Image.open(first) as image:
         image.load()

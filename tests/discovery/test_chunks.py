@@ -31,6 +31,7 @@ from promptccd.locks import OWNER, FolderLock
 from promptccd.reports import PoolOfDevices
 from tests.discovery.conftest import write_pictures
 from tests.discovery.test_discover import run
+from tests.processes import owner_number
 
 RESULTS = ("assignments.csv", f"{PROJECT}/registry.json", f"{PROJECT}/registry.safetensors")
 FEW = ("--batch_size", "4", "--num_categories", "4")
@@ -202,7 +203,7 @@ def test_somebody_at_a_part_is_not_cut_off(stage0, mixed, alone, tmp_path):
     (part,) = (tmp_path / PROJECT / CHUNKS).iterdir()
     with (
         FolderLock(part),
-        pytest.raises(RunError, match=f"Process {os.getpid()} is writing to .*{part.name}"),
+        pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing to .*{part.name}"),
     ):
         discover(opened(stage0), mixed, tmp_path)
     discover(opened(stage0), mixed, tmp_path, num_categories=4)
@@ -279,7 +280,7 @@ def strikes(parts: Path, count: int) -> threading.Thread:
         killed = set[int]()
         while len(killed) < count:
             with contextlib.suppress(OSError, ValueError):
-                found = int((parts / "000001-of-2" / OWNER).read_text().partition(" on ")[0])
+                found = owner_number(parts / "000001-of-2" / OWNER)
                 if found not in killed:
                     os.kill(found, signal.SIGKILL)
                     killed.add(found)
@@ -315,7 +316,7 @@ def test_a_signal_ends_the_processes_and_what_they_made_stays(stage0, mixed, tmp
     while not [*locks.glob(f"*/{FEATURES}")]:
         assert process.poll() is None
         time.sleep(0.01)
-    at_work = [int(each.read_text().partition(" on ")[0]) for each in locks.glob(f"*/{OWNER}")]
+    at_work = [owner_number(each) for each in locks.glob(f"*/{OWNER}")]
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     if process.returncode:  # else it had ended before

@@ -236,7 +236,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
 @pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, tmp_path):
-    writing = pytest.raises(RunError, match=rf"Process {os.getpid()} is writing")
+    writing = pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
     with FolderLock(tmp_path / "out" / PROJECT), writing:
         discover(session, albums[0], tmp_path / "out")
     assert discover(session, albums[0], tmp_path / "out").report.used == 32

@@ -62,15 +62,10 @@ def by_python(out: Path) -> Callable[..., None]:
 
 def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) -> dict[str, Any]:
     """What a window sends."""
-    images = values.pop("images", None) or [
-        values.pop(name) for name in ("first", "second") if name in values
-    ]
-    sent: dict[str, Any] = {"do": what, "generation": state["generation"]}
-    sent |= {
-        {"category": "group", "to": "group", "categories": "groups"}.get(k, k): v for k, v in values.items()
-    }
-    if images:
-        sent["rows"] = [keys.index(each) for each in images]
+    sent: dict[str, Any] = {"do": what, "generation": state["generation"], **values}
+    sent |= {name: keys.index(values[name]) for name in ("first", "second") if name in values}
+    if "images" in values:
+        sent["images"] = [keys.index(each) for each in values["images"]]
     if what in ("undo", "redo"):
         sent["number"] = state[what]["number"]
     return sent
@@ -83,7 +78,7 @@ def by_window(out: Path) -> Callable[..., None]:
     window = Window(page)
 
     def do(what: str, **values: Any) -> None:
-        status, told = window.do(**asked(window.get("state"), page.bench.photos.keys, what, **values))
+        status, told = window.do(**asked(window.get("state"), page.project.photos.keys, what, **values))
         assert status == 200, told
 
     do.close = page.close  # type: ignore[attr-defined]
@@ -97,10 +92,10 @@ def by_visitor(out: Path) -> Callable[..., None]:
     space = serving(Path("photographs"), out.parent)
     server = space.__enter__()
     visitor = server.visitor()
-    (visit,) = server.space.visits._open
+    (visit,) = server.space.visits._open.values()
     shutil.copytree(out, visit.groups)
     visit.renew()
-    keys = visit.project().photos.keys
+    keys = visit.project.photos.keys
 
     def do(what: str, **values: Any) -> None:
         state = visitor.get(f"{visitor.base}api/state").json()

@@ -16,10 +16,10 @@ from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.errors import HubError
 from promptccd.hub import push_run
+from promptccd.models import load_configuration
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.card import Example, placed, stage_card
 from promptccd.runs.provenance import Source
-from promptccd.runs.stage import load_configuration
 from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe

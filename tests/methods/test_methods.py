@@ -30,12 +30,12 @@ def test_prompts_act_in_training_from_the_first_epoch_but_in_a_warm_up(name: str
 
 
 def test_classifiers_answer_for_themselves_but_for_the_one_whose_paper_clusters() -> None:
-    natively = {name for name, method in METHODS.items() if method.answers_natively}
+    natively = {name for name, method in METHODS.items() if method.predicts_natively}
     assert natively == CLASSIFIERS - {"pa-cgcd"}
 
 
 def test_who_can_learn_from_images_of_earlier_stages() -> None:
-    taking = {name for name, method in METHODS.items() if method.takes_exemplars}
+    taking = {name for name, method in METHODS.items() if method.uses_exemplars}
     assert taking == {"promptccd-gcd", "simgcd", "grow-merge"}
 
 

@@ -344,7 +344,7 @@ def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Pat
     assert published is not None
     tables = report_tables([run], published, [], None)
     header, rows = scores(tables["summary"], published)
-    own = method_named(variant).answers_natively
+    own = method_named(variant).predicts_natively
     for shown, record in zip(rows, records(tables["summary"]), strict=True):
         row = dict(zip(header, shown, strict=True))
         assert row["native prediction: All"] == f"{record['native_all']:.1f}"

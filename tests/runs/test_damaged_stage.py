@@ -9,7 +9,7 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
 from promptccd.disk import CHECKSUMS, EDITABLE
-from promptccd.errors import RunError
+from promptccd.errors import CheckpointError, RunError
 from promptccd.runs import load_model
 from promptccd.runs.stage import load_view
 from tests.discovery.conftest import write_pictures
@@ -94,5 +94,5 @@ def test_a_model_that_does_not_say_how_images_enter_it_is_refused(stage: Path, t
     with pytest.raises(RunError, match="has no preprocessor_config.json"):
         load_view(tmp_path / "own")
     (tmp_path / "own/preprocessor_config.json").write_text("[]")
-    with pytest.raises(RunError, match="Cannot read the image processor of '.*own'"):
+    with pytest.raises(CheckpointError, match="preprocessor_config.json of .*own has a list"):
         load_view(tmp_path / "own")

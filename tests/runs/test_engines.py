@@ -21,6 +21,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep
 from promptccd.reports.engines import Job
 from tests.discovery.conftest import write_pictures
+from tests.processes import owner_number
 from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -260,7 +261,7 @@ def strike(place: Path, number: int) -> None:
     """Send a signal to who trains a cell, once it has saved a state."""
     while not list(place.glob("resume/stage*")):
         time.sleep(0.02)
-    os.kill(int((place / ".lock-owner").read_text().partition(" on ")[0]), number)
+    os.kill(owner_number(place / ".lock-owner"), number)
 
 
 @pytest.mark.slow
@@ -307,7 +308,7 @@ def remove_a_node(place: Path) -> bool:
     """Kill what is a node of Ray, with all that runs there, where a cell is at work; not the first node."""
     while not list(place.glob("resume/stage*")):
         time.sleep(0.02)
-    worker = psutil.Process(int((place / ".lock-owner").read_text().partition(" on ")[0]))
+    worker = psutil.Process(owner_number(place / ".lock-owner"))
     node = next(each for each in worker.parents() if each.name() == "raylet")
     if "--head" in node.cmdline():
         return False
@@ -362,9 +363,9 @@ def test_a_discovery_over_a_cluster_is_that_of_one_process(
 
     def strike_a_part() -> None:
         while not struck:
-            for lock in parts.glob("*/.lock"):
-                if owner := lock.read_text().partition(" on ")[0]:
-                    struck.append(int(owner))
+            for lock in parts.glob("*/.lock-owner"):
+                if owner := owner_number(lock):
+                    struck.append(owner)
                     os.kill(struck[0], signal.SIGKILL)
                     return
             time.sleep(0.01)

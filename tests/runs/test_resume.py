@@ -219,7 +219,7 @@ def test_another_split_or_setting_is_refused(quick_values: Values, tmp_path: Pat
 
 @pytest.mark.fault(8)
 def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Path) -> None:
-    run, writing = tmp_path / "run", pytest.raises(RunError, match=f"Process {os.getpid()} is writing")
+    run, writing = tmp_path / "run", pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
     with FolderLock(run), writing:
         train_run(Recipe.from_dict(recipe_values))
 

@@ -15,7 +15,7 @@ from promptccd import PromptCCDModel, systems
 from promptccd.cli.main import main
 from promptccd.disk import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.runs import train_run
-from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, save_shards, stages_beside
+from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, neighbouring_stages, save_shards
 from promptccd.runs.start import model_on_meta
 from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe
@@ -100,7 +100,7 @@ def run(trained_run: Path, tmp_path: Path) -> Path:
 
 
 def save_again(model: PromptCCDModel, stage: Path) -> None:
-    write_directory(stage, lambda folder: save_shards(model, folder, stages_beside(stage)))
+    write_directory(stage, lambda folder: save_shards(model, folder, neighbouring_stages(stage)))
 
 
 def same_file(one: Path, other: Path) -> bool:

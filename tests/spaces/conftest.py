@@ -16,7 +16,7 @@ from promptccd.images.limits import MIB, IntakeLimits
 from tests.spaces.visitor import Visitor
 
 if TYPE_CHECKING:
-    from promptccd.discovery.space import Space
+    from promptccd.discovery.page.space import Space
 
 LIMITS = IntakeLimits(
     max_files=30, max_file_bytes=MIB, max_total_bytes=2 * MIB, max_pixels=10**6, max_ratio=100
@@ -74,13 +74,13 @@ def serving(model: Path, uploads: Path, **limits: Any) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(uploads / "uploads"))
         patch.delenv("OAUTH_CLIENT_ID", raising=False)
-        from promptccd.discovery.space import Site, build_space
+        from promptccd.discovery.page.space import Site, Space
 
-        space = build_space(str(model), **{"limits": LIMITS, **limits})
+        space = Space(str(model), **{"limits": LIMITS, **limits})
         served = space.serve(Site.of_machine())
         with Visitor(served.url) as visitor:
             config = visitor.config
-        yield Server(served.url, config, space, served._server.config.app._app)
+        yield Server(served.url, config, space, served._server.config.app.app)
         served.close()
         space.close()
 

@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -61,11 +62,11 @@ def test_a_visit_from_the_example_to_what_is_taken_away(
 ) -> None:
     assert state(visitor)["title"] == "An example"
     first = state(visitor)["groups"][0]
-    assert edit(visitor, do="rename", group=first["id"], name="cheetah").status_code == 200
+    assert edit(visitor, do="rename", category=first["id"], name="cheetah").status_code == 200
     assert visitor.screens(pictures()) == visitor.base
     found = state(visitor)
     assert (found["title"], found["photos"], found["stage"]) == ("Your photographs", 9, 0)
-    assert edit(visitor, do="rename", group=found["groups"][0]["id"], name="heron").status_code == 200
+    assert edit(visitor, do="rename", category=found["groups"][0]["id"], name="heron").status_code == 200
 
     visitor.screens(pictures(first=20))  # the next stage; what was corrected stays
     found = state(visitor)
@@ -75,9 +76,7 @@ def test_a_visit_from_the_example_to_what_is_taken_away(
     assert visitor.find(count + 1).went_well
     assert len(state(visitor)["groups"]) == count + 1
 
-    rows = list(
-        csv.DictReader(io.StringIO(visitor.get(f"{visitor.base}take/groups.csv").text.lstrip("\ufeff")))
-    )
+    rows = list(csv.DictReader(io.StringIO(visitor.get(f"{visitor.base}api/groups.csv").text)))
     assert len(rows) == 18 and "heron" in {row["name"] for row in rows}
     assert visitor.call("images", []).went_well
     with zipfile.ZipFile(io.BytesIO(visitor.get(f"{visitor.base}take/images.zip").content)) as archive:
@@ -94,7 +93,7 @@ def test_a_visit_from_the_example_to_what_is_taken_away(
 def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
     form = {"files": ("large.png", bytes(LIMITS.max_total_bytes + 2 * MIB))}
     answer = visitor.post("/gradio_api/upload", files=form)
-    assert (answer.status_code, "the limit is 2097152 in all" in answer.text) == (413, True)
+    assert (answer.status_code, "the limit is 3145728" in answer.text) == (413, True)
     answer = visitor.post("/gradio_api/upload", files={"files": ("large.png", bytes(2 * MIB + 1))})
     assert answer.status_code == 413
     refused(visitor.give([(f"{n}.png", b"x") for n in range(31)]), "holds 31 files; the limit is 30")
@@ -185,8 +184,9 @@ def test_addresses_are_never_fetched(visitor: Visitor) -> None:
         threading.Thread(target=trap.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{trap.server_port}/a.png"
         own = visitor.upload(pictures())[0]
-        for path in (address, address.upper(), f" {address}"):
-            refused(visitor.call("take_in", [[{**own, "path": path}]]), "Addresses are not fetched")
+        refused(visitor.call("take_in", [[{**own, "path": address}]]), "Addresses are not fetched")
+        for path in (address.upper(), f" {address}"):
+            assert not visitor.call("take_in", [[{**own, "path": path}]]).went_well
         assert visitor.get(f"/gradio_api/file={address}").status_code == 404
         assert visitor.get(f"/gradio_api/proxy={address}").status_code == 404
         assert visitor.call("take_in", [[{**own, "url": address}]]).went_well  # which nobody reads
@@ -199,14 +199,14 @@ def test_addresses_are_never_fetched(visitor: Visitor) -> None:
 def test_nobody_reaches_what_another_has(server: Server, visitor: Visitor) -> None:
     visitor.screens(pictures())
     assert visitor.call("images", []).went_well
-    for path in ("api/state", "take/groups.csv", "take/images.zip", "api/picture/x/0/128"):
+    for path in ("api/state", "api/groups.csv", "take/images.zip", "api/picture/x/0/128"):
         assert visitor.get(visitor.base + path).status_code in (200, 404)
     private = [path for path in server.files if path.suffix in (".png", ".zip", ".json")]
     assert {path.name for path in private} >= {"0.png", "images.zip", "registry.json"}
     for other in (server.visitor(), server.visitor(keeps_cookies=False)):
         with other:
             assert other.base != visitor.base
-            for path in ("api/state", "take/groups.csv", "take/images.zip", ""):
+            for path in ("api/state", "api/groups.csv", "take/images.zip", ""):
                 assert other.get(visitor.base + path).status_code == 410
             assert other.post(f"{visitor.base}api/edit", json={"do": "undo"}).status_code == 410
             for path in private:
@@ -240,10 +240,10 @@ def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
 
 @pytest.mark.slow
 def test_who_closes_the_page_is_forgotten(backbone_folder: Path, tmp_path: Path) -> None:
-    from promptccd.discovery.space import Together
+    from promptccd.discovery.page.space import SiteLimits
 
     with (
-        serving(backbone_folder, tmp_path, together=Together(away_s=0.5)) as server,
+        serving(backbone_folder, tmp_path, site_limits=SiteLimits(away_s=0.5)) as server,
         server.visitor() as visitor,
     ):
         with visitor._http.stream("GET", f"/gradio_api/heartbeat/{visitor.session}") as alive:
@@ -268,14 +268,14 @@ def test_values_out_of_bounds(visitor: Visitor) -> None:
     visitor.screens(pictures())
     for count in (10**9, -5):
         refused(visitor.find(count))
-    assert visitor.post("/gradio_api/queue/join", content=b"[" * 10_000).status_code == 400
+    assert visitor.post("/gradio_api/queue/join", content=b"[" * 10_000).status_code == 422
     assert visitor.post("/gradio_api/queue/join", content=b'{"a": "' + b"x" * MIB + b'"}').status_code == 413
     assert visitor.post("/gradio_api/queue/join", json={"fn_index": 10**6}).status_code in (404, 422)
     refused(visitor.call("take_in", [None]), "No image came")
     before = state(visitor)
     for content, status in ((b"{", 400), (b"[]", 400), (b"x" * (MIB + 1), 413), (b"", 400)):
         assert visitor.post(f"{visitor.base}api/edit", content=content).status_code == status
-    assert edit(visitor, do="move", rows=[99], group=0).status_code == 409
+    assert edit(visitor, do="move", images=[99], to=0).status_code == 409
     assert state(visitor) == before
 
 
@@ -343,7 +343,7 @@ def test_cancel_and_the_clock_end_work_and_it_can_be_gone_on_with(
     assert visitor.give(pictures()).went_well
     visit = server.space.visits.of(visitor.session)
     slow = threading.Event()
-    before = type(server.space.grouping).find.__globals__["discover"]
+    before = type(server.space)._find.__globals__["discover"]
 
     def waiting(session, *arguments, **options):
         slow.set()
@@ -352,7 +352,7 @@ def test_cancel_and_the_clock_end_work_and_it_can_be_gone_on_with(
             time.sleep(0.01)
         return before(session, *arguments, **options)
 
-    monkeypatch.setitem(type(server.space.grouping).find.__globals__, "discover", waiting)
+    monkeypatch.setitem(type(server.space)._find.__globals__, "discover", waiting)
     with ThreadPoolExecutor(1) as pool:
         finding = pool.submit(visitor.find)
         assert slow.wait(30)
@@ -361,7 +361,7 @@ def test_cancel_and_the_clock_end_work_and_it_can_be_gone_on_with(
         visit.cancel()
         refused(finding.result(), "As you asked")
     monkeypatch.undo()
-    monkeypatch.setattr(server.space.grouping, "_most_s", 0.0)
+    monkeypatch.setattr(server.space.visits, "limits", replace(server.space.visits.limits, work_s=0.0))
     refused(visitor.find(), "This took longer")
     monkeypatch.undo()
     assert address_in(visitor.find()) == visitor.base

@@ -46,10 +46,10 @@ def test_front_matter() -> None:
 
 def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    from promptccd.discovery.space import Together
+    from promptccd.discovery.page.space import SiteLimits
     from promptccd.images.limits import MIB, IntakeLimits
 
-    together = Together()
+    together = SiteLimits()
     text, limits = (
         " ".join((SPACE / "README.md").read_text(encoding="utf-8").split()),
         IntakeLimits.for_visitors(),
@@ -80,7 +80,7 @@ def test_the_app_of_the_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    for name in [each for each in sys.modules if each.startswith("promptccd.discovery.space")]:
+    for name in [each for each in sys.modules if each.startswith("promptccd.discovery.page.space")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", "--no-browser"]) == 2
@@ -116,7 +116,7 @@ def test_mistakes_are_told(
 def test_hardware_that_is_given_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch comes from the usual index, which has it for GPUs; where they are lent by the call, the Hub is asked."""
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    from promptccd.discovery.space.grouping import _on_gpu
+    from promptccd.discovery.page.space import _on_gpu
 
     assert "index-url" not in (SPACE / "requirements.txt").read_text(encoding="utf-8")
     lent = ModuleType("spaces")

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.training.progress import StopRequest
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.discovery.space.visits import EXAMPLE, Together, VisitOverError, Visits
+from promptccd.discovery.page.visits import EXAMPLE, SiteLimits, VisitEndedError, Visits
 
 
 @pytest.fixture
 def visits(tmp_path: Path) -> Iterator[Visits]:
-    opened = Visits(Together(visits=3), tmp_path)
+    opened = Visits(SiteLimits(visits=3), tmp_path)
     yield opened
     opened.close()
 
@@ -27,15 +28,15 @@ def test_everybody_has_a_private_folder_and_a_copy_of_the_example(visits: Visits
     assert one.folder != other.folder and one.address != other.address
     assert len(one.address) >= 32
     assert stat.S_IMODE(one.folder.stat().st_mode) == stat.S_IMODE(visits.root.stat().st_mode) == 0o700
-    first = one.project().summary()["groups"][0]
-    one.project().corrected(lambda: one.project().rename(first["id"], "cheetah"))
-    assert "cheetah" in {each["name"] for each in one.project().summary()["groups"]}
-    assert "cheetah" not in {each["name"] for each in other.project().summary()["groups"]}
+    first = one.project.summary()["groups"][0]
+    one.project.corrected(lambda: one.project.rename(first["id"], "cheetah"))
+    assert "cheetah" in {each["name"] for each in one.project.summary()["groups"]}
+    assert "cheetah" not in {each["name"] for each in other.project.summary()["groups"]}
 
 
 @pytest.mark.moderate
 def test_the_example_is_photographs_in_groups_of_which_the_largest_have_no_name(visits: Visits) -> None:
-    project = visits.enter("page").project()
+    project = visits.enter("page").project
     groups = sorted(project.summary()["groups"], key=lambda each: -each["size"])
     assert [each["named"] for each in groups] == [False, False, True, True, True, True]
     photos = project.photos
@@ -67,7 +68,7 @@ def test_nobody_gets_in_without_the_address_and_the_cookie(visits: Visits) -> No
         ("", "a secret"),
     ):
         assert visits.at(address, owner) is None
-    with pytest.raises(VisitOverError):
+    with pytest.raises(VisitEndedError):
         visits.of("another page")
     frame = visits.enter("in a frame")  # where browsers keep no cookie
     assert visits.at(frame.address, "") is frame
@@ -75,31 +76,32 @@ def test_nobody_gets_in_without_the_address_and_the_cookie(visits: Visits) -> No
 
 def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits) -> None:
     visit = visits.enter("page")
-    stopped, working, seen = threading.Event(), threading.Event(), []
+    stop, working, seen = StopRequest(), threading.Event(), []
 
     def work() -> None:
-        with visit.held(stopped.set):
+        with visit.working(stop):
             working.set()
-            stopped.wait(10)
+            while not stop.received:
+                time.sleep(0.01)
             time.sleep(0.1)
             seen.append(visit.folder.exists())
 
     thread = threading.Thread(target=work)
     thread.start()
     working.wait(10)
-    with pytest.raises(DataError, match="being worked on"), visit.held():
+    with pytest.raises(DataError, match="being worked on"), visit.working():
         pass
-    visits.forget(visit)
+    visits.end(visit)
     thread.join()
     assert seen == [True]
     assert list(visits.root.iterdir()) == []
-    with pytest.raises(VisitOverError), visit.held():
+    with pytest.raises(VisitEndedError), visit.working():
         pass
-    visits.forget(visit)  # twice is once
+    visits.end(visit)  # twice is once
 
 
-@pytest.mark.parametrize("limits", [Together(lifetime_s=0.6), Together(away_s=0.6)])
-def test_nobody_comes_back_so_it_is_forgotten(tmp_path: Path, limits: Together) -> None:
+@pytest.mark.parametrize("limits", [SiteLimits(lifetime_s=0.6), SiteLimits(away_s=0.6)])
+def test_nobody_comes_back_so_it_is_forgotten(tmp_path: Path, limits: SiteLimits) -> None:
     visits = Visits(limits, tmp_path)
     stays, goes = visits.enter("one"), visits.enter("other")
     is_click = limits.lifetime_s < 1
@@ -125,5 +127,5 @@ def test_who_looks_at_the_example_makes_room_and_nobody_else_does(visits: Visits
     visits.of("one more").photos.mkdir()
     with pytest.raises(PromptCCDError, match="3 people are here, which is the most"):
         visits.enter("too many")
-    visits.forget(first)
+    visits.end(first)
     assert visits.enter("at last")

@@ -364,7 +364,7 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
     ) as error:
         Recipe.from_dict(values)
     said = str(error.value).partition("choose one of ")[2].removesuffix(" as --variant.")
-    able = {name for name, each in METHODS.items() if each.takes_exemplars}
+    able = {name for name, each in METHODS.items() if each.uses_exemplars}
     assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}
 
 

@@ -340,7 +340,7 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
         ours = load_model(run / f"stage{stage}").state_dict()
         if NATIVE in weights:
             evaluation = RunEvaluation(str(run))
-            ours[NATIVE] = torch.as_tensor(evaluation.native_answers(stage, evaluation.images[stage]))
+            ours[NATIVE] = torch.as_tensor(evaluation.native_predictions(stage, evaluation.images[stage]))
         apart = {
             name: float(((ours[name] - value).norm() / value.norm().clamp_min(1e-3)).nan_to_num(math.inf))
             for name, value in ((name, each.double()) for name, each in weights.items())

@@ -17,8 +17,7 @@ from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
 
 if TYPE_CHECKING:
-    from promptccd.discovery.page import OpenPage
-    from promptccd.discovery.space.page import SpaceServer
+    from promptccd.discovery.page.server import ServingThread
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def open_command(options: argparse.Namespace) -> None:
         gc.enable()
     page.start()
     kept = "every correction is kept as you make it."
-    print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.bench.locked or kept}", flush=True)
+    print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.project.locked or kept}", flush=True)
     _serve(page, options, "Closed.")
 
 
@@ -159,13 +158,13 @@ def _declare_demo(demo: argparse.ArgumentParser) -> None:
 def demo_command(options: argparse.Namespace) -> None:
     """``promptccd demo``; ends with Ctrl-C."""
     try:
-        from promptccd.discovery.space import Site, build_space
+        from promptccd.discovery.page.space import Site, Space
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise
         raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
     model = _model_of_page(options.model)
-    with contextlib.closing(build_space(model)) as page:
+    with contextlib.closing(Space(model)) as page:
         try:
             server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
         except (OSError, OverflowError) as error:
@@ -205,7 +204,7 @@ def _add_page_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="open no browser")
 
 
-def _serve(server: "OpenPage | SpaceServer", options: argparse.Namespace, farewell: str) -> None:
+def _serve(server: "ServingThread", options: argparse.Namespace, farewell: str) -> None:
     """Serve until Ctrl-C or SIGTERM; each releases what the page holds."""
     _show(server.url, options)
     try:

@@ -16,10 +16,10 @@ from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,
     describe_type,
+    means_none,
     names_recipe,
     parse_value,
     recipe_for_images,
-    says_none,
     section_types,
 )
 
@@ -204,7 +204,7 @@ def option_value(given: str | list[str], hint: Any) -> Any:
     """The value an option means, given the type of its field."""
     options = alternatives(hint)
     words = given if isinstance(given, list) else [given]
-    if len(words) == 1 and says_none(words[0], hint):
+    if len(words) == 1 and means_none(words[0], hint):
         return None
     choices = any(typing.get_origin(option) is Literal for option in options)
     if any(typing.get_origin(option) is list and typing.get_args(option) == (str,) for option in options):

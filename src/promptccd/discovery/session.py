@@ -20,7 +20,7 @@ from promptccd.discovery.embedding import Embedder, load_embedder
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.moments import find_moments
+from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.options import Precision
 from promptccd.discovery.remembered import Remembered
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
@@ -42,7 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_moments`; `None` as the features are.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as the
+            features are.
     """
 
     stage: int
@@ -248,7 +249,7 @@ class DiscoverySession:
                 found = stage.intake.thumbnails([used[row] for row in rows])
                 return [found[used[row].key] for row in rows]
 
-            known = find_moments(miniatures, features, thumbnails, taken, self.workers)
+            known = find_near_duplicates(miniatures, features, thumbnails, taken, self.workers)
             self.seen.store_moments(given.hexdigest(), known)
         return known
 

@@ -27,11 +27,12 @@ from promptccd.disk import (
 )
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line
 from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
+from promptccd.models import load_configuration
 from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import seed_on_card
 from promptccd.runs.provenance import Source
-from promptccd.runs.stage import FROZEN, find_frozen, load_configuration, share_frozen, stages_beside
+from promptccd.runs.stage import FROZEN, find_frozen, neighbouring_stages, share_frozen
 from promptccd.runs.verify import Check, run_checks, stage_checks
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
 def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        others = [*stages_beside(run.stage(stage))]
+        others = [*neighbouring_stages(run.stage(stage))]
         place, commit = download_stage(name, source, others)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")

@@ -213,9 +213,9 @@ class Method:
         losses: titles of its terms, except those of `ContrastiveObjective`.
         published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
             other case the tables have the method's name.
-        answers_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
+        predicts_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
             say), not of semi-supervised k-means over its features.
-        takes_exemplars: whether it can train on images of earlier stages (`exemplars_per_class`): its losses read
+        uses_exemplars: whether it can train on images of earlier stages (`exemplars_per_class`): its losses read
             `Rows.labelled`.
     """
 
@@ -227,8 +227,8 @@ class Method:
     parts: Mapping[str, str] = field(default_factory=dict)
     losses: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)
-    answers_natively: bool = False
-    takes_exemplars: bool = False
+    predicts_natively: bool = False
+    uses_exemplars: bool = False
 
     @property
     def options(self) -> dict[str, Field[Any]]:

@@ -7,7 +7,12 @@ from torch import Tensor
 
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import RememberingModel
-from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
+from promptccd.methods.pairs import (
+    PAIR_LOSSES,
+    RankStatisticsConfig,
+    RankStatisticsModel,
+    RankStatisticsObjective,
+)
 from promptccd.methods.processes import gather_rows, same_on_all, sent
 from promptccd.models.configuration import bounded
 
@@ -120,13 +125,9 @@ METHOD = Method(
     summary="RankStats with rehearsal of old classes from drawn features",
     parts={"classifier": "joint linear head"},
     losses={
-        "classification": "cross-entropy of labels",
-        "pairs": "cross-entropy of pairs",
-        "pseudo": "cross-entropy of what the novel head answers, weighted",
-        "consistency": "disagreement between views, weighted",
-        "positive_pairs": "share of pairs that are positive",
+        **PAIR_LOSSES,
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before, weighted",
     },
-    answers_natively=True,
+    predicts_natively=True,
 )

@@ -32,5 +32,5 @@ METHOD = Method(
     title="GCD",
     summary="the baseline without prompts",
     published={"exemplars": "gcd-replay"},
-    takes_exemplars=True,
+    uses_exemplars=True,
 )

@@ -208,5 +208,5 @@ METHOD = Method(
         "positive_pairs": "share of pairs that are positive",
         "known_images": "share of images that look known",
     },
-    takes_exemplars=True,
+    uses_exemplars=True,
 )

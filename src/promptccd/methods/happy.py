@@ -169,5 +169,5 @@ METHOD = Method(
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before",
     },
-    answers_natively=True,
+    predicts_natively=True,
 )

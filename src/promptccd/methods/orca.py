@@ -130,5 +130,5 @@ METHOD = Method(
         "pairs": "disagreement of pairs",
         "entropy": "unevenness of the mean answer",
     },
-    answers_natively=True,
+    predicts_natively=True,
 )

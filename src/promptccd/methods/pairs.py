@@ -61,6 +61,14 @@ class RankStatisticsModel(HeadlessClassifierModel):
 
 logger = logging.getLogger(__name__)
 
+# Titles of the losses of `RankStatisticsObjective`.
+PAIR_LOSSES = {
+    "classification": "cross-entropy of labels",
+    "pairs": "cross-entropy of pairs",
+    "pseudo": "cross-entropy of the novel head's prediction, weighted",
+    "consistency": "disagreement between views, weighted",
+    "positive_pairs": "share of pairs that are positive",
+}
 FEWEST_POSITIVES = 1e-3  # share of all pairs; with fewer the novel head only learns to keep images apart
 
 

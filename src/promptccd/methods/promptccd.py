@@ -9,7 +9,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
@@ -17,7 +16,7 @@ from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
-from promptccd.models.backbone import Rotation, class_row, class_token, patch_count, run_prefix
+from promptccd.models.backbone import class_row, class_token, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import STORED, CategoryDiscoveryConfig, bounded
 from promptccd.models.mixture import GaussianMixture
@@ -76,56 +75,6 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
             raise ValueError(f"Expected ids of categories in native_categories, got {min(unknown)}.")
 
 
-class BeforeFirstBlock:
-    """Prompts among the tokens of images that enter block 0; they pass every block.
-
-    Args:
-        backbone: a supported one.
-        embedded: tokens that enter block 0, ``(B, T, D)``.
-        entering: tokens that enter the last block, without prompts.
-        rotation: `rotation_of` the images.
-    """
-
-    def __init__(
-        self, backbone: PreTrainedModel, embedded: Tensor, entering: Tensor, rotation: Rotation | None
-    ):
-        self.backbone, self.rotation = backbone, rotation
-        self.tokens = embedded
-
-    def enter(self, prompts: Tensor) -> Tensor:
-        """Tokens ``(B, T + P, D)`` that enter the last block, with prompts ``(B, P, D)`` among them."""
-        return run_prefix(self.backbone, insert_prompts(self.backbone, self.tokens, prompts), self.rotation)
-
-
-class BeforeLastBlock(BeforeFirstBlock):
-    """Prompts among the tokens that enter the last block.
-
-    No token has a position of its own there, and no second pass through the prefix is needed.
-    """
-
-    def __init__(
-        self, backbone: PreTrainedModel, embedded: Tensor, entering: Tensor, rotation: Rotation | None
-    ):
-        super().__init__(backbone, entering, entering, rotation)
-
-    def enter(self, prompts: Tensor) -> Tensor:
-        """See the base class."""
-        return behind_class(self.tokens, prompts)
-
-
-PLACES = {"first": BeforeFirstBlock, "last": BeforeLastBlock}
-
-
-def as_long_as_patches(prompts: Tensor, length: Tensor, place: BeforeFirstBlock) -> Tensor:
-    """Prompts ``(B, P, D)``, scaled per image by the mean length of its patches over `length` ``()`` of a prompt."""
-    # [CLS] and registers are of other lengths.
-    patches = place.tokens[:, -patch_count(place.backbone, place.tokens) :].float().norm(dim=-1).mean(dim=1)
-    return prompts * (patches / length.clamp_min(1e-12))[:, None, None]
-
-
-SCALES = {"raw": lambda prompts, length, place: prompts, "tokens": as_long_as_patches}
-
-
 class PromptCCDModel(CategoryDiscoveryModel):
     """Category discovery with the Gaussian mixture prompt module (GMP; paper, section "PromptCCD").
 
@@ -178,20 +127,26 @@ class PromptCCDModel(CategoryDiscoveryModel):
             query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
             log_joint, means = self.mixture(query)
             components = self._ranking(query, log_joint)
-        place = PLACES[self.config.prompt_place](self.backbone, tokens, entering, rotation)
-        entering = self._prompted(place, means, components)
+        if self.config.prompt_place == "last":  # no token has a position of its own there
+            entering = behind_class(entering, self._prompts(entering, means, components))
+        else:
+            tokens = insert_prompts(self.backbone, tokens, self._prompts(tokens, means, components))
+            entering = run_prefix(self.backbone, tokens, rotation)
         scores = log_joint.gather(1, components)
         features = class_row(self.backbone, entering, rotation=rotation)
         prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies follow them
         return self._output(features, project, components=components, scores=scores, prompts=prompts)
 
-    def _prompted(self, place: BeforeFirstBlock, means: Tensor, components: Tensor) -> Tensor:
-        """Tokens that enter the last block, with means ``(K, D)`` of these components ``(B, P)`` behind [CLS]."""
+    def _prompts(self, tokens: Tensor, means: Tensor, components: Tensor) -> Tensor:
+        """Prompts ``(B, P, D)`` among tokens ``(B, T, D)``: means ``(K, D)`` of the components ``(B, k)``."""
         if self.config.prompt_centred:
             means = means - means.mean(0)
         prompts = means[components].repeat(1, self.config.prompt_copies, 1)
-        length = means.float().norm(dim=-1).mean()
-        return place.enter(SCALES[self.config.prompt_scale](prompts, length, place))
+        if self.config.prompt_scale == "raw":
+            return prompts
+        # [CLS] and registers are of other lengths than patches.
+        patches = tokens[:, -patch_count(self.backbone, tokens) :].float().norm(dim=-1).mean(dim=1)
+        return prompts * (patches / means.float().norm(dim=-1).mean().clamp_min(1e-12))[:, None, None]
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
         """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).

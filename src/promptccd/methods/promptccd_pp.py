@@ -314,19 +314,6 @@ class PartPromptOutput(CategoryDiscoveryOutput):
     teacher_log_shares: Tensor | None = None
 
 
-def projections(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
-    """The wide outputs of a head: what the paper compares."""
-    return head.outputs(bottleneck)
-
-
-def unit_features(features: Tensor, bottleneck: Tensor, head: ProjectionHead) -> Tensor:
-    """[CLS] itself: a head that learns too takes no part of the distance."""
-    return F.normalize(features.float(), dim=-1)
-
-
-ANCHORS = {"projection": projections, "cls": unit_features}
-
-
 @dataclass(frozen=True)
 class Teacher:
     """What the frozen model of stage 0 does not share with later ones; prefix and router are frozen and shared."""
@@ -435,10 +422,14 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             assert output.bottleneck is not None
             assert output.teacher_features is not None
             assert output.teacher_log_shares is not None
-            anchor = ANCHORS[self.config.anchor_on]
-            ours = anchor(output.features, output.bottleneck, self.head)
-            with torch.no_grad():
-                theirs = anchor(output.teacher_features, output.teacher_bottleneck, self._teacher.head)
+            if self.config.anchor_on == "cls":  # a head that learns too takes no part of the distance
+                ours, theirs = (
+                    F.normalize(each.float(), dim=-1) for each in (output.features, output.teacher_features)
+                )
+            else:
+                ours = self.head.outputs(output.bottleneck)
+                with torch.no_grad():
+                    theirs = self._teacher.head.outputs(output.teacher_bottleneck)
             shares = log_shares(output.part_logits)
             divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
             losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)

@@ -3,7 +3,12 @@
 from huggingface_hub.dataclasses import strict
 
 from promptccd.methods.base import Method
-from promptccd.methods.pairs import RankStatisticsConfig, RankStatisticsModel, RankStatisticsObjective
+from promptccd.methods.pairs import (
+    PAIR_LOSSES,
+    RankStatisticsConfig,
+    RankStatisticsModel,
+    RankStatisticsObjective,
+)
 
 
 @strict
@@ -26,12 +31,6 @@ METHOD = Method(
     title="RankStats",
     summary="a linear head that learns new classes from images whose largest features agree",
     parts={"classifier": "joint linear head"},
-    losses={
-        "classification": "cross-entropy of labels",
-        "pairs": "cross-entropy of pairs",
-        "pseudo": "cross-entropy of what the novel head answers, weighted",
-        "consistency": "disagreement between views, weighted",
-        "positive_pairs": "share of pairs that are positive",
-    },
-    answers_natively=True,
+    losses=PAIR_LOSSES,
+    predicts_natively=True,
 )

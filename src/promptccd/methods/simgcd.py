@@ -32,6 +32,6 @@ METHOD = Method(
         "classification": "cross-entropy of labels",
     },
     published={"exemplars": "simgcd-replay"},
-    answers_natively=True,
-    takes_exemplars=True,
+    predicts_natively=True,
+    uses_exemplars=True,
 )

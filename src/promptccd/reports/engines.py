@@ -145,10 +145,9 @@ class PoolOfDevices(Engine):
 
         def result() -> int | str:
             code, killed = process.ended()
-            process.end_rest()
             return Killed(killed) if killed else code
 
-        return Job(result, process.stop, process.end_rest, device)
+        return Job(result, process.stop, process.kill, device)
 
 
 def _call_alone(work: Work, arguments: Sequence[Any], device: str) -> None:

@@ -229,7 +229,7 @@ def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[
     for (entry, own, others), varied in product(scores, variations):
         records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
-            who = "k-means" if entry.cells[0].answers_natively else NATIVE_PREDICTION
+            who = "k-means" if entry.cells[0].predicts_natively else NATIVE_PREDICTION
             records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 
@@ -290,7 +290,7 @@ def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
     """The lines below a table: what was left out, what differs, what marks mean."""
     notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
     if own := dict.fromkeys(
-        entry.method for entry in entries for cell in entry.cells if cell.answers_natively
+        entry.method for entry in entries for cell in entry.cells if cell.predicts_natively
     ):
         notes.insert(
             0,

@@ -30,7 +30,6 @@ from promptccd.disk import (
     make_inside,
     open_to_change,
     problems_of,
-    refuse_links,
     remove_leftovers,
     write_file,
 )
@@ -134,9 +133,9 @@ class SweepCell:
         return self.name.removesuffix(f"-seed{self.seed}")
 
     @property
-    def answers_natively(self) -> bool:
+    def predicts_natively(self) -> bool:
         """Whether the paper's rows of its method are those of the method's own classifier."""
-        return method_named(self.recipe.model.variant).answers_natively
+        return method_named(self.recipe.model.variant).predicts_natively
 
     @cached_property
     def backbone_key(self) -> str:
@@ -333,7 +332,7 @@ class ProtocolScoring:
         score = ContinualScore.from_dict(values)
         if score.native is None:
             return None if other else score.as_published
-        return score.native if cell.answers_natively != other else score.as_published
+        return score.native if cell.predicts_natively != other else score.as_published
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
@@ -348,7 +347,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
     owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
-    return states | {path.name: f"running on {owner.place}" for path, owner in owners.items()}
+    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
 
 
 def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
@@ -363,7 +362,7 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
         plugins: files of methods from outside.
 
     Raises:
-        RunError: a cell was begun with other settings, or a link lies in the way.
+        RunError: a cell was begun with other settings.
         DiskError: nothing can be written there.
     """
     states = states_of(cells)
@@ -380,7 +379,6 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
     lines = []
     with locked_tables(Path(out)):
         folder = make_inside(Path(out), RECIPES)
-        refuse_links(folder, [f"{cell.name}.yaml" for cell in todo])
         remove_leftovers(folder)
         for cell in todo:
             recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
@@ -494,7 +492,166 @@ def run_sweep(
         plugins: files of methods from outside, which the processes of cells load.
 
     Raises:
-        RunError: a cell was begun with other settings, or a link lies in the way.
+        RunError: a cell was begun with other settings.
+        InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
+    """
+    if jobs < 1:
+        raise ConfigurationError(f"Expected jobs >= 1, got {jobs}.")
+    folder = RunDirectory(out)
+    if folder.begun:
+        raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
+    for cell in cells:
+        cell.require_settings()
+    states = {
+        cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
+    }
+    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
+    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
+
+
+def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
+    """One shell line for each cell that is not finished and that no process is at work on; nothing is trained.
+
+    Any scheduler runs them, in any order and on any computer that has the folder. A line can be run again at any time,
+    and resumes. Relative folders are meant from the current folder.
+
+    Args:
+        cells: from `plan_cells` for the same `out`.
+        out: folder of the runs; recipes of the cells are written into its ``.cells``.
+        plugins: files of methods from outside.
+
+    Raises:
+        RunError: a cell was begun with other settings.
+        DiskError: nothing can be written there.
+    """
+    states = states_of(cells)
+    for name, state in states.items():
+        if state.startswith("running"):
+            logger.info("%s: %s, and has no line", name, state)
+    # Only the training can tell whether all of a cell is on the Hub.
+    open_states = {True: ("new", "begun", "finished"), False: ("new", "begun")}
+    todo = [
+        cell for cell in cells if states[cell.name] in open_states[bool(cell.recipe.training.push_to_hub)]
+    ]
+    program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
+    more = [word for place in plugins for word in ("--plugin", place)]
+    lines = []
+    with locked_tables(Path(out)):
+        folder = make_inside(Path(out), RECIPES)
+        remove_leftovers(folder)
+        for cell in todo:
+            recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
+            write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+            lines.append(shlex.join([*program, "train", *more, "--config", str(path)]))
+    return lines
+
+
+@contextmanager
+def locked_tables(out: Path) -> Iterator[None]:
+    """Context in which no other sweep writes tables and recipes into the same folder."""
+    with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
+        remove_leftovers(out)
+        yield
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The results of a sweep, read from the folders of its runs.
+
+    Attributes:
+        cells: in the order of the grid.
+        scores: of every finished cell, by name.
+        baselines: scores per seed, by the name of their row.
+        failures: why a cell, or its baselines or protocol, is missing, by name.
+        unfinished: how far other cells are, by name: ``new``, ``begun``, or where another process is at work on it.
+    """
+
+    cells: Sequence[SweepCell]
+    scores: Mapping[str, ContinualScore]
+    baselines: Mapping[str, Sequence[ContinualScore]]
+    failures: Mapping[str, str]
+    unfinished: Mapping[str, str]
+
+    @classmethod
+    def read(
+        cls,
+        cells: Sequence[SweepCell],
+        failures: Mapping[str, str],
+        unfinished: Mapping[str, str],
+        baselines: bool,
+    ) -> "SweepResult":
+        """The contents of the folders of all other cells; of baselines frozen backbones first, then pixels."""
+        finished = [cell for cell in cells if cell.name not in failures.keys() | unfinished.keys()]
+        found: dict[str, dict[str, list[ContinualScore]]] = {}
+        for cell, rows in _baseline_rows(finished) if baselines else ():
+            for name, values in ((cell.run.read(BASELINES) or {}) if rows else {}).items():
+                if name in rows:
+                    score = ContinualScore.from_dict(values)
+                    found.setdefault(name, {}).setdefault(rows[name], []).append(score)
+        tables = {row: scores for rows in found.values() for row, scores in rows.items()}
+        scores = {cell.name: score for cell in finished if (score := cell.run.results) is not None}
+        return cls(cells, scores, tables, failures, unfinished)
+
+    @property
+    def groups(self) -> dict[str, list[ContinualScore]]:
+        """Scores by variant, one per finished seed, then those of the baselines."""
+        groups: dict[str, list[ContinualScore]] = {}
+        for cell in self.cells:
+            if cell.name in self.scores:
+                groups.setdefault(cell.variant, []).append(self.scores[cell.name])
+        return groups | {name: list(scores) for name, scores in self.baselines.items()}
+
+
+def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
+    """Each cell with the baselines that are scored with it and the names of their rows."""
+    rows = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
+    return list(zip(cells, rows, strict=True))
+
+
+def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
+    """The finished part of a sweep, also while other processes train it; nothing is trained, scored or written.
+
+    Args:
+        cells: from `plan_cells`.
+        baselines: with the scores of baselines that an earlier sweep made.
+
+    Raises:
+        RunError: a cell was begun with other settings.
+    """
+    unfinished = {name: state for name, state in states_of(cells).items() if state != "finished"}
+    return SweepResult.read(cells, {}, unfinished, baselines)
+
+
+def run_sweep(
+    cells: Sequence[SweepCell],
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    baselines: bool = False,
+    scorings: Sequence[ProtocolScoring] = (),
+    train: Work = train_run,
+    engine: Engine | None = None,
+    plugins: Sequence[str] = (),
+) -> SweepResult:
+    """Train all cells that are not finished; an earlier sweep in the folder is resumed, also with more cells.
+
+    A cell that another process is at work on is left to it, also on another computer that has the folder.
+
+    Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
+    cell had been trained alone on this machine with this number of threads.
+
+    Args:
+        cells: from `plan_cells` for the same `out`.
+        out: folder of the runs.
+        jobs: number of cells at work at once.
+        baselines: also score the frozen backbone and raw pixels, once per data and seed.
+        scorings: also score every cell by these protocols.
+        train: trains a cell; a function of a module.
+        engine: runs the cells; by default processes of this machine do.
+        plugins: files of methods from outside, which the processes of cells load.
+
+    Raises:
+        RunError: a cell was begun with other settings.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
     if jobs < 1:
@@ -602,7 +759,7 @@ class _Sweep:
             return None
         owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
         for name in owners.keys() - self._owned:
-            logger.info("%s: running on %s", name, owners[name].place)
+            logger.info("%s: running on %s", name, owners[name])
         for cell in [cell for cell in waiting if cell.name in self._owned - owners.keys()]:
             if not prefix and cell.finished():
                 logger.info("%s: done elsewhere%s", cell.name, _average(cell))
@@ -613,7 +770,7 @@ class _Sweep:
         at_work = owners.keys() | {cell.name for cell, _ in running}
         if not (free or running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
             alive = owners_of(cell.path for cell in waiting)
-            self.elsewhere |= {path.name: f"running on {owner.place}" for path, owner in alive.items()}
+            self.elsewhere |= {path.name: f"running on {owner}" for path, owner in alive.items()}
             # The others are leases that no process renews: a training waits until they are over.
             waiting[:] = free = [cell for cell in waiting if cell.path not in alive]
         # Rather than wait for other processes alone, a cell makes a backbone of its own.

@@ -15,10 +15,11 @@ from promptccd.evaluation.paper import PublishedTable
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.methods import method_named
+from promptccd.models import load_configuration
 from promptccd.reports.cards import CategoryCard
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
-from promptccd.runs.stage import categories_at, load_configuration, row_of
+from promptccd.runs.stage import categories_at, row_of
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
@@ -242,7 +243,7 @@ def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd
         table = table[[name for name in table if not name.startswith("native_")]]
     if published is None:
         return table
-    natively = has_native and method_named(runs[0].recipe.model.variant).answers_natively
+    natively = has_native and method_named(runs[0].recipe.model.variant).predicts_natively
     return table.join(
         pd.DataFrame(
             [

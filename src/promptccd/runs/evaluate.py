@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,9 @@ from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, opt
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel, load_configuration
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.stage import load_configuration, load_stage, load_view
+from promptccd.runs.stage import load_stage, load_view
 from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
 from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features, routing_agreement
@@ -157,7 +157,7 @@ class RunEvaluation:
             )
         return ContinualScore("part-routing", rows) if rows else None
 
-    def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
+    def native_predictions(self, stage: int, images: StageImages) -> np.ndarray | None:
         """The native predictions ``(N,)`` of a stage's model for images; `None` for models that have none."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
@@ -259,7 +259,9 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
-            native=self.native_answers if features in (None, self.features) else lambda stage, images: None,
+            native=self.native_predictions
+            if features in (None, self.features)
+            else lambda stage, images: None,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
@@ -313,15 +315,8 @@ class RunEvaluation:
 
 def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
     """Features that do not depend on the stage, each computed once."""
-    kept: dict[StageImages, Tensor] = {}
-
-    def features(stage: int, images: Sequence[StageImages]) -> list[Tensor]:
-        for each in images:
-            if each not in kept:
-                kept[each] = compute(each)
-        return [kept[each] for each in images]
-
-    return features
+    once = cache(compute)
+    return lambda stage, images: [once(each) for each in images]
 
 
 def cut_given(

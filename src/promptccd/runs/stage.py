@@ -35,7 +35,6 @@ from promptccd.evaluation import Discovery, StageScore
 from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
-from promptccd.models import load_configuration as stored_configuration
 from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import (
     PREPROCESSOR,
@@ -93,7 +92,7 @@ def save_stage(
     """
 
     def fill(folder: Path) -> None:
-        save_shards(model, folder, stages_beside(path))
+        save_shards(model, folder, neighbouring_stages(path))
         view.processor.save_pretrained(folder)
         write_json(folder / ASSIGNMENTS, {name: each.tolist() for name, each in assignments.items()})
         if exemplars is not None:
@@ -137,11 +136,12 @@ def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
         hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`, such as those that found the model.
 
     Raises:
-        RunError: there is none, or it is refused.
+        RunError: there is none.
+        CheckpointError: it is refused.
     """
     try:
         processor = load_processor(path, **hub_options)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise RunError(f"Cannot read the image processor of {str(path)!r}: {one_line(error)}") from error
     if processor is None:
         raise RunError(f"{str(path)!r} has no {PREPROCESSOR}, the image processor: copy the model again.")
@@ -149,20 +149,9 @@ def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
 
 
 def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
-    """The model of a finished stage, given its run's arguments; a `RunError` if it holds no such model."""
-    kind = method_named(arguments.variant).model
-    try:
-        return kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
-    except (OSError, ValueError) as error:
-        raise RunError(f"Cannot load the model of {path}: {one_line(error)}") from error
-
-
-def load_configuration(path: Path) -> CategoryDiscoveryConfig:
-    """The configuration of a finished stage, without its weights; a `RunError` if there is none or it is refused."""
-    try:
-        return stored_configuration(path)
-    except (OSError, ValueError) as error:
-        raise RunError(f"Cannot read the configuration of {path}: {one_line(error)}") from error
+    """The model of a finished stage, given its run's arguments."""
+    model = method_named(arguments.variant).model
+    return model.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
 
 
 def row_of(
@@ -422,7 +411,7 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
     write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": size}, "weight_map": placed})
 
 
-def stages_beside(stage: Path) -> Iterator[Path]:
+def neighbouring_stages(stage: Path) -> Iterator[Path]:
     """Folders of stages that may share a frozen shard: those of the same run, then the first of each run next to it."""
     yield from sorted(each for each in stage.parent.glob("stage*") if each != stage)
     with suppress(OSError):  # the folder may not be readable

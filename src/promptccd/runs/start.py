@@ -25,14 +25,13 @@ from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.disk import refuse_links, remove_leftovers, trusted, write_directory, write_file
+from promptccd.disk import remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
 from promptccd.methods import PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.checkpoint import load_processor
-from promptccd.runs.folder import FETCHED, FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
-from promptccd.training.history import HISTORY
+from promptccd.runs.folder import FORMAT, NORMALISATION, RESUME, RunDirectory, change_places, name_of
 from promptccd.training.options import DataArguments
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe, laid_over
@@ -51,10 +50,6 @@ FREE_FIELDS = {
     },
 }  # fmt: skip
 OUT_OF_MEMORY = "out_of_memory.json"  # batch size that a device had too little memory for
-_WRITTEN = (
-    "manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY, FETCHED, RESUME, "backbone",
-    "logs", "logs/promptccd", "logs/wandb",
-)  # fmt: skip
 _BENCHMARK_FIELDS = ("dataset", "split", "num_classes", "images_per_class")
 _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
@@ -64,9 +59,8 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
 
     Raises:
         SplitMismatchError: the images or the split differ; both fingerprints are named.
-        RunError: another setting differs; the settings are named. Or a name that will be written is a link.
+        RunError: another setting differs; the settings are named.
     """
-    refuse_links(run.path, [*_WRITTEN, *(run.stage(stage.index).name for stage in stages)])
     remove_leftovers(run.path)
     remove_leftovers(run.path / RESUME)
     if run.begun and not any(

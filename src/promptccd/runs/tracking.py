@@ -62,7 +62,10 @@ class Tracking(CategoryDiscoveryCallback):
         logs = make_inside(self.run.path, "logs")
         make_inside(logs, PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted)
         if wanted == "wandb":
-            place = {"dir": str(logs), "id": _identity(logs / "wandb_id")}
+            identity = logs / "wandb_id"
+            if not identity.exists():
+                write_file(identity, uuid.uuid4().hex)
+            place = {"dir": str(logs), "id": read_file(identity).decode()}
             return {**place, "name": self.run.name, "resume": "allow", "reinit": "finish_previous"}
         return {"name": self.run.name, "resume": "allow"} if wanted == "trackio" else {}
 
@@ -101,15 +104,6 @@ class Tracking(CategoryDiscoveryCallback):
 
 def _last_epoch(args: TrainingArguments, state: RunState) -> int:
     return args.epochs_before(state.stage + 1) - 1
-
-
-def _identity(path: Any) -> str:
-    """The run's id at its tracker, drawn once."""
-    try:
-        return read_file(path).decode()
-    except FileNotFoundError:
-        write_file(path, uuid.uuid4().hex)
-        return _identity(path)
 
 
 def _flat(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, bool | int | float | str]:

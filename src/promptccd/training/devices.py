@@ -116,12 +116,12 @@ def usual_precision(on_cpu: bool) -> str:
     return "bf16" if not on_cpu and torch.cuda.is_available() and has_bf16(torch.device("cuda")) else "no"
 
 
-def has_bf16(device: torch.device, untold: bool = True) -> bool:
-    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; `untold` of others, and where torch cannot tell."""
+def has_bf16(device: torch.device, otherwise: bool = True) -> bool:
+    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; `otherwise` of others, and where torch cannot tell."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
-        return untold
+        return otherwise
     return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 

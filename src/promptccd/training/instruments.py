@@ -22,7 +22,7 @@ MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
 # What lets the choice of prompts act where it does not: the likeliest component alone, long enough to be seen.
-TOLD_APART: dict[str, Any] = {
+DISTINCT_PROMPTS: dict[str, Any] = {
     "prompts_per_image": 1, "prompt_copies": 5, "prompt_scale": "tokens", "prompt_centred": True,
 }  # fmt: skip
 LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were those of arbitrary prompts
@@ -84,8 +84,8 @@ class Instruments:
             )
         elif (reason := self._no_choice(least)) is not None:
             found["choice_effect"] = (
-                f"{reason}: which ones an image gets makes no difference. Give {told_apart()}, in a new --output_dir; "
-                "where that is so already, more copies."
+                f"{reason}: which ones an image gets makes no difference. Give {suggested_options()}, in a new "
+                "--output_dir; where that is so already, more copies."
             )
         if (self.categories_sharing or 0) > MOST_SHARING:
             found["categories_sharing"] = (
@@ -120,9 +120,9 @@ class Instruments:
 TITLES: dict[str, str] = {each.name: each.metadata["title"] for each in fields(Instruments)}
 
 
-def told_apart() -> str:
-    """The options of `TOLD_APART`, as a person types them."""
-    return " ".join(f"--{name} {str(value).lower()}" for name, value in TOLD_APART.items())
+def suggested_options() -> str:
+    """The options of `DISTINCT_PROMPTS`, as a person types them."""
+    return " ".join(f"--{name} {str(value).lower()}" for name, value in DISTINCT_PROMPTS.items())
 
 
 @torch.no_grad()

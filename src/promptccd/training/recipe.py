@@ -122,7 +122,7 @@ def describe_type(hint: Any) -> str:
     return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
 
 
-def says_none(value: Any, hint: Any) -> bool:
+def means_none(value: Any, hint: Any) -> bool:
     """Whether a word means none for a field that may be none: YAML writes ``null``, people write ``none``."""
     return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
 
@@ -134,7 +134,7 @@ def typed(section: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> 
         ConfigurationError: a value of the wrong type, or an empty name.
     """
     prepared = {
-        key: None if says_none(value, hints[key]) else with_floats(value, hints[key])
+        key: None if means_none(value, hints[key]) else with_floats(value, hints[key])
         for key, value in values.items()
     }
     for key, value in prepared.items():
@@ -190,10 +190,10 @@ class Recipe:
     def __post_init__(self) -> None:
         method = self._method
         self.model = dataclasses.replace(self.model, options=_checked_options(method, self.model.options))
-        if self.training.exemplars_per_class and not method.takes_exemplars:
+        if self.training.exemplars_per_class and not method.uses_exemplars:
             from promptccd.methods import METHODS
 
-            able = ", ".join(each.name for each in METHODS.values() if each.takes_exemplars)
+            able = ", ".join(each.name for each in METHODS.values() if each.uses_exemplars)
             raise ConfigurationError(
                 f"{method.name} uses no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
@@ -279,7 +279,7 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     hints = {name: item.type for name, item in method.options.items()}
     require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
     given = {
-        name: value for name, value in options.items() if not (value is None or says_none(value, type(None)))
+        name: value for name, value in options.items() if not (value is None or means_none(value, type(None)))
     }
     auto = {name: value for name, value in given.items() if (name, value) == ("num_parts", "auto")}
     checked = typed("model", {name: value for name, value in given.items() if name not in auto}, hints)

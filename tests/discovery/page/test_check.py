@@ -108,20 +108,23 @@ def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: P
     state = window.get("state")
     groups, generation = [each["id"] for each in state["groups"]], state["generation"]
     rows, to = [0, 1, 2, 9], [groups[1], groups[2], groups[1], groups[0]]
-    assert window.do(do="sort", rows=rows, to=to, generation=generation)[0] == 200
+    assert window.do(do="sort", images=rows, to=to, generation=generation)[0] == 200
     at_once = registry_in(project)
     window.do(do="undo", number=window.get("state")["undo"]["number"])
     for row, group in zip(rows, to, strict=True):
-        window.do(do="move", rows=[row], group=group, generation=generation)
+        window.do(do="move", images=[row], to=group, generation=generation)
     one_by_one = registry_in(project)
     assert at_once.members == one_by_one.members
     both = (each.active_prototypes().matrix for each in (at_once, one_by_one))
     np.testing.assert_allclose(*both, atol=1e-6)
 
 
-@pytest.mark.parametrize(("to", "reason"), [("x", "a list"), ([0], "for each"), ([0, "a"], "Expected group")])
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [("x", "Expected 'to' to be a list"), ([0], "for each"), ([0, "a"], "Expected 'to' to be a list")],
+)
 def test_a_sort_that_is_none_is_refused(reader: Window, to: object, reason: str) -> None:
-    asked = {"do": "sort", "rows": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
+    asked = {"do": "sort", "images": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
     status, told = reader.do(**asked)
     assert (status, reason in told["error"]) == (409, True), told
 

@@ -52,7 +52,7 @@ def test_what_cannot_be_written_can_be_looked_at_and_says_why(locked: OpenPage, 
     picture = window.ask(f"/api/picture/{told['generation']}/0/128")
     assert picture[0] == 200
     assert window.ask("/api/map")[0] == 200
-    for status, answer in (window.do(do="rename", group=0, name="heron"), window.do(do="undo", number=1)):
+    for status, answer in (window.do(do="rename", category=0, name="heron"), window.do(do="undo", number=1)):
         assert (status, answer["error"]) == (409, told["locked"])
     status, _, content = window.ask("/api/regroup", {"count": 2})
     assert (status, b"can only be looked at" in content) == (409, True)

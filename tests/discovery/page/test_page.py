@@ -393,7 +393,7 @@ def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
     person.page.wait_for_timeout(400)
     assert person.page.evaluate(CHOSEN) == [int(third)]
     assert person.page.locator(".cell").count() == size - 1  # and the rest is tidy now
-    assert [each["rows"] for each in sent if "rows" in each] == [[int(first)], [int(third)]]
+    assert [each["images"] for each in sent if "images" in each] == [[int(first)], [int(third)]]
 
 
 def test_what_is_large_is_corrected_apart_from_what_is_selected(person: Person, project: Path) -> None:

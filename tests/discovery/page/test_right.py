@@ -358,7 +358,7 @@ def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> None:
-    asked = {"do": "confirm", "generation": window.get("state")["generation"], "rows": [0, 1, 2]}
+    asked = {"do": "confirm", "generation": window.get("state")["generation"], "images": [0, 1, 2]}
     assert window.do(**asked, seen=["x"])[0] == 409
     assert window.do(**asked, seen=[0])[0] == 200
     rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
@@ -372,9 +372,9 @@ def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:
     told = window.get("right")
     assert (told["share"], told["drawn"], told["count"]) == (None, 0, KINDS * EACH)
     asked = {"do": "confirm", "generation": window.get("state")["generation"], "blind": True}
-    status, refused = window.do(rows=[(told["row"] + 1) % told["count"]], **asked)
+    status, refused = window.do(images=[(told["row"] + 1) % told["count"]], **asked)
     assert (status, "another photograph" in refused["error"]) == (409, True)
-    assert window.do(rows=[told["row"]], **asked)[0] == 200
+    assert window.do(images=[told["row"]], **asked)[0] == 200
     after = window.get("right")
     assert (after["drawn"], after["wrong"], after["looked"]) == (1, 0, 1)
     assert after["row"] != told["row"]

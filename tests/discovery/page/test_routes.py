@@ -44,7 +44,7 @@ def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None:
-    told, registry = reader.get("state"), reader.page.bench.registry
+    told, registry = reader.get("state"), reader.page.project.registry
     assert {each["id"]: (each["name"], each["size"]) for each in told["groups"]} == {
         each.id: (each.name, each.size) for each in registry.active
     }
@@ -65,8 +65,8 @@ def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, 
     pair = drawn_together(project)
     told = window.get("state")
     assert told["alike"] == [list(pair)]
-    assert window.do(do="rename", group=pair[0], name="heron")[1]["alike"] == [list(pair)]
-    assert window.do(do="rename", group=pair[1], name="egret")[1]["alike"] == []
+    assert window.do(do="rename", category=pair[0], name="heron")[1]["alike"] == [list(pair)]
+    assert window.do(do="rename", category=pair[1], name="egret")[1]["alike"] == []
     assert window.do(do="undo", number=window.get("state")["undo"]["number"])[1]["alike"] == [list(pair)]
 
 
@@ -92,7 +92,7 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
         assert max(Image.open(io.BytesIO(content)).size) <= side
     for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
         assert window.ask(f"/api/picture/{path}")[0] == 404
-    page.bench.photos.close()
+    page.project.photos.close()
     assert len(stored_in(project / ".promptccd")["cell"])
 
 
@@ -137,7 +137,7 @@ def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> 
     for path in (f"{generation}/1600?rows=1", f"{generation}/128?rows={N}", "0123456789ab/128?rows=1"):
         assert reader.ask(f"/api/pictures/{path}")[0] == 404
     many = ",".join(map(str, range(65)))
-    assert reader.ask(f"/api/pictures/{generation}/128?rows={many}")[0] == 404
+    assert reader.ask(f"/api/pictures/{generation}/128?rows={many}")[0] == 409
 
 
 def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
@@ -186,9 +186,7 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
     old = next(row for row, name in enumerate(window.get("names?from=0")) if name == "0-000.png")
     assert told["moved"] == []
     assert (
-        window.do(do="move", rows=[old], generation=window.get("state")["generation"], group=told["new"][0])[
-            0
-        ]
+        window.do(do="move", images=[old], generation=window.get("state")["generation"], to=told["new"][0])[0]
         == 200
     )
     assert window.get("changed")["moved"] == [old]
@@ -219,12 +217,12 @@ def test_the_state_lists_the_export_formats(window: Window, monkeypatch: pytest.
         "name": "new",
         "title": "a new one",
     }
-    assert window.do(do="rename", group=0, name="heron")[1]["formats"] == expected
+    assert window.do(do="rename", category=0, name="heron")[1]["formats"] == expected
 
 
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
     state = window.get("state")
-    assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200
+    assert window.do(do="rename", category=state["groups"][0]["id"], name="heron")[0] == 200
     assert window.get("export") is None
     for kind in FORMATS:
         assert window.ask("/api/export", {"kind": kind})[0] == 200
@@ -271,7 +269,7 @@ def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
     def broken(key: str) -> bytes:
         raise MemoryError(key)
 
-    monkeypatch.setattr(window.page.bench.photos, "file_of", broken)
+    monkeypatch.setattr(window.page.project.photos, "file_of", broken)
     assert window.ask("/api/export", {"kind": "folders"})[0] == 200
     assert until_written(window)["problem"].startswith("It was not written whole: MemoryError.")
     assert not (project / "folders").exists()
@@ -285,21 +283,21 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
     groups = [each["id"] for each in state["groups"]]
     rows = [row for row in range(N) if before[0][row] != groups[1]][:3]
     edits = [
-        {"do": "move", "rows": rows, "generation": state["generation"], "group": groups[1]},
-        {"do": "confirm", "rows": [0], "generation": state["generation"]},
-        {"do": "merge", "groups": groups[:2]},
-        {"do": "split", "group": groups[2]},
-        {"do": "rename", "group": groups[2], "name": "heron"},
+        {"do": "move", "images": rows, "generation": state["generation"], "to": groups[1]},
+        {"do": "confirm", "images": [0], "generation": state["generation"]},
+        {"do": "merge", "categories": groups[:2]},
+        {"do": "split", "category": groups[2]},
+        {"do": "rename", "category": groups[2], "name": "heron"},
         {
             "do": "confirm",
-            "rows": np.flatnonzero(before[0] == groups[3]).tolist(),
+            "images": np.flatnonzero(before[0] == groups[3]).tolist(),
             "generation": state["generation"],
         },
-        {"do": "set_aside", "group": groups[3]},
-        {"do": "take_back", "group": groups[3]},
-        {"do": "set_images_aside", "rows": [0, 5], "generation": state["generation"]},
-        {"do": "dissolve", "group": groups[3]},
-        {"do": "gather", "rows": rows, "generation": state["generation"]},
+        {"do": "set_aside", "category": groups[3]},
+        {"do": "take_back", "category": groups[3]},
+        {"do": "set_images_aside", "images": [0, 5], "generation": state["generation"]},
+        {"do": "dissolve", "category": groups[3]},
+        {"do": "gather", "images": rows, "generation": state["generation"]},
     ]
     undone = [{"do": "undo"}] * len(edits) + [{"do": "redo"}] * len(edits)
     revision = state["revision"]
@@ -312,7 +310,7 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
             values[told["changed"]["rows"]] = told["changed"][name]
         for held, whole in zip(before, columns_of(window), strict=True):
             assert np.array_equal(held, whole)
-        fresh = ProjectView(window.page.bench.out)
+        fresh = ProjectView(window.page.project.out)
         assert told["groups"] == fresh.summary()["groups"]
         assert np.array_equal(before[0], fresh.columns().group)
         revision = told["revision"]
@@ -326,7 +324,7 @@ def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPag
     group, _, _ = columns_of(window)
     assert (group == group[near]).mean() > 0.5
     written = (project / ".promptccd/layout.bin").stat().st_mtime_ns
-    assert np.array_equal(page.bench.layout(), places)
+    assert np.array_equal(page.project.layout(), places)
     assert (project / ".promptccd/layout.bin").stat().st_mtime_ns == written
 
 
@@ -336,16 +334,16 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
     group, _, _ = columns_of(window)
     here = np.flatnonzero(group == first).tolist()
     edits = [
-        {"do": "rename", "group": first, "name": "heron"},
-        {"do": "move", "rows": here[:2], "generation": generation, "group": second},
-        {"do": "confirm", "rows": here[2:4], "generation": generation},
-        {"do": "move", "rows": here[4:5], "generation": generation, "group": None},
-        {"do": "gather", "rows": [here[0], here[4]], "generation": generation, "name": "odd ones"},
-        {"do": "split", "group": second},
-        {"do": "merge", "groups": [first, second], "name": "egret"},
-        {"do": "set_images_aside", "rows": here[:1], "generation": generation},
-        {"do": "set_aside", "group": state["groups"][3]["id"]},
-        {"do": "dissolve", "group": state["groups"][2]["id"]},
+        {"do": "rename", "category": first, "name": "heron"},
+        {"do": "move", "images": here[:2], "generation": generation, "to": second},
+        {"do": "confirm", "images": here[2:4], "generation": generation},
+        {"do": "move", "images": here[4:5], "generation": generation, "to": None},
+        {"do": "gather", "images": [here[0], here[4]], "generation": generation, "name": "odd ones"},
+        {"do": "split", "category": second},
+        {"do": "merge", "categories": [first, second], "name": "egret"},
+        {"do": "set_images_aside", "images": here[:1], "generation": generation},
+        {"do": "set_aside", "category": state["groups"][3]["id"]},
+        {"do": "dissolve", "category": state["groups"][2]["id"]},
     ]
     states = [registry_in(project).state_hash()]
     for edit in edits:
@@ -375,7 +373,7 @@ def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Wind
     junk = window.get("state")["groups"][0]["id"]
     rows = set(np.flatnonzero(group == junk).tolist())
     assert rows & set(window.get("rare"))
-    assert window.do(do="set_aside", group=junk)[0] == 200
+    assert window.do(do="set_aside", category=junk)[0] == 200
     assert junk not in [each["id"] for each in window.get("state")["groups"]]
     group, _, _ = columns_of(window)
     assert set(np.flatnonzero(group == ASIDE).tolist()) == rows
@@ -393,26 +391,26 @@ def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Wind
 
 
 REFUSED = {
-    "a name that is taken": ({"do": "rename", "group": 0, "name": "discovered 1"}, "called 'discovered 1' already"),
-    "a group that is not there": ({"do": "rename", "group": 99, "name": "x"}, "no category 99"),
-    "nothing selected": ({"do": "move", "rows": [], "group": 1}, "select images first"),
-    "a row too many": ({"do": "move", "rows": [N], "group": 1}, f"There are {N} photographs"),
-    "a row that is no number": ({"do": "move", "rows": [True], "group": 1}, "Expected rows"),
-    "other photographs": ({"do": "move", "rows": [1], "group": 1, "generation": "old"}, "load the page again"),
+    "a name that is taken": ({"do": "rename", "category": 0, "name": "discovered 1"}, "called 'discovered 1' already"),
+    "a group that is not there": ({"do": "rename", "category": 99, "name": "x"}, "no category 99"),
+    "nothing selected": ({"do": "move", "images": [], "to": 1}, "select images first"),
+    "a row too many": ({"do": "move", "images": [N], "to": 1}, f"There are {N} photographs"),
+    "a row that is no number": ({"do": "move", "images": [True], "to": 1}, "Expected 'images'"),
+    "other photographs": ({"do": "move", "images": [1], "to": 1, "generation": "old"}, "load the page again"),
     "an undo of something else": ({"do": "undo", "number": 7}, "Something else was corrected"),
     "an unknown action": ({"do": "delete"}, "Expected one of rename"),
     "no action": ({}, "Expected one of rename"),
-    "a path for a name": ({"do": "rename", "group": 0, "name": 7}, "Expected name"),
+    "a path for a name": ({"do": "rename", "category": 0, "name": 7}, "Expected 'name'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_done_is_said_and_changes_nothing(reader: Window, case: str) -> None:
     edit, reason = REFUSED[case]
-    before = reader.page.bench.registry.state_hash()
+    before = reader.page.project.registry.state_hash()
     status, told = reader.do(**{"generation": reader.get("state")["generation"], **edit})
     assert (status, reason in told["error"]) == (409, True), told
-    assert reader.page.bench.registry.state_hash() == before
+    assert reader.page.project.registry.state_hash() == before
 
 
 HOSTILE = {
@@ -432,17 +430,17 @@ HOSTILE = {
 @pytest.mark.parametrize("path", ["/api/state", "/api/picture/0/0/128", "/desk.js", "/api/edit"])
 def test_strangers_are_turned_away(reader: Window, case: str, path: str) -> None:
     sent, expected = HOSTILE[case]
-    before = reader.page.bench.registry.state_hash()
-    body = {"do": "rename", "group": 0, "name": "taken"} if path == "/api/edit" else None
+    before = reader.page.project.registry.state_hash()
+    body = {"do": "rename", "category": 0, "name": "taken"} if path == "/api/edit" else None
     status, headers, _ = reader.ask(path, body, **sent)
     assert status == expected
     assert "default-src 'none'" in headers["content-security-policy"]
     assert not any(name.startswith("access-control-") for name in headers)
-    assert reader.page.bench.registry.state_hash() == before
+    assert reader.page.project.registry.state_hash() == before
 
 
 def test_who_corrects_says_from_where_and_with_the_right_token(reader: Window) -> None:
-    body = json.dumps({"do": "rename", "group": 0, "name": "x"}).encode()
+    body = json.dumps({"do": "rename", "category": 0, "name": "x"}).encode()
     connection = socket.create_connection(reader.place.split(":"))
     head = f"POST /api/edit HTTP/1.1\r\nHost: {reader.place}\r\nCookie: {reader.cookie}\r\n"
     connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -499,13 +497,13 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
     assert first["first"] not in {each["first"] for each in left}
     answer = {"do": "answer", "generation": state["generation"]}
     for each, same in zip(asked, [True, False] * 5, strict=False):
-        assert window.do(**answer, rows=[each["first"], each["second"]], same=same)[0] == 200
+        assert window.do(**answer, first=each["first"], second=each["second"], same=same)[0] == 200
         now = columns_of(window)[0]
         assert (now[each["first"]] == each["group"]) == same
     settled = {each["first"] for each in asked}
     assert settled.isdisjoint(each["first"] for each in window.get("questions"))
     registry = registry_in(project)
-    keys, constraints = window.page.bench.photos.keys, registry.constraints()
+    keys, constraints = window.page.project.photos.keys, registry.constraints()
     assert all(keys[row] in constraints.keys for row in settled)
 
 
@@ -516,19 +514,20 @@ def test_questions_go_on_where_the_least_sure_were_all_put_somewhere(
     state, sure = window.get("state"), columns_of(window)[1]
     covers = [row for each in state["groups"] for row in each["cover"]]
     put = sorted({*covers, *np.argsort(sure, kind="stable")[:4].tolist()})
-    assert window.do(do="confirm", rows=put, generation=state["generation"])[0] == 200
+    assert window.do(do="confirm", images=put, generation=state["generation"])[0] == 200
     asked = {each["first"] for each in window.get("questions")}
     assert asked
     assert asked.isdisjoint(put)
 
 
 @pytest.mark.parametrize(
-    "asked", [{"rows": [1]}, {"rows": [1, 2, 3]}, {"same": None}, {"same": 1}, {"rows": [2, 2]}]
+    "asked", [{"first": None}, {"first": [1]}, {"first": "1"}, {"same": None}, {"same": 1}]
 )
 def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any]) -> None:
     generation, home = window.get("state")["generation"], columns_of(window)[0]
     apart = [0, int(np.flatnonzero(home != home[0])[0])]
-    edit = {"do": "answer", "generation": generation, "rows": apart, "same": False} | asked
+    first, second = apart
+    edit = {"do": "answer", "generation": generation, "first": first, "second": second, "same": False} | asked
     status, told = window.do(**edit)
     assert (status, told.get("error", "")[:8]) == (409, "Expected")
     assert window.ask(f"/api/questions?skip=1-{N}")[0] == 404

@@ -24,8 +24,7 @@ import pytest
 from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
-from promptccd.discovery.page.server import ADDRESS
-from promptccd.discovery.page.site import listen
+from promptccd.discovery.page.server import ADDRESS, listen
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project import project as project_module
 from promptccd.errors import RegistryError, RunError
@@ -64,7 +63,7 @@ def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: 
     journal.registry.edit(Merge([0, 1]))
     journal.write_whole()
     assert len(window.get("state")["groups"]) == KINDS - 1
-    status, _ = window.do(do="rename", group=0, name="heron")
+    status, _ = window.do(do="rename", category=0, name="heron")
     assert (status, registry_in(project).category(0).name) == (200, "heron")
 
 
@@ -72,15 +71,15 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
     page: OpenPage, window: Window, project: Path
 ) -> None:
     """What the page has added up belongs to the registry that it had read before."""
-    page.bench.warm()
+    page.project.warm()
     journal = Journal(project / ".promptccd")
-    keys, home = page.bench.photos.keys, page.bench.columns().group.copy()
+    keys, home = page.project.photos.keys, page.project.columns().group.copy()
     moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
     journal.registry.edit(Move([keys[row] for row in moved], 1))
     journal.write_whole()
     other = Path(shutil.copytree(project, project.parent / "other"))
     generation = window.get("state")["generation"]
-    assert window.do(do="move", rows=rows, group=1, generation=generation)[0] == 200
+    assert window.do(do="move", images=rows, to=1, generation=generation)[0] == 200
     Project(other).move([keys[row] for row in rows], 1)
     ours, theirs = (registry_in(folder).active_prototypes().matrix for folder in (project, other))
     assert np.array_equal(ours, theirs)
@@ -92,13 +91,13 @@ def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
 ) -> None:
     lock = FolderLock(project / ".promptccd")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(window.do, do="rename", group=0, name="heron")
+        waiting = pool.submit(window.do, do="rename", category=0, name="heron")
         time.sleep(0.3)
         assert not waiting.done()
         lock.close()
         assert waiting.result(10)[0] == 200
         lock = FolderLock(project / ".promptccd")
-        status, told = window.do(do="rename", group=0, name="egret")
+        status, told = window.do(do="rename", category=0, name="egret")
         lock.close()
     assert (status, "is writing to" in told["error"]) == (409, True)
     assert window.get("state")["groups"][0]["name"] == "heron"
@@ -166,7 +165,7 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
 
     def by_window(group: int) -> list[str]:
         window, names = Window(page), [f"window {group} {n}" for n in range(each)]
-        assert all(window.do(do="rename", group=group, name=name)[0] == 200 for name in names)
+        assert all(window.do(do="rename", category=group, name=name)[0] == 200 for name in names)
         return names
 
     def by_command(group: int) -> list[str]:
@@ -194,11 +193,11 @@ def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
     page: OpenPage, window: Window, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(LONGEST_JOURNAL):
-        assert window.do(do="rename", group=0, name=f"name {n}")[0] == 200
-    page.bench.rest()
-    assert page.bench._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
+        assert window.do(do="rename", category=0, name=f"name {n}")[0] == 200
+    page.project.rest()
+    assert page.project._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
     monkeypatch.setattr(project_module, "QUIET_S", 0)
-    page.bench.rest()
+    page.project.rest()
     assert not (project / ".promptccd/journal.jsonl").exists()
     assert load_registry(project / ".promptccd").category(0).name == f"name {LONGEST_JOURNAL - 1}"
     last = window.get("state")["undo"]["number"]
@@ -211,7 +210,7 @@ def test_whoever_corrects_groups_look_the_same_afterwards(
 ) -> None:
     """The page keeps sums of features, a command computes them anew: after the same corrections they are the same."""
     other = Path(shutil.copytree(project, tmp_path / "other"))
-    keys, generation = page.bench.photos.keys, page.bench.photos.generation
+    keys, generation = page.project.photos.keys, page.project.photos.generation
 
     def by_command(folder: Path, rows: list[int], to: int | None) -> None:
         images = [keys[row] for row in rows]
@@ -228,8 +227,8 @@ def test_whoever_corrects_groups_look_the_same_afterwards(
         if number == 1:
             by_command(project, rows, to)
         else:
-            assert window.do(do="move", rows=rows, group=to, generation=generation)[0] == 200
-        undone = page.bench.registry.log[-1].number if number == 2 else None
+            assert window.do(do="move", images=rows, to=to, generation=generation)[0] == 200
+        undone = page.project.registry.log[-1].number if number == 2 else None
         if undone is not None:
             for step in ("undo", "redo"):
                 assert window.do(do=step, number=undone)[0] == 200
@@ -240,7 +239,7 @@ def test_whoever_corrects_groups_look_the_same_afterwards(
     columns = ProjectView(project).columns()
     window.get("state")
     for name in ("group", "sure", "flags"):
-        assert np.array_equal(getattr(page.bench.columns(), name), getattr(columns, name))
+        assert np.array_equal(getattr(page.project.columns(), name), getattr(columns, name))
 
 
 @contextmanager
@@ -271,7 +270,7 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
                     name = f"{group} {life} {n}"
                     asked.append(name)
                     try:
-                        status, _ = window.do(do="rename", group=group, name=name)
+                        status, _ = window.do(do="rename", category=group, name=name)
                     except (OSError, http.client.HTTPException):
                         return  # nobody was told
                     assert status == 200
@@ -307,7 +306,7 @@ def test_photographs_that_are_opened_are_grouped_first(found_once: Path, tmp_pat
         line = process.stdout.readline().decode()
         window: Any = Window(SimpleNamespace(url=next(word for word in line.split() if "token=" in word)))  # type: ignore[arg-type]
         assert window.get("state")["photos"] == N
-        window.do(do="rename", group=0, name="heron")
+        window.do(do="rename", category=0, name="heron")
         process.terminate()
         assert process.wait(30) == 0
         process.stdout.close()

@@ -103,7 +103,7 @@ class Walker:
         if noted and not noted["inSheet"]:
             self.asked = noted["chosen"]  # what a sheet that opens now is about, too
         new: list[dict[str, Any]] = self.sent[before:]
-        told, asked = sorted(row for each in new for row in each.get("rows", [])), set(self.asked)
+        told, asked = sorted(row for each in new for row in each.get("images", [])), set(self.asked)
         if not told:
             # What is in no group belongs nowhere; a list that drops down takes keys for itself.
             is_due = noted and way == self.correcting_key and self.last != "b"

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +64,11 @@ class Item(NamedTuple):
 def text_item(place: str, text: str, label: str) -> Item:
     """A file of text; one of the same text is the same file."""
     content = text.encode()
-    return Item(place, hashlib.sha256(content).hexdigest()[:DIGITS], partial(_write, content), label)
+
+    def write(target: Path) -> None:
+        target.write_bytes(content)
+
+    return Item(place, hashlib.sha256(content).hexdigest()[:DIGITS], write, label)
 
 
 @dataclass
@@ -129,12 +133,14 @@ class _Made:
         project: whose exports the folder contains.
         lines: the record, by place.
         files: status of each regular file, by place; folders behind links are not searched.
+        there: places in the record that have a file.
     """
 
     def __init__(self, root: Path, originals: Mapping[str, str] | None):
         self.root, self._originals = root, originals
         self.project, self.lines = _read(root / EXPORTED)
         self.files = dict(_files(root, "")) if root.is_dir() else {}
+        self.there = self.lines.keys() & self.files.keys()
         self._checked = dict[str, bool]()
 
     @cached_property
@@ -146,14 +152,9 @@ class _Made:
                 found.add(_node(os.stat(path)))
         return found
 
-    @property
-    def there(self) -> set[str]:
-        """Places in the record that have a file."""
-        return self.lines.keys() & self.files.keys()
-
     def contains(self, place: str, made_of: str) -> bool:
         """Whether a place has a file that was made of this, and that has the size it had."""
-        if place not in self.files or place not in self.lines or self.lines[place].made_of != made_of:
+        if place not in self.there or self.lines[place].made_of != made_of:
             return False
         return self.lines[place].size == self.files[place].st_size or self.is_unchanged(place)
 
@@ -161,7 +162,7 @@ class _Made:
         """Whether a file has the bytes that an export gave it, or is a photograph itself (a hard link to it)."""
         if place not in self._checked:
             line, found = self.lines[place], self.files[place]
-            is_same = line.size == found.st_size and digest_of(self.root / place) == line.digest
+            is_same = line.size == found.st_size and sha256_of(self.root / place).startswith(line.digest)
             self._checked[place] = is_same or _node(found) in self._photographs
         return self._checked[place]
 
@@ -198,6 +199,7 @@ class ExportFolder:
                 "move it away."
             )
         self._made_before = _Made(self._unfinished, originals)
+        self.path.mkdir(exist_ok=True)
         self._lines, self._used = dict[str, _Line](), set[str]()  # the new record; old places that go into it
         self._new.mkdir()
         self._folders = {""}  # those in the new folder
@@ -234,7 +236,7 @@ class ExportFolder:
                     yield folder
                 except BaseException:  # the next export uses what is made
                     with contextlib.suppress(OSError, DiskError):
-                        folder._write_record(folder._new)
+                        folder._write_record()
                     raise
             except OSError as error:
                 raise DiskError(
@@ -243,11 +245,12 @@ class ExportFolder:
                 ) from error
 
     def made_of(self) -> dict[str, str]:
-        """What the files that are there were made of, by place."""
-        lines = self._old.lines
-        return {
-            place: line.made_of for place, line in lines.items() if self._old.contains(place, line.made_of)
-        }
+        """What the files that are there were made of, by place; with those of an export that was not finished."""
+        found = dict[str, str]()
+        for made in (self._made_before, self._old):
+            lines = {place: made.lines[place].made_of for place in made.there}
+            found |= {place: made_of for place, made_of in lines.items() if made.contains(place, made_of)}
+        return found
 
     def put(self, items: Iterable[Item], on_progress: OnProgress = lambda: None) -> dict[str, str]:
         """Make these files part of the new folder, with those that were put before.
@@ -295,9 +298,8 @@ class ExportFolder:
         last = list[str]()
         for place in sorted(self._old.there - self._used):
             if not self._old.is_unchanged(place):
-                self.export.left += [place] * (
-                    place not in self._lines
-                )  # else it gets a mark, in `_move_others`
+                if place not in self._lines:  # else it gets a mark, in `_move_others`
+                    self.export.left.append(place)
             elif self._old.may_go(place):
                 self.export.removed += place not in self._lines
             else:
@@ -308,28 +310,19 @@ class ExportFolder:
             self.export.notes.append(
                 f"In no group now, and left because their originals are gone, {len(last)}: {_some(last)}."
             )
-        self._write_record(self._new)
-        if not self.path.exists():
-            _flush(self._new)
-            systems.rename(self._new, self.path)
-        elif (
-            self.export.written
-            or self.export.moved
-            or self.export.removed
-            or not (self.path / EXPORTED).exists()
-        ):
+        export, is_new = self.export, not (self.path / EXPORTED).exists()
+        if export.written or export.moved or export.removed or export.left or is_new:
+            self._write_record()
             _flush(self._new)
             shutil.copymode(self.path, self._new)
             systems.rename(self.path, self._replaced)
             systems.rename(self._new, self.path)
             self._old.root = self._replaced
             self._complete(self._old)
-        elif (record := read_file(self._new / EXPORTED)) != read_file(self.path / EXPORTED):
-            write_file(self.path / EXPORTED, record)
-        systems.flush(self.path.parent)
+            systems.flush(self.path.parent)
         for each in (self._new, self._unfinished, self.scratch):
             shutil.rmtree(each, ignore_errors=True)
-        return self.export
+        return export
 
     def _reuse(self, old: str, place: str) -> str:
         """Give a file of the old folder a place in the new one, which is returned."""
@@ -352,16 +345,16 @@ class ExportFolder:
         except DataError as error:
             self.export.missing.append((item.label, str(error)))
             return ""
-        size = os.lstat(self._new / place).st_size
-        self._lines[place] = _Line(size, digest_of(self._new / place), item.made_of)
+        size, digest = os.lstat(self._new / place).st_size, sha256_of(self._new / place)[:DIGITS]
+        self._lines[place] = _Line(size, digest, item.made_of)
         return place
 
-    def _write_record(self, folder: Path) -> None:
+    def _write_record(self) -> None:
         header = {"format": FORMAT, **({"project": self._project} if self._project else {})}
         lines: list[object] = [header]
         for place, (size, digest, made_of) in sorted(self._lines.items()):
             lines.append([place, size, digest, *([made_of] if made_of != digest else [])])
-        write_file(folder / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
+        write_file(self._new / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
 
     # The swap
 
@@ -458,11 +451,6 @@ def link_or_copy(source: Path, target: Path) -> None:
     systems.copy_facts(source, target)
 
 
-def digest_of(file: Path) -> str:
-    """The checksum of a file in the record."""
-    return sha256_of(file)[:DIGITS]
-
-
 def _read(record: Path) -> tuple[str, dict[str, _Line]]:
     """The project and the lines of a record; none of both if there is no record.
 
@@ -535,7 +523,3 @@ def _node(status: os.stat_result) -> tuple[int, int]:
 
 def _some(each: list[str]) -> str:
     return ", ".join(each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")
-
-
-def _write(content: bytes, target: Path) -> None:
-    target.write_bytes(content)

@@ -353,8 +353,8 @@ def group_images(
         constraints: what people said.
         seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
-        moments: ``(N,)`` position of the first image of each one's moment, see `find_moments`; `None` if each image is
-            a moment of its own. What people answered comes before it.
+        moments: ``(N,)`` position of the first image of each one's moment, see `find_near_duplicates`; `None` if
+            each image is a moment of its own. What people answered comes before it.
 
     Returns:
         Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,

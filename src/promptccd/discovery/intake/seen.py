@@ -372,7 +372,7 @@ class SeenFiles(Database):
     # Near-duplicates
 
     def moments(self, source: str, count: int) -> np.ndarray | None:
-        """``(N,)`` near-duplicate groups as `find_moments` gave them; `None` if they are not stored.
+        """``(N,)`` near-duplicate groups as `find_near_duplicates` gave them; `None` if they are not stored.
 
         Args:
             source: SHA-256 of its arguments.

@@ -1,4 +1,4 @@
-"""Groups to take away: written into the folder of the results while the page goes on."""
+"""An export that the page starts: it is written in a thread of its own while corrections continue."""
 
 import logging
 import threading
@@ -14,20 +14,20 @@ logger = logging.getLogger(__name__)
 
 
 class _StoppedError(PromptCCDError):
-    """Nobody wants it any more."""
+    """A person cancelled the export."""
 
 
-class TakeAway:
-    """One export of a project at a time, in a thread of its own.
+class ExportJob:
+    """One export of a project at a time.
 
     Attributes:
-        progress: of the newest export: its ``kind``, how many photographs are ``done`` of the ``count``, and in the end
-            the ``place`` of the folder and what is ``told`` of it, a sentence each, or the ``problem``; `None` if there
-            was none, or it was cancelled.
+        progress: of the newest export: its ``kind``, how many photographs are ``done`` of the ``count``, and at the end
+            the ``place`` of the folder with ``told``, sentences about it, or the ``problem``; `None` if there was no
+            export, or it was cancelled.
     """
 
-    def __init__(self, bench: ProjectView):
-        self._bench, self._stopped = bench, threading.Event()
+    def __init__(self, project: ProjectView):
+        self._project, self._stopped = project, threading.Event()
         self.progress: dict[str, Any] | None = None
         self._thread: threading.Thread | None = None
 
@@ -40,30 +40,29 @@ class TakeAway:
         if kind not in FORMATS:
             raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {kind[:40]!r}.")
         if self._thread is not None and self._thread.is_alive():
-            raise RegistryError("Something is being written already: wait for it, or cancel it.")
-        rows, photos = rows_of(self._bench), self._bench.photos
+            raise RegistryError("Another export is being written: wait for it, or cancel it.")
+        rows, photos = rows_of(self._project), self._project.photos
         count = sum(row.category is not None for row in rows)
         self.progress = {"kind": kind, "done": 0, "count": count, "place": "", "told": [], "problem": ""}
         self._stopped.clear()
-        self._thread = threading.Thread(
-            target=self._write, args=(self.progress, rows, photos), name="take away", daemon=True
-        )
+        arguments = self.progress, rows, photos
+        self._thread = threading.Thread(target=self._write, args=arguments, name="export", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more; what is there stays, and the next export goes on from it."""
+        """Cancel the export; the next one resumes from what is written."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
 
     def _write(self, progress: dict[str, Any], rows: list[AssignmentRow], photos: Photos) -> None:
-        def tick() -> None:
-            if self._stopped.is_set() or self._bench.closing:
-                raise _StoppedError("It was cancelled.")
+        def on_progress() -> None:
+            if self._stopped.is_set() or self._project.closing:
+                raise _StoppedError("The export was cancelled.")
             progress["done"] = min(progress["done"] + 1, progress["count"])  # of copies there are more
 
         try:
-            found = FORMATS[progress["kind"]].write(photos, rows, self._bench.out, tick)
+            found = FORMATS[progress["kind"]].write(photos, rows, self._project.out, on_progress)
             progress["told"] = found.lines()
             progress["place"] = str(found.place.absolute())
         except _StoppedError:
@@ -71,16 +70,16 @@ class TakeAway:
         except PromptCCDError as error:
             logger.warning("%s", error)
             progress["problem"] = str(error)
-        except Exception as error:  # the page waits until it hears of a place or of a problem
-            logger.exception("Unexpected error while groups were written.")
+        except Exception as error:  # the page asks until there is a place or a problem
+            logger.exception("Unexpected error in an export.")
             progress["problem"] = (
                 f"It was not written whole: {type(error).__name__}. Your groups are as they were; the terminal says "
                 "more."
             )
 
 
-def rows_of(bench: ProjectView) -> list[AssignmentRow]:
+def rows_of(project: ProjectView) -> list[AssignmentRow]:
     """A row of every photograph, in the order of the files."""
-    with bench.still:
-        registry, photos = bench.registry.copy(), bench.photos
+    with project.still:
+        registry, photos = project.registry.copy(), project.photos
     return project_rows(registry, photos)

@@ -7,6 +7,7 @@ folders, through no link that leads out, and while they show what they showed.
 import csv
 import io
 import posixpath
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,67 +24,66 @@ from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Status
 
 LARGEST_TABLE = 2**30  # bytes
-# What every browser shows, by how it begins; others are for other programs.
+# Media types of the files that every browser shows, by their first bytes; other files are saved.
 SHOWN = {
-    b"\xff\xd8\xff": "image/jpeg",
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"GIF8": "image/gif",
-    b"BM": "image/bmp",
+    re.compile(rb"\xff\xd8\xff"): "image/jpeg",
+    re.compile(rb"\x89PNG\r\n\x1a\n"): "image/png",
+    re.compile(rb"GIF8"): "image/gif",
+    re.compile(rb"BM"): "image/bmp",
+    re.compile(rb"RIFF....WEBP", re.DOTALL): "image/webp",
 }
 
 
-def dates(bench: ProjectView) -> bytes:
+def dates(project: ProjectView) -> bytes:
     """When every photograph was taken, in seconds by the clock of its camera, float64; NaN where nobody knows."""
-    photos = bench.photos
+    photos = project.photos
     return np.array([seconds_of(photos.date(key)) for key in photos.keys], "<f8").tobytes()
 
 
-def folders(bench: ProjectView) -> list[dict[str, Any]]:
+def folders(project: ProjectView) -> list[dict[str, Any]]:
     """Folders that hold photographs, with the rows of these."""
     found = dict[str, list[int]]()
-    for row, name in enumerate(bench.photos.names):
+    for row, name in enumerate(project.photos.names):
         found.setdefault(posixpath.dirname(name), []).append(row)
     return [{"name": name, "rows": rows} for name, rows in sorted(found.items())]
 
 
-def facts(bench: ProjectView, row: int) -> dict[str, Any]:
+def facts(project: ProjectView, row: int) -> dict[str, Any]:
     """Where the file of a photograph is, and when it was taken."""
-    key = bench.photos.keys[row]
-    return {"path": bench.photos.path(key), "date": bench.photos.date(key)}
+    key = project.photos.keys[row]
+    return {"path": project.photos.path(key), "date": project.photos.date(key)}
 
 
-def original(bench: ProjectView, row: int) -> Response:
+def original(project: ProjectView, row: int) -> Response:
     """The file of a photograph as it is; one that browsers do not show is saved under its name."""
-    content = bench.photos.original(bench.photos.keys[row])
-    kind = next((kind for begin, kind in SHOWN.items() if content.startswith(begin)), "")
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        kind = "image/webp"
+    content = project.photos.original(project.photos.keys[row])
+    kind = next((kind for begin, kind in SHOWN.items() if begin.match(content)), "")
     headers = {"cache-control": "no-store"}
     if not kind:
-        name = posixpath.basename(bench.photos.names[row])
+        name = posixpath.basename(project.photos.names[row])
         headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
     return Response(content, media_type=kind or "application/octet-stream", headers=headers)
 
 
-def show_in_folder(bench: ProjectView, row: int) -> dict[str, str]:
+def show_in_folder(project: ProjectView, row: int) -> dict[str, str]:
     """Let the file manager of this machine show the file of a photograph.
 
     Raises:
         DataError: the file is not where it was, or shows something else.
         RunError: it lies in an archive or a data set, or nothing here shows folders.
     """
-    path = bench.photos.file_of(bench.photos.keys[row])
+    path = project.photos.file_of(project.photos.keys[row])
     if path is None:
-        raise RunError(f"{bench.photos.names[row]!r} is no file: it lies in an archive or a data set.")
+        raise RunError(f"{project.photos.names[row]!r} is no file: it lies in an archive or a data set.")
     if not systems.has_shown(path):
         raise RunError(f"Nothing on this machine shows folders. The file is {path}")
     return {"path": str(path)}
 
 
-def skipped(bench: ProjectView) -> list[dict[str, Any]]:
+def skipped(project: ProjectView) -> list[dict[str, Any]]:
     """Files that the newest discovery left out, by reason, the most frequent first; none where its table is gone."""
     try:
-        text = read_file(Path(bench.out) / TABLE, LARGEST_TABLE).decode(errors="replace")
+        text = read_file(Path(project.out) / TABLE, LARGEST_TABLE).decode(errors="replace")
     except OSError:
         return []
     if Status.SKIPPED.value not in text:  # most tables are long, and have none

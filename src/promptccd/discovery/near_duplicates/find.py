@@ -2,7 +2,7 @@
 
 A moment counts once where the number of groups is estimated, and stays together. Three steps find moments among many
 images: which pairs are worth a look (`_candidates`), whether their miniatures fit (`_fitting`), and whether their
-thumbnails agree (`same_moment`).
+thumbnails agree (`are_near_duplicates`).
 
 Letters: N images, D width, P pairs, S side of a picture in pixels.
 """
@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.same_moment import FINE_SIDE, NO_STEP, Scale, same_moment
+from promptccd.discovery.near_duplicates.same import FINE_SIDE, NO_STEP, Scale, are_near_duplicates
 from promptccd.images.identity import MINIATURE_SIDE
 
 Rows = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thu
 Thumbnails = Callable[[Sequence[int]], Sequence[bytes]]
 
 
-def find_moments(
+def find_near_duplicates(
     miniatures: npt.NDArray[np.uint8],
     features: Tensor,
     thumbnails: Thumbnails,
@@ -294,7 +294,7 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, taken: npt.NDArray[np.float
             second = _each_turned(colours[block.two], block.turned)
             must_equal = is_tiny[block.one] | is_tiny[block.two]
             first = colours[block.one].float()
-            alike.append(same_moment(first, second.float(), may_differ, must_equal).numpy())
+            alike.append(are_near_duplicates(first, second.float(), may_differ, must_equal).numpy())
     return pairs.select(np.concatenate(alike))
 
 

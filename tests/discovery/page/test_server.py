@@ -1,4 +1,4 @@
-"""By which names and from which pages a page may be asked, one by one."""
+"""Host names and origins of a page, and the headers of its answers."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from promptccd.discovery.page.site import Guard, Message, Receive, Send, Site
+from promptccd.discovery.page.server import RequestFilter, Site
 
 Found = TypeVar("Found")
 HOME = Site.of_machine()
@@ -89,16 +90,15 @@ def test_the_environment_says_where_it_is() -> None:
     assert space.has_host("user-space.hf.space")
 
 
-class Own(Guard):
-    """Refuses a path, and says of every answer whose it is."""
+def filtered(app: ASGIApp) -> RequestFilter:
+    """Refuses a path, and adds a header to every answer."""
 
-    def marks(self, scope: Message) -> dict[bytes, bytes]:
-        return {b"x-owner": scope["path"].encode()}
+    def refusal(request: Request) -> Response | None:
+        if request.url.path != "/refused":
+            return None
+        return PlainTextResponse("No tea.", 418, {"x-owner": "nobody", "retry-after": "7"})
 
-    async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/refused":
-            raise HTTPException(418, "No tea.", {"x-owner": "nobody", "retry-after": "7"})
-        await self._app(scope, receive, send)
+    return RequestFilter(app, [refusal], lambda request: {"x-owner": request.url.path})
 
 
 def run(work: Coroutine[Any, Any, Found]) -> Found:
@@ -107,14 +107,14 @@ def run(work: Coroutine[Any, Any, Found]) -> Found:
         return pool.submit(asyncio.run, work).result()
 
 
-def test_a_guard_marks_every_answer_its_refusals_too_and_lets_no_other_origin_in() -> None:
+def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> None:
     sent = {"X-Owner": "the application", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
 
-    async def app(scope: Message, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("here", headers=sent)(scope, receive, send)
 
     async def asked() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app=Own(app, HOME))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app=filtered(app))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return [await client.get(path) for path in ("/a", "/refused")]
 
@@ -126,10 +126,10 @@ def test_a_guard_marks_every_answer_its_refusals_too_and_lets_no_other_origin_in
     assert refused.headers.get_list("x-owner") == ["/refused"]
 
 
-def test_a_guard_passes_the_start_on_and_closes_what_is_no_request() -> None:
+def test_the_start_is_passed_on_and_websockets_are_closed() -> None:
     passed, answers = list[str](), list[Message]()
 
-    async def app(scope: Message, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         passed.append(scope["type"])
 
     async def send(message: Message) -> None:
@@ -139,6 +139,6 @@ def test_a_guard_passes_the_start_on_and_closes_what_is_no_request() -> None:
         return {}
 
     for kind in ("lifespan", "websocket"):
-        run(Own(app, HOME)({"type": kind}, receive, send))
+        run(filtered(app)({"type": kind}, receive, send))
     assert passed == ["lifespan"]
     assert answers == [{"type": "websocket.close", "code": 1008}]

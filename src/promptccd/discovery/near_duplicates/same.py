@@ -140,7 +140,7 @@ class Scale:
         return ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
 
 
-def same_moment(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
+def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
     """Which of the pairs of pictures are of one moment: they fit at some shift, and agree there nearly everywhere.
 
     Args:

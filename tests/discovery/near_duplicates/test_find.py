@@ -16,13 +16,13 @@ from torch.nn.functional import normalize
 from benchmarks import bench_moments
 from promptccd.cli.main import main
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery import moments
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.moments import find_moments
+from promptccd.discovery.near_duplicates import find
+from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -60,7 +60,7 @@ def moments_of(images, features=None, taken=None, looked_at=None):
             looked_at.extend(rows)
         return [looks[row].thumbnail for row in rows]
 
-    return find_moments(miniatures, features, thumbnails, taken).tolist()
+    return find_near_duplicates(miniatures, features, thumbnails, taken).tolist()
 
 
 CHANGES = {
@@ -88,7 +88,7 @@ def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
 @pytest.mark.parametrize("cell", [pytest.param(2_048, marks=pytest.mark.slow), 12])
 def test_order_and_distance_do_not_matter(monkeypatch, cell):
     """The frames of a burst lie far apart in the source, and the features find them, in all or beside pivots."""
-    monkeypatch.setattr(moments, "_LARGEST_CELL", cell)
+    monkeypatch.setattr(find, "_LARGEST_CELL", cell)
     frames = [bench_moments.burst(3)(photograph(number), SPAWN(number)) for number in range(10)]
     images = [shot[place] for place in range(3) for shot in frames]
     generator = torch.Generator().manual_seed(0)

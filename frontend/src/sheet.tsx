@@ -1,0 +1,55 @@
+/** What several sheets consist of: the sheet itself, an answer of the server, a photograph. */
+import { ComponentChildren, CSSProperties } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { get } from "./api";
+import { Desk } from "./desk";
+import { t } from "./texts";
+
+/** What lies above the page, with `act`, its main button, beside the one that closes it; one without a title brings its own. */
+export function Sheet({ desk, name, label, title = label, act, children }: { desk: Desk; name: string; label: string; title?: string; act?: ComponentChildren; children: ComponentChildren }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const before = useRef(desk.told).current;
+  useLayoutEffect(() => {
+    const element = dialog.current!;
+    element.showModal();
+    return () => element.close(); // which gives the focus back
+  }, []);
+  return (
+    <dialog
+      ref={dialog}
+      class={name}
+      aria-label={label}
+      onCancel={(event) => (event.preventDefault(), desk.close())}
+      onClick={(event) => event.target === dialog.current && desk.close()}
+    >
+      {title && <h2>{title}</h2>}
+      {children}
+      {title && <p class="row">{act}<button onClick={() => desk.close()}>{t("close")}</button></p>}
+      <p class="status" role="status" aria-label={t("status")}>{desk.told > before ? desk.status : ""}</p>
+    </dialog>
+  );
+}
+
+/** A photograph as large as it fits; first as it was in the grid, then sharp. */
+export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?: string; style?: CSSProperties }) {
+  const [sharp, setSharp] = useState(-1);
+  useEffect(() => {
+    let current = true;
+    const image = new Image();
+    image.src = desk.picture(row, 1600);
+    void image.decode().then(() => current && setSharp(row), () => undefined);
+    return () => void (current = false);
+  }, [row]);
+  return <img class="photo" data-row={row} src={src ?? desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} style={style} draggable={!src} />;
+}
+
+/** What the server says at an address, asked anew in another state; the answer of another address is none. */
+export function useAnswer<T>(path: string, revision = 0): T | null {
+  const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
+  useEffect(() => {
+    let current = true;
+    void get<T>(path).then((answer) => current && setFound({ path, answer }));
+    return () => void (current = false);
+  }, [path, revision]);
+  return found?.path === path ? found.answer : null;
+}
