@@ -22,7 +22,7 @@ from benchmarks.bench_right import truth_of
 from promptccd.discovery.page import OpenPage
 
 MILESTONES = (0.8, 0.9, 0.95, 0.99)
-PAGE, LEAST = 30, 8  # as frontend/src/check.tsx has them
+PAGE, MOST, LEAST = 30, 120, 8  # as frontend/src/check.tsx has them
 
 
 class Person:
@@ -99,18 +99,15 @@ class Person:
             group_of, sure, flags = self.groups
             rows = np.flatnonzero((group_of == group) & (flags & 1 == 0))
             rows = rows[np.argsort(-sure[rows].astype(int), kind="stable")]
-            start, end, pages, is_bad, seen = 0, len(rows), 1, False, list[int]()
-            while start < end and not (is_bad and end - start <= LEAST):
-                last = start + -(-(end - start) // 2) if is_bad else min(end, start + PAGE * pages)
-                page = rows[max(start, last - PAGE) : last]
+            size, is_bad = PAGE, False
+            while len(rows) and not (is_bad and len(rows) <= LEAST):
+                page = rows[: -(-len(rows) // 2) if is_bad else size]
                 self.actions += 1
                 if all(self.kinds[page] == self.called[group]):
-                    start, pages = last, 2 * pages
-                    seen += page.tolist()
+                    self.do(do="confirm", images=page.tolist())
+                    rows, size = rows[len(page) :], min(2 * size, MOST)
                 else:
-                    end, is_bad = last, True
-            if start:
-                self.do(do="confirm", images=rows[:start].tolist(), seen=seen)
+                    rows, is_bad = page, True
 
     def check(self) -> bool:
         """One screen: those of each other kind are selected, a digit, or M and a name, says which; Enter takes all."""

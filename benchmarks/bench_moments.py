@@ -244,7 +244,7 @@ def grouped(
     beside = known or KnownCategories.none(photographs.features.shape[1])
     moments = photographs.moments() if once else np.arange(len(keys))
     found, _ = group_images(
-        photographs.features, keys, beside, next_id=len(beside.ids), moments=moments.tolist()
+        photographs.features, keys, beside, next_id=len(beside.ids), first_of=moments.tolist()
     )
     ids = found.category_ids.numpy()
     accuracy = clustering_accuracy(photographs.kinds, ids, photographs.kinds).all

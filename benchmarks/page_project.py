@@ -6,7 +6,6 @@ of these, with a little noise, and its group: the page costs what their number m
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet  # type: ignore[import-untyped]
@@ -19,10 +18,11 @@ from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.features import features_of
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.images.limits import IntakeLimits
-from promptccd.registry import CategoryRegistry, load_registry, save_registry
+from promptccd.registry import CategoryRegistry
+from promptccd.registry.store import stored_key
 
 BACKBONE, EMBEDDED = "photographs", 10_000
 NOISE = 0.05  # of a feature that is repeated, in its length
@@ -84,10 +84,11 @@ def _grow(album: Path, found: Path) -> None:
     made_with = {"max_pixels": IntakeLimits().max_reduced_pixels, "enough": load_embedder(BACKBONE)[1].enough}
     seen = SeenFiles(project, made_with)
     intake = read_intake(album, seen=seen)
-    registry = load_registry(project)
-    tables, draw = registry.tables, numpy_generator("photographs that are repeated")
-    known, features = features_of(found, sorted(tables.members)).of(sorted(tables.members))
-    fresh = [file.key for file in intake.used if file.key not in tables.images]
+    registry = CategoryRegistry.open(project / CATEGORIES)
+    members, sure = registry.members.read(), registry.confidences.read()
+    draw = numpy_generator("photographs that are repeated")
+    known, features = features_of(found, sorted(members)).of(sorted(members))
+    fresh = [file.key for file in intake.used if file.key not in registry.images]
     intake.close()
     chosen = draw.integers(len(known), size=len(fresh))
     noise = torch.from_numpy(draw.normal(size=(len(fresh), features.shape[1]))).float()
@@ -95,18 +96,23 @@ def _grow(album: Path, found: Path) -> None:
     made = torch.nn.functional.normalize(made, dim=1)
     seen.store_features(record["features"], fresh, made)
     seen.close()
-    for key, row in zip(fresh, chosen.tolist(), strict=True):
-        home, sure = tables.members[known[row]], tables.confidences.get(known[row], 1.0)
-        tables.images[key], tables.members[key] = registry.stage, home
-        tables.confidences[key] = sure * float(draw.uniform(0.9, 1.0))
-        tables.categories[home] = replace(tables.categories[home], size=tables.categories[home].size + 1)
-    save_registry(
-        CategoryRegistry(
-            tables,
-            registry.prototypes,
-            num_known=registry.num_known,
-            stage=registry.stage,
-            next_id=registry.next_id,
-        ),
-        project,
-    )
+    like = [known[row] for row in chosen.tolist()]
+    rows = [
+        (
+            stored_key(key),
+            registry.stage,
+            members[other],
+            sure.get(other, 1.0) * float(draw.uniform(0.9, 1.0)),
+        )
+        for key, other in sorted(zip(fresh, like, strict=True))
+    ]
+    store = registry.store
+    with store.transaction():
+        store.run_each(
+            "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
+            rows,
+        )
+        store.run(
+            "update category set size = (select count(*) from image where image.category = category.id)"
+        )
+        store.count_revision(final=True)

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,8 @@ from promptccd.cli.main import main
 from promptccd.data.splits import CategorySplit
 from promptccd.discovery import DiscoverySession
 from promptccd.discovery.checkpoint import load_progress
-from promptccd.discovery.project.features import features_of
 from promptccd.disk import problems_of
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory
 from promptccd.training.history import read_history
 from tests.discovery.corrected import registry_in
@@ -50,8 +50,6 @@ def test_a_run_of_format_1_is_read(golden: Path) -> None:
 def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) -> None:
     registry = registry_in(golden / "found")
     assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
-    keys, features = features_of(golden / "found", list(registry.images)).of(registry.images)
-    assert (len(keys), features.shape) == (12, (12, 32))
     with pytest.raises(RunError, match="found with another model"):  # what it was made with was read, then
         load_progress(DiscoverySession.open(backbone_folder, cache=None), golden / "found")
 
@@ -66,7 +64,6 @@ def test_sums_from_before_there_were_formats_are_read(golden: Path) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "run/manifest.json": lambda folder: RunDirectory(folder / "run").manifest,
     "run/split.json": lambda folder: split_in(folder / "run"),
-    f"{FOUND}/registry.json": lambda folder: load_registry(folder / FOUND),
     f"{FOUND}/project.json": lambda folder: load_progress(None, folder / "found"),  # type: ignore[arg-type]
 }
 
@@ -83,6 +80,16 @@ def test_of_a_newer_format_it_is_said_which_version_reads_it(golden: Path, name:
     assert "has format 2, and this version of promptccd reads formats up to 1." in str(error.value)
     assert str(error.value).endswith("pip install --upgrade promptccd.")
     assert sorted(golden.rglob("*")) == before  # nothing was moved aside as if it were damaged
+
+
+@pytest.mark.fault(10)
+def test_of_newer_categories_it_is_said_which_version_reads_them(golden: Path) -> None:
+    with closing(sqlite3.connect(golden / FOUND / "categories.sqlite")) as database:
+        database.execute("pragma user_version = 2")
+    with pytest.raises(
+        PromptCCDError, match="has format 2, and this version .* pip install --upgrade promptccd"
+    ):
+        registry_in(golden / "found")
 
 
 @pytest.mark.fault(10)

@@ -10,10 +10,8 @@ Who means a change writes the files anew, and reads the diff:
     python -m tests.test_golden --write
 """
 
-import base64
 import csv
 import difflib
-import hashlib
 import http.client
 import io
 import json
@@ -48,7 +46,8 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd.cli.main import main
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
-from promptccd.registry import load_registry
+from promptccd.registry import CategoryRegistry
+from promptccd.registry.store import Store
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
@@ -214,27 +213,26 @@ def _without_curves(found: re.Match[str]) -> str:
 
 
 def registry_files(kept: Path) -> Written:
-    """The registry of a project, its prototypes, and the lines of corrections with theirs as numbers."""
-    texts = {called(name): described(kept / name) for name in ("registry.json", "registry.safetensors")}
-    if (journal := kept / "journal.jsonl").exists():
-        first, *lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        whole = hashlib.sha256((kept / "registry.json").read_bytes()).hexdigest()
-        assert json.loads(first)["registry"] == whole
-        texts[journal.name] = "".join(
-            [
-                first.replace(whole, "<sum>"),
-                *(re.sub('"prototypes":"([^"]*)"', _vectors, line) for line in lines),
-            ]
-        )
-    tensors = hashlib.sha256((kept / "registry.safetensors").read_bytes()).hexdigest()
-    assert json.loads(texts["registry.json"])["tensors"] == tensors
-    texts["registry.json"] = texts["registry.json"].replace(tensors, "<sum>")  # of the last bits of numbers
-    return texts
-
-
-def _vectors(found: re.Match[str]) -> str:
-    values = np.frombuffer(base64.b64decode(found.group(1), validate=True), dtype="<f4")
-    return f'"prototypes":"{" ".join(f"{value:.4f}" for value in values)}"'
+    """The categories of a project: the rows of all tables, prototypes as numbers."""
+    store = Store.open(kept / "categories.sqlite")
+    tables = {
+        "state": "num_known, stage, next_id, next_number from state",
+        "category": "* from category order by id",
+        "image": "lower(hex(key)), stage, category, confidence, pinned, reviewed, was, unseen, quarter from image "
+        "order by key",
+        "forbidden": "lower(hex(key)), forbidden.category from forbidden join image on image.id = image order by 1, 2",
+        "link": "lower(hex(one.key)), lower(hex(two.key)), same from link "
+        "join image one on one.id = a join image two on two.id = b order by 1, 2",
+        "log": "number, kind, what, stage, time, undone, final from log order by number",
+    }
+    rows = {name: [list(row) for row in store.all(f"select {query}")] for name, query in tables.items()}
+    vectors = [np.frombuffer(value, "<f4") for (value,) in store.all("select value from vector order by id")]
+    rows["vector"] = [[f"{number:.4f}" for number in vector] for vector in vectors]
+    lines = [
+        f'"{name}": [\n' + ",\n".join(json.dumps(row, ensure_ascii=False) for row in each)
+        for name, each in rows.items()
+    ]
+    return {"categories.json": "{\n" + "\n],\n".join(lines) + "\n]\n}\n"}
 
 
 def exported(folder: Path) -> Written:
@@ -386,7 +384,7 @@ def write_project(here: Path) -> Written:
         texts.update({f"{name}/{each}": text for each, text in found.items()})
 
     def home(name: str) -> int:
-        return load_registry(out / ".promptccd").members[key[name]]
+        return CategoryRegistry.open(out / ".promptccd/categories.sqlite").members[key[name]]
 
     texts["stage1/discover.txt"] = discover(1, "--export", "folders", "publish")
     keep("stage1", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})

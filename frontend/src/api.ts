@@ -111,6 +111,8 @@ export class Refused extends Error {}
 /** There is nothing left to ask for. */
 export class Gone extends Refused {}
 
+const KEPT_ALIVE = 15_000; // characters: a browser sends 64 kB in all after a page was closed
+
 let base = ""; // of a page of its own; elsewhere the project is at an address of its own
 export const setBase = (place: string): void => void (base = place);
 export const home = (): string => base;
@@ -125,7 +127,11 @@ async function asked(path: string, options?: RequestInit): Promise<Response> {
 }
 
 export const get = async <T>(path: string, options?: RequestInit): Promise<T> => (await asked(path, options)).json() as Promise<T>;
-export const post = <T>(path: string, body: object): Promise<T> => get(path, { method: "POST", body: JSON.stringify(body) });
+/** Sends what a person said; a short text arrives although the page is closed meanwhile. */
+export const post = <T>(path: string, value: object): Promise<T> => {
+  const body = JSON.stringify(value);
+  return get(path, { method: "POST", body, keepalive: body.length < KEPT_ALIVE });
+};
 /** Numbers of every photograph: `map`, x and y of each in 0..1, or `dates`, seconds by the clock of its camera; NaN where nobody knows. */
 export const getBytes = async (path: string): Promise<ArrayBuffer> => (await asked(path)).arrayBuffer();
 

@@ -8,51 +8,43 @@ import { RightLine } from "./right";
 import { numbers, t } from "./texts";
 
 const PAGE = 30;
+const MOST = 120; // photographs on a page
 const LEAST = 8; // photographs between what is right and what is not, for which nobody searches
 const MOST_SKIPPED = 960; // as many as an address may name
 const HOUR_MS = 3_600_000;
 
-/** The sure ones of a group, surest first, by pages: the first one with a wrong photograph is halved, and what lies before it approved. */
+/** The sure ones of a group, surest first, by pages. A page that is right is stored at once; one that is not is halved until few are left. */
 export function Approve({ desk }: { desk: Desk }) {
   const group = desk.byId.get(desk.group)!;
   const { sure } = desk.columns;
   const first = useRef<number[] | null>(null);
-  const isThere = (row: number) => desk.isOpen(row) && desk.columns.group[row] === desk.group; // and no other window has moved it
+  const isThere = (row: number) => desk.isOpen(row) && desk.columns.group[row] === desk.group; // neither stored nor moved by another window
   const rows = (first.current ??= Array.from(desk.columns.group.keys()).filter(isThere).sort((a, b) => sure[b] - sure[a] || a - b));
-  const [{ from, to, pages, isBad }, setFound] = useState({ from: 0, to: rows.length, pages: 1, isBad: false });
-  const seen = useRef<number[]>([]);
-  const end = isBad ? from + Math.ceil((to - from) / 2) : Math.min(to, from + PAGE * pages);
-  const page = rows.slice(Math.max(from, end - PAGE), end).filter(isThere);
-  const isDone = from >= to || (isBad && to - from <= LEAST);
+  const [{ size, bad }, setFound] = useState<{ size: number; bad: number[] | null }>({ size: PAGE, bad: null }); // `bad`: photographs of which some are wrong
+  const open = (bad ?? rows).filter(isThere);
+  const page = open.slice(0, bad ? Math.ceil(open.length / 2) : size);
+  const isDone = !page.length || (bad !== null && open.length <= LEAST);
+  const approved = rows.filter((row) => desk.columns.group[row] === desk.group && !desk.isOpen(row)).length;
 
-  useEffect(() => {
-    if (!isDone) return;
-    const approved = rows.slice(0, from).filter(isThere);
-    if (!approved.length) return next();
-    desk.pace.approved += approved.length;
-    void desk.edit({ do: "confirm", images: approved, seen: seen.current.filter(isThere) }, "approved", { hourly: pace(desk), name: group.name }).then((done) => {
-      if (done) return next();
-      desk.pace.approved -= approved.length;
-      desk.go("group", desk.group);
-    });
-  }, [isDone]);
   const next = () => {
     const listed = desk.groups;
     const later = listed.slice(listed.findIndex((each) => each.id === desk.group) + 1).find((each) => hasOpen(desk, each.id));
     if (later) desk.go("approve", later.id, {}, true); // Back would only lead here again
     else desk.go("groups", "", {}, true);
   };
-  const answer = (found: { from: number; to: number; pages: number; isBad: boolean }) => {
+  useEffect(() => void (isDone && next()), [isDone]);
+  const right = async () => {
     desk.pace.began ||= Date.now();
-    setFound(found);
+    desk.pace.approved += page.length;
+    if (!bad) setFound({ size: Math.min(2 * size, MOST), bad });
+    const said = { n: approved + page.length, hourly: pace(desk), name: group.name };
+    if (!(await desk.edit({ do: "confirm", images: page }, "approved", said))) desk.pace.approved -= page.length;
   };
-  const right = () => {
-    seen.current.push(...page);
-    answer({ from: end, to, pages: pages * 2, isBad });
+  const wrong = () => {
+    desk.pace.began ||= Date.now();
+    setFound({ size, bad: page });
   };
-  const wrong = () => answer({ from, to: end, pages, isBad: true });
-  const stop = () => setFound({ from, to: from, pages, isBad });
-  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), stop]];
+  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), next]];
   if (isDone) return <p class="empty">{t("loading")}</p>;
   return (
     <Keyed desk={desk} acts={acts}>
@@ -63,7 +55,7 @@ export function Approve({ desk }: { desk: Desk }) {
         </ul>
         <p class="row foot">
           <Buttons acts={acts} />
-          <small>{t("approvedSoFar", { n: from, of: rows.length })}</small>
+          <small>{t("approvedSoFar", { n: approved, of: rows.length })}</small>
         </p>
       </div>
     </Keyed>
@@ -87,10 +79,9 @@ interface Screen {
   offered: number[][]; // groups that a digit means, by row
 }
 
-/** Photographs that look like those of one group: Enter takes all of them, a digit says where those that are pointed at belong. */
+/** Photographs that look like those of one group: a digit moves those that are pointed at where they belong, Enter puts all others into the group. */
 export function Check({ desk }: { desk: Desk }) {
   const [screen, setScreen] = useState<Screen | null | undefined>(undefined);
-  const [said, setSaid] = useState(new Map<number, number | null>());
   const [picked, setPicked] = useState<number[]>([]);
   const [at, setAt] = useState(0);
   const skipped = useRef<number[]>([]);
@@ -99,7 +90,6 @@ export function Check({ desk }: { desk: Desk }) {
     setScreen(undefined);
     void get<Screen | null>(`check?skip=${skipped.current.join()}`).then((found) => {
       setScreen(found);
-      setSaid(new Map());
       setPicked([]);
       setAt(0);
     }, (error) => desk.fail(error));
@@ -109,14 +99,12 @@ export function Check({ desk }: { desk: Desk }) {
   if (screen === undefined) return <p class="empty">{t("loading")}</p>;
   if (!screen || !group) return <p class="empty">{t("checkDone")} <RightLine desk={desk} /></p>;
 
-  const rows = screen.rows.filter((row) => desk.isOpen(row)); // another window, or a new group, may have taken some
-  const row = rows[Math.min(at, rows.length - 1)];
+  const { rows } = screen;
+  const row = rows[at];
+  const open = rows.filter((each) => desk.isOpen(each)); // nobody has said where they belong
   const about = picked.length ? picked : row === undefined ? [] : [row];
   const offered = row === undefined ? [] : screen.offered[screen.rows.indexOf(about.at(-1)!)] ?? [];
-  const say = (id: number | null) => {
-    setSaid(new Map([...said, ...about.map((each) => [each, id] as const)]));
-    setPicked([]);
-  };
+  const say = (id: number | null) => desk.move(about, id).then(() => setPicked([]));
   const pick = (each: number, isRange = false) => {
     const [from, to] = [rows.indexOf(isRange && picked.length ? picked.at(-1)! : each), rows.indexOf(each)];
     const run = rows.slice(Math.min(from, to), Math.max(from, to) + 1);
@@ -124,29 +112,28 @@ export function Check({ desk }: { desk: Desk }) {
     setPicked(isOff ? picked.filter((other) => other !== each) : [...picked.filter((other) => !run.includes(other)), ...run]);
   };
   const take = async () => {
-    if (!rows.length || (await desk.edit({ do: "sort", images: rows, to: rows.map((each) => (said.has(each) ? said.get(each)! : screen.group)) }, "sorted"))) ask();
+    if (!open.length || (await desk.edit({ do: "sort", images: open, to: open.map(() => screen.group) }, "sorted"))) ask();
   };
   const skip = () => {
-    skipped.current = [...skipped.current, ...rows].slice(-MOST_SKIPPED);
+    skipped.current = [...skipped.current, ...open].slice(-MOST_SKIPPED);
     ask();
   };
   const columns = () => getComputedStyle(grid.current!).gridTemplateColumns.split(" ").length;
   const go = (step: number) => () => setAt(Math.min(rows.length - 1, Math.max(0, at + step)));
   const point = (key: string, event: KeyboardEvent) => {
     const target = offered[Number(key) - 1];
-    if (target !== undefined) return () => say(target);
+    if (target !== undefined) return () => void say(target);
     const keys: Record<string, () => void> = { " ": () => row !== undefined && pick(row, event.shiftKey), ArrowLeft: go(-1), ArrowRight: go(1), ArrowUp: go(-1 * columns()), ArrowDown: go(columns()) };
     return keys[key];
   };
-  const others = rows.filter((each) => said.has(each)).length;
   const acts: Act[] = [
-    ["Enter", t(others ? "checkDoOthers" : "checkDo", { n: rows.length - others, name: group.name }), take],
+    ["Enter", open.length ? t("checkDo", { n: open.length, name: group.name }) : t("goOn"), take],
     ["n", t("newGroup"), () => desk.gather(about).then(() => setPicked([]))],
     ["m", t("moveTo"), () => desk.open({ kind: "move", rows: about })],
     ["0", t("noGroup"), () => say(null)],
     ["s", t("skip"), skip],
   ];
-  const where = (each: number) => (said.has(each) ? `→ ${desk.groupName(said.get(each)!)}` : desk.groupName(desk.columns.group[each]));
+  const where = (each: number) => `${desk.isOpen(each) ? "" : "→ "}${desk.groupName(desk.columns.group[each])}`;
   return (
     <Keyed desk={desk} acts={acts} more={point}>
       <div class="screen">
@@ -165,7 +152,7 @@ export function Check({ desk }: { desk: Desk }) {
         </p>
         <p class="row offered">
           {offered.map((id, index) => desk.byId.get(id) && (
-            <Offer key={id} desk={desk} group={desk.byId.get(id)!} number={index + 1} onClick={() => say(id)} />
+            <Offer key={id} desk={desk} group={desk.byId.get(id)!} number={index + 1} onClick={() => void say(id)} />
           ))}
         </p>
         <small class="hint">{t("checkKeys")}</small>

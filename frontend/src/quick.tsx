@@ -27,9 +27,10 @@ interface KeyedProps {
 export function Keyed({ desk, acts, more, children }: KeyedProps) {
   const onKeyDown = (event: KeyboardEvent) => {
     const key = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1] ?? (event.key.length > 1 ? event.key : event.key.toLowerCase());
-    const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : (acts.find(([each]) => each === key)?.[2] ?? more?.(key, event));
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const done = acts.find(([each]) => each === key)?.[2] ?? more?.(key, event);
     if (!done) return;
-    void done();
+    if (!event.repeat || key.startsWith("Arrow")) void done(); // a key that is held down answers once: what comes next was not seen
     event.preventDefault();
     event.stopPropagation();
   };

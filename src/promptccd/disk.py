@@ -38,7 +38,7 @@ _OLD_S = 86_400
 _LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
 _LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})", re.DOTALL)
 _LONGEST_PATH = (
-    f"{PROJECT}/{TEMPORARY}before-0123456789ab/registry.safetensors"  # of a run or a project, in its folder
+    f"{PROJECT}/{TEMPORARY}categories.sqlite-0123456789abcdef-journal"  # of a run or a project, in its folder
 )
 _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 # Files that the Hub, its client and git leave beside a checkpoint that they fetched.

@@ -47,7 +47,7 @@ def train_recipe(
         The table so far.
 
     Raises:
-        PromptCCDError: with a message that says what, why and what to do; everything saved stays.
+        PromptCCDError: the message names the cause and what to do; what was saved stays.
     """
     training = recipe.training
     run, push = RunDirectory(training.output_dir), None
@@ -75,7 +75,7 @@ def _require_kinds(model: object, args: object, stages: object) -> None:
 class CategoryDiscoveryTrainer:
     """Trains a model through the stages of a data set; the engine of ``promptccd train``, with the same bytes.
 
-    Finished stages in ``args.output_dir`` are never trained again, and an interrupted one goes on with the same calls.
+    Finished stages in ``args.output_dir`` are never trained again, and an interrupted one is resumed by the same calls.
     A tracker stays open until the process ends, or until ``trainer.accelerator.end_training()``.
 
     Example:
@@ -86,9 +86,9 @@ class CategoryDiscoveryTrainer:
 
     Args:
         model: a model over a bare backbone. Its type decides the method, its configuration the options. Its head and
-            prompts are drawn anew from the seed, so that nothing depends on how it was made.
+            prompts are drawn again from the seed, so that nothing depends on how it was made.
         args: how to train.
-        stages: what to train on, cut with the seed of `args`; with further streams a finished run goes on.
+        stages: what to train on, cut with the seed of `args`; with further streams a finished run is continued.
         callbacks: are called during the training, and may end it early.
         views: how a picture becomes a tensor.
         eval_dataset: unseen images, for protocols that need some; cut with the options of `stages`.
@@ -101,7 +101,7 @@ class CategoryDiscoveryTrainer:
         recipe: what the run records; a command can continue with it.
 
     Raises:
-        ConfigurationError: these do not go together; the message says what does.
+        ConfigurationError: these do not go together; the message names what does.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class CategoryDiscoveryTrainer:
         return self._accelerator
 
     def train(self) -> ContinualScore:
-        """Train all stages; finished ones stay, and an interrupted one goes on.
+        """Train all stages; finished ones stay, and an interrupted one is resumed.
 
         Returns:
             All, Old and New per stage, also in ``results.json``: of all stages, unless a callback ended the training.
 
         Raises:
-            PromptCCDError: with a message that says what, why and what to do; everything saved stays.
+            PromptCCDError: the message names the cause and what to do; what was saved stays.
         """
         return self._train(self.stages)
 
@@ -280,7 +280,7 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
     if config.stage is not None:
         raise ConfigurationError(
             f"This {kind.__name__} has finished stage {config.stage}, and a training begins with a bare backbone: give "
-            f"{kind.__name__}.from_pretrained(<backbone>). A run that was begun goes on by itself in its output_dir."
+            f"{kind.__name__}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
         )
     memory = 2 * model.get_memory_footprint()
     return ModelArguments(

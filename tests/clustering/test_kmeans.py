@@ -147,7 +147,7 @@ def test_cluster_that_empties_stays_and_can_fill_again(monkeypatch, width_per_mo
     def move_to(labels):
         restarts.affinity[0, 0] = torch.where(torch.tensor(labels) == 0, 1.0, -1.0)
         restarts.affinity[0, 1] = -restarts.affinity[0, 0]
-        module.update(problem, restarts, module.assign(restarts))
+        module.update(problem, restarts, module.reassign(restarts))
         return restarts.centres[0].clone()
 
     before = move_to([0, 0, 0, 0, 1, 1])
@@ -225,7 +225,7 @@ def test_restarts_that_go_on_keep_their_own_state(kept):
         labels=torch.arange(6)[:, None].repeat(1, 3),
     )
     running = torch.isin(torch.arange(6), torch.tensor(kept, dtype=torch.int64))
-    after = state.keep(running)
+    after = state.only(running)
     assert sorted(after.ids.tolist()) == kept
     for values in vars(after).values():
         assert len(values) == len(kept)
@@ -321,7 +321,7 @@ def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
     started = module.start(problem, torch.arange(40), torch.from_numpy(draws))
     means = [labelled[labels == each].mean(0) for each in range(num_classes)]
     expected = np.stack([starts_of(unlabelled, means, each) for each in draws])
-    np.testing.assert_allclose(started.centres + problem.origin, expected, atol=1e-9)
+    np.testing.assert_allclose(started.centres + problem.mean_point, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(("new", "num_classes"), [(9, 0), (4, 3), (2, 0)])
@@ -354,7 +354,7 @@ def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
     unlabelled, labelled = torch.tensor([[1.0], [-2.0], [3.0]]), torch.zeros(1, 1)
     problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
     draws = torch.from_numpy(np.random.default_rng(0).random((2800, 1, 1)))
-    drawn = module.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.origin
+    drawn = module.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.mean_point
     for place, expected in ((1, 200), (-2, 800), (3, 1800)):
         times = int((drawn.round() == place).sum())
         assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
@@ -373,7 +373,7 @@ def test_what_is_prepared_are_points_around_their_mean_and_sums_of_the_labelled(
     mean = np.concatenate([points, labelled]).mean(0)
     tensors = (torch.from_numpy(each) for each in (points, labelled, classes))
     problem = module.prepare(*tensors, 6, 8, use_gram=True)
-    np.testing.assert_allclose(problem.origin, mean)
+    np.testing.assert_allclose(problem.mean_point, mean)
     np.testing.assert_allclose(problem.points, points - mean)
     np.testing.assert_allclose(problem.squares, ((points - mean) ** 2).sum(1))
     np.testing.assert_allclose(problem.gram, (points - mean) @ (points - mean).T)
@@ -392,7 +392,7 @@ def test_a_row_is_corrected_by_the_gram_matrix_where_a_twentieth_of_the_width_mo
     draws = torch.zeros(1, 1, 1, dtype=torch.float64)
     restarts = module.start(problem, torch.arange(1), draws)
     problem.gram.fill_(torch.nan)
-    module.update(problem, restarts, module.assign(restarts))
+    module.update(problem, restarts, module.reassign(restarts))
     assert restarts.affinity.isnan().all() == by_gram
 
 
@@ -419,7 +419,7 @@ def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
         one = torch.tensor([restart])
         started = module.start(problem, one, draws[one])
         solution = module.run_lloyd(problem, started, 300, 0.0)
-        centres = (solution.centres + problem.origin).numpy()
+        centres = (solution.centres + problem.mean_point).numpy()
         own = ((labelled - centres[labels]) ** 2).sum()
         expected = squared_distances(unlabelled, centres).min(1).sum() + own
         assert (solution.inertia, solution.restart) == (pytest.approx(expected, rel=1e-9), restart)

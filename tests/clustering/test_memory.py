@@ -26,9 +26,9 @@ def features() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As small beside these features as they are beside those of a million images."""
-    monkeypatch.setattr(kmeans, "MAX_BATCH_ELEMENTS", 2**18)
-    for module in (mixture_fit, spread):
-        monkeypatch.setattr(module, "VALUES_AT_ONCE", 2**18)
+    monkeypatch.setattr(kmeans, "MAX_BATCH_AFFINITIES", 2**18)
+    monkeypatch.setattr(mixture_fit, "SQUARES_AT_ONCE", 2**18)
+    monkeypatch.setattr(spread, "DOUBLES_AT_ONCE", 2**18)
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_how_much_is_read_at_once_changes_no_mixture(
     monkeypatch.setattr(mixture_fit, "MAX_SPARSE_SHARE", sparse_share)
     fits = []
     for at_once in (7 * WIDTH, 2**30):
-        monkeypatch.setattr(mixture_fit, "VALUES_AT_ONCE", at_once)
+        monkeypatch.setattr(mixture_fit, "SQUARES_AT_ONCE", at_once)
         settled = torch.where(rows < 2, rows, -1)
         fits.append(
             fit_gaussian_mixture(points, CATEGORIES, fixed=settled, covariance_type=covariance_type, seed=1)
@@ -82,7 +82,7 @@ def test_how_much_is_read_at_once_changes_no_spread_and_images_of_no_row_are_lef
     points, rows, prototypes = features[0][:1_003], features[1][:1_003], features[2]
     counts, given = torch.arange(len(rows)) % 5 > 0, torch.arange(len(rows)) < 600
     of_rows = measure_spread(points[counts], rows[counts], prototypes, seed=1, labelled=given[counts])
-    monkeypatch.setattr(spread, "VALUES_AT_ONCE", 7 * WIDTH)
+    monkeypatch.setattr(spread, "DOUBLES_AT_ONCE", 7 * WIDTH)
     blocked = measure_spread(points, torch.where(counts, rows, -1), prototypes, seed=1, labelled=given)
     for name in ("spreads", "typical", "reach", "border", "slope", "temperature", "separation"):
         torch.testing.assert_close(getattr(of_rows, name), getattr(blocked, name), rtol=1e-6, atol=0)

@@ -7,7 +7,7 @@ import torch
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.stream import Stream, false_openings
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 WIDTH, KINDS = 16, 6
 
@@ -191,7 +191,7 @@ def test_images_of_one_moment_wait_together_and_count_once():
     keys = [f"{row:04d}" for row in range(len(newest))]
     moments = np.arange(len(newest))
     moments[len(plain) :] = len(plain)
-    found, estimate = group_images(newest, keys, known, next_id=KINDS, moments=moments.tolist())
+    found, estimate = group_images(newest, keys, known, next_id=KINDS, first_of=moments.tolist())
     assert estimate.count == KINDS
     assert (found.category_ids[len(plain) :] == NO_CATEGORY).all()
     alone, more = group_images(newest, keys, known, next_id=KINDS)

@@ -352,13 +352,13 @@ def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Pa
     options = {"unlabelled": [str(tmp_path / "week01")], "labels": [str(project)]}
     stages = StageStream.from_dataset(str(labelled), **options)
     assert sorted(stages.later_labels.values()) == ["discovered at night", "moth"]
-    journal = project / ".promptccd" / "journal.jsonl"
-    journal.write_text("")
+    corrected = project / ".promptccd" / "categories.sqlite"
+    corrected.write_text("")
     written = table.stat().st_mtime_ns
-    os.utime(journal, ns=(written + 1, written + 1))
+    os.utime(corrected, ns=(written + 1, written + 1))
     with pytest.raises(
         DataError, match="was corrected after its assignments.csv was written: give promptccd disc"
     ):
         StageStream.from_dataset(str(labelled), **options)
-    os.utime(journal, ns=(written, written))
+    os.utime(corrected, ns=(written, written))
     assert len(StageStream.from_dataset(str(labelled), **options).later_labels) == 2

@@ -1,5 +1,6 @@
 """Corrections as tests make them: anything done to a registry on disk."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import Command
 from promptccd.discovery.project.features import Features, Means
+from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.registry import CategoryRegistry, Move
 
 
@@ -28,6 +30,13 @@ def correct(
 def registry_in(folder: Path) -> CategoryRegistry:
     """The registry of a folder."""
     return Project(folder).registry
+
+
+def content_of(folder: Path) -> bytes:
+    """The bytes of the categories of a project, without traces of how they came about."""
+    with tempfile.TemporaryDirectory() as place:
+        CategoryRegistry.open(folder / PROJECT / CATEGORIES).store.run(f"vacuum into '{place}/copy'")
+        return Path(place, "copy").read_bytes()
 
 
 def means_of(session: DiscoverySession) -> Means:

@@ -33,10 +33,10 @@ from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures
-from tests.discovery.corrected import correct, moved_to, registry_in
+from tests.discovery.corrected import content_of, correct, moved_to, registry_in
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
-REGISTRY = f"{PROJECT}/registry.json"
+REGISTRY = f"{PROJECT}/categories.sqlite"
 
 
 def hash_of(folder: Path) -> str:
@@ -150,8 +150,9 @@ def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache,
             session, albums[0], tmp_path / name, adaptation=AdaptationOptions(epochs=4), num_categories=4
         )
     assert hash_of(tmp_path / "a/stage1") == hash_of(tmp_path / "b/stage1")
-    for name in ("assignments.csv", f"{PROJECT}/registry.json", "discovery.html"):
+    for name in ("assignments.csv", "discovery.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert content_of(tmp_path / "a") == content_of(tmp_path / "b")
     truth = np.array([int(row.file[0]) for row in result.rows])
     found = np.array([row.category for row in result.rows])
     plain = discover(DiscoverySession.open(stage0, seen=cache), albums[0], tmp_path / "c", num_categories=4)
@@ -223,7 +224,7 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
         return discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
 
     assert "training" in again().seconds
-    before = contents(out)
+    before, state = contents(out), registry_in(out).state_hash()
     assert "training" not in again().seconds
     assert contents(out) == before
     correct(out, lambda registry: registry.edit(Rename(2, "heron")))
@@ -234,6 +235,7 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     correct(out, lambda registry: registry.undo())
     again()
     assert {**contents(out), REGISTRY: b""} == {**before, REGISTRY: b""}
+    assert registry_in(out).state_hash() == state
 
 
 @pytest.mark.slow
@@ -255,11 +257,10 @@ def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cach
 @pytest.mark.slow
 def test_results_that_cannot_be_written_cost_no_training(stage0, albums, cache, tmp_path):
     out, whole = tmp_path / "out", tmp_path / "whole"
-    (out / PROJECT / "before").mkdir(parents=True)
-    (out / PROJECT / "before" / "registry.json").mkdir()  # in the way
+    (out / PROJECT / "before.sqlite" / "in the way").mkdir(parents=True)
     with pytest.raises(DiskError):
         discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
-    (out / PROJECT / "before" / "registry.json").rmdir()
+    shutil.rmtree(out / PROJECT / "before.sqlite")
     result = discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     assert "training" not in result.seconds
     discover(DiscoverySession.open(stage0, seen=cache), albums[0], whole, adaptation=QUICK)

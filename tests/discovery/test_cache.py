@@ -22,7 +22,7 @@ from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import columns
+from promptccd.registry import checkpoint_form
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import stored_in
@@ -346,12 +346,12 @@ def test_moments_are_found_again_where_pictures_were_taken_at_another_time(run, 
 def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
     run, album, backbone_folder, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(columns, "MOST_IMAGES", 16)
+    monkeypatch.setattr(checkpoint_form, "MOST_IMAGES", 16)
     with costs(album, monkeypatch) as cost:
         assert main(["discover", str(backbone_folder), str(album), "--out", str(tmp_path / "out")]) == 2
     assert "may have 16 images, and these are 17, which could not be read again" in capsys.readouterr().err
     assert cost.embedded == 0 and not (tmp_path / "out" / PROJECT / "registry.json").exists()
-    monkeypatch.setattr(columns, "MOST_IMAGES", 17)
+    monkeypatch.setattr(checkpoint_form, "MOST_IMAGES", 17)
     run(album)
     run(album)
 

@@ -14,26 +14,20 @@ from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.adapt import carry_prototypes
 from promptccd.discovery.intake.seen import FEATURES
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
-from promptccd.disk import REPLACED, problems_of, remove_leftovers, write_file
-from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
+from promptccd.disk import REPLACED, problems_of
+from promptccd.errors import DataError, PromptCCDError, RegistryError, RunError
 from promptccd.locks import FolderLock
 from promptccd.registry import (
-    LONGEST_JOURNAL,
-    REGISTRY,
-    Journal,
+    CategoryRegistry,
     Merge,
     Rename,
-    files,
     has_registry,
-    save_registry,
 )
 from promptccd.runs import load_model
 from tests.conftest import sum_again
-from tests.discovery.conftest import grouped
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.stored import stored_in
 
@@ -145,8 +139,8 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
 
 
 def test_a_correction_reads_its_registry_once(found, monkeypatch):
-    read, parsed = [], files._parsed
-    monkeypatch.setattr(files, "_parsed", lambda content: read.append(content) or parsed(content))
+    read, opened = [], CategoryRegistry.open
+    monkeypatch.setattr(CategoryRegistry, "open", lambda path: read.append(path) or opened(path))
     correct(found, lambda each: each.edit(Rename(0, "heron")))
     assert len(read) == 1
 
@@ -154,7 +148,7 @@ def test_a_correction_reads_its_registry_once(found, monkeypatch):
 def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
-        patch.setattr("promptccd.registry.files.append_to", die)
+        patch.setattr("promptccd.discovery.project.opened.ProjectFile.save", die)
         correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
     assert registry_in(found).next_number == count
     correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
@@ -339,24 +333,6 @@ def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(fo
     Project(found).split(first, [])
 
 
-@pytest.mark.slow
-def test_after_many_corrections_the_registry_is_written_whole(found):
-    whole = (found / PROJECT / REGISTRY).read_bytes()
-    for number in range(LONGEST_JOURNAL):
-        correct(found, lambda each, number=number: each.edit(Rename(0, f"heron {number}")))
-    assert (found / PROJECT / REGISTRY).read_bytes() == whole
-    journal = Journal(found / PROJECT)
-    assert journal.lines == LONGEST_JOURNAL
-    correct(found, lambda each: each.undo(), command=["undo"])
-    again = Journal(found / PROJECT)
-    assert again.lines == 1
-    assert (found / PROJECT / REGISTRY).read_bytes() != whole
-    journal.registry.undo()
-    assert again.registry.state_hash() == journal.registry.state_hash()
-    assert again.registry.log == journal.registry.log
-    assert again.registry.redo_stack == journal.registry.redo_stack
-
-
 def test_a_correction_says_what_does_not_show_it_yet(found, run, caplog):
     """A table of the old names lay there, and nothing said so."""
     for folder, told in ((found, True), (run / "stage3", False)):
@@ -417,34 +393,3 @@ def test_other_folders_are_named(tmp_path):
     with pytest.raises(PromptCCDError, match="holds no registry|Nothing is at"):
         registry_in(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albums, monkeypatch):
-    """At a new stage rows of prototypes are dropped, so the old JSON does not fit the new prototypes."""
-
-    def cut_off(path: Path, content: str | bytes) -> None:
-        if path.name == REGISTRY:
-            raise DiskError("the second file cannot be written")
-        write_file(path, content)
-
-    place, before = found / PROJECT, registry_in(found)
-    session.registry = before.copy()
-    grouped(session, albums[1])
-    for _ in range(2):
-        with monkeypatch.context() as patch, pytest.raises(DiskError):
-            patch.setattr(files, "write_file", cut_off)
-            save_registry(session.registry, place)
-        assert registry_in(found).state_hash() == before.state_hash()
-    remove_leftovers(place)
-    assert registry_in(found).state_hash() == before.state_hash()
-    save_registry(session.registry, place)
-    names = sorted(path.name for path in place.iterdir())
-    assert registry_in(found).state_hash() == session.registry.state_hash()
-    assert [name for name in names if "registry" in name] == ["registry.json", "registry.safetensors"]
-    # Killed once the JSON was in place, and once more in the middle of the next save.
-    (place / ".previous-registry.safetensors").write_bytes(b"of long ago")
-    carry_prototypes(session.registry, {0: np.ones(32)})
-    with monkeypatch.context() as patch, pytest.raises(DiskError):
-        patch.setattr(files, "write_file", cut_off)
-        save_registry(session.registry, place)
-    assert registry_in(found).stage == 2

@@ -34,7 +34,7 @@ from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 
 discover_module = sys.modules["promptccd.discovery.discover"]  # whose name the function took
-KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "registry.json", "registry.safetensors"))
+KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
 WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
 
 
@@ -214,12 +214,12 @@ def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp
 def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
-    place = out / PROJECT / "registry.json"
-    text = place.read_text()
-    place.write_text(text[:-20])
-    assert run(stage0, albums[0], out) == 2
-    assert "registry.json is refused" in capsys.readouterr().err
-    assert place.read_text() == text[:-20]
+    place = out / PROJECT / "categories.sqlite"
+    for damaged in (b"no database", place.read_bytes()[:5000]):
+        place.write_bytes(damaged)
+        assert run(stage0, albums[0], out) == 2
+        assert "damaged" in capsys.readouterr().err
+        assert place.read_bytes() == damaged
 
 
 @pytest.mark.moderate
@@ -227,7 +227,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
     before = (out / "assignments.csv").read_bytes()
-    shutil.rmtree(out / PROJECT / "before")
+    (out / PROJECT / "before.sqlite").unlink()
     assert run(stage0, albums[0], out) == 0
     assert "What changed since the last stage cannot be said" in caplog.text
     assert (out / "assignments.csv").read_bytes() == before
@@ -261,7 +261,7 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
         PROJECT,
         *(
             f"{PROJECT}/{name}"
-            for name in ("registry.safetensors", "journal.jsonl", "before", SEEN, FEATURES, "project.json")
+            for name in ("categories.sqlite", "before.sqlite", SEEN, FEATURES, "project.json")
         ),
     ],
 )

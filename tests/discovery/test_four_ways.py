@@ -11,10 +11,8 @@ import torch
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.project.folder import PROJECT
-from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import registry_in
+from tests.discovery.corrected import content_of, registry_in
 from tests.discovery.page.conftest import Window
 
 Way = Callable[[Path], Callable[..., None]]
@@ -158,9 +156,8 @@ def test_every_way_to_correct_leaves_the_bytes_of_python(
         for each in todo:
             do(**each)
         getattr(do, "close", lambda: None)()
-    for name in (REGISTRY, JOURNAL, PROTOTYPES):
-        ours, theirs = ((folder / PROJECT / name).read_bytes() for folder in folders)
-        assert ours == theirs, name
+    ours, theirs = map(content_of, folders)
+    assert ours == theirs
     assert len(registry_in(folders[0]).log) > 10
 
 

@@ -31,10 +31,11 @@ def test_sums_that_followed_hundreds_of_moves_are_those_of_who_adds_up_anew() ->
         followed.warm(each.id)
     for _ in range(60):
         images = [keys[row] for row in generator.choice(COUNT, 200, replace=False)]
-        entry = registry.edit(Move(images, int(generator.integers(KINDS))))
-        followed.take(entry.patch)
+        revision = registry.revision
+        registry.edit(Move(images, int(generator.integers(KINDS))))
         if generator.random() < 0.3:
-            followed.take(registry.undo().patch.inverse())
+            registry.undo()
+        followed.take(registry.changes_after(revision))
     anew = Means(Features(keys[::-1], found.flip(0)), registry)
     chosen = [keys[row] for row in generator.choice(COUNT, 500, replace=False)]
     ours, theirs = followed.after(chosen, 1), anew.after(chosen, 1)

@@ -13,7 +13,7 @@ from promptccd.discovery.remembered import Remembered
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 SPACE, WIDTH = "space", 4
 AXES = np.eye(WIDTH)

@@ -29,7 +29,7 @@ from promptccd.evaluation.paper import (
     DECLARED_SPLITS,
     SHARED_COUNTS,
     AuditedRow,
-    _cut,
+    _cut_counts,
     audited_by_stage,
     mark_of,
     published_results,
@@ -224,7 +224,7 @@ def test_declared_numbers_of_images() -> None:
     assert counts["inductive", "cifar100"] == [(490, 700), (210, 1100), (210, 1200)]
     assert counts["inductive", "imagenet100"] == [(210, 350), (140, 550), (140, 600)]
     assert counts["inductive", "tinyimagenet"] == [(420, 700), (280, 1100), (280, 1200)]
-    assert [(count.old, count.new) for count in _cut((70, 10, 10, 10), 500)] == counts[
+    assert [(count.old, count.new) for count in _cut_counts((70, 10, 10, 10), 500)] == counts[
         "transductive", "cifar100"
     ]
     assert counts["class_split=4:2:2:2", "cifar100"] == [(1400, 7000), (600, 11000), (600, 12000)]

@@ -75,7 +75,7 @@ def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATIENCE", "COMMIT_PATIENCE"):
+    for name in ("SILENCE_S", "COMMIT_SILENCE_S"):
         monkeypatch.setattr(f"promptccd.hub.commits.{name}", 0.4)
 
 

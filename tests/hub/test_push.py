@@ -227,7 +227,7 @@ def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub:
 
 @pytest.mark.slow
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
-    monkeypatch.setattr("promptccd.hub.commits.COMMIT_PATIENCE", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.COMMIT_SILENCE_S", 0.4)
     monkeypatch.setattr("promptccd.hub.commits.FIRST_PAUSE", 1.5)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
     push_stage(run.stage(0), Repository("user/slow", "model", False), api=HfApi())

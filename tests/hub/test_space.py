@@ -58,7 +58,7 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     assert {
         "app.py",
         "promptccd/__init__.py",
-        "promptccd/discovery/page/example/project/registry.json",
+        "promptccd/discovery/page/example/project/categories.sqlite",
     } <= set(files)
     assert not [
         path for path in files if "__pycache__" in path or "hub_configs" in path or path.endswith(".pyc")

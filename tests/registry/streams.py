@@ -78,7 +78,7 @@ class Images:
 
 def can_undo(registry: CategoryRegistry) -> bool:
     """Whether the newest entry is one of this stage, which `undo` takes back."""
-    return bool(registry.log) and registry.log[-1].patch is not None
+    return registry.newest is not None
 
 
 def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegistry:

@@ -4,7 +4,7 @@ import numpy as np
 
 from promptccd.registry import CategoryRegistry, Merge, Move, Rename, Split, alike_pairs
 from promptccd.registry.alike import MOST_ALIKE
-from promptccd.registry.tables import default_name
+from promptccd.registry.categories import default_name
 
 
 def _registry(angles: list[float], labelled: int = 0) -> CategoryRegistry:

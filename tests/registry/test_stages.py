@@ -129,7 +129,7 @@ def test_every_edit_of_a_stage_is_undone_to_its_state_and_no_further(lived: Cate
     with pytest.raises(RegistryError, match="since stage 2 was grouped"):
         registry.undo()
     assert [entry.kind for entry in registry.log] == [GROUPING, "rename", GROUPING]
-    assert not registry.log[1].patch
+    assert registry.log[1].final
 
 
 def test_new_images_of_a_discovered_category_join_it(lived: CategoryRegistry) -> None:

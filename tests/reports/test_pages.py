@@ -98,8 +98,8 @@ def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
     few = line_chart("f", {"a": [(1, 2.0, 3.0)]}, x_label="x", y_label="y", y_least=0)
     assert few.y_ticks[0].label == "0"
     assert few.series[0].points[0].low == few.base
-    bars = bar_chart("b", ["one", "two"], {"s": [0.0, 4.0], "t": [None, 2.0]}, x_label="x", y_label="y")
-    assert [len(series.points) for series in bars.series] == [2, 1]
+    bars = bar_chart("b", ["one", "two"], {"s": [0.0, 4.0], "t": [1.0, 2.0]}, x_label="x", y_label="y")
+    assert [len(series.points) for series in bars.series] == [2, 2]
     assert bars.series[0].points[0].y == bars.base
     cells = heat_map(
         "h", [[1.0, None], [math.nan, 3.0]], ["r", "s"], ["c", "d"], x_label="x", y_label="y", limits=(1, 3)

@@ -24,7 +24,7 @@ from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage, mark_of
 from promptccd.evaluation.tables import variant_averages
 from promptccd.reports.charts import LEFT, RIGHT, WIDTH, line_chart
 from promptccd.reports.paper_tables import (
-    Entry,
+    TableEntry,
     TablePart,
     TablePlan,
     layout,
@@ -92,7 +92,7 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
             found = figures(part, backbone, row.method, row.benchmark)[row.stage].row
             assert (found.all, found.old, found.new) == (row.all, row.old, row.new)
         for method, benchmark in places:
-            entry = Entry(part, method, benchmark, figures(part, backbone, method, benchmark))
+            entry = TableEntry(part, method, benchmark, figures(part, backbone, method, benchmark))
             stages = {"metagcd": 4, "pa-cgcd": 1}.get(name, 3)
             assert entry.printed is not None
             assert [row.stage for row in entry.printed.stages] == list(range(1, stages + 1))
@@ -130,10 +130,10 @@ def test_the_averages_are_those_of_the_specification() -> None:
         (TABLES["inductive"][0], "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
         (TABLES["gcd"][0], "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
     ):
-        average = Entry(part, *place, figures(part, backbone, *place)).printed_average
+        average = TableEntry(part, *place, figures(part, backbone, *place)).printed_average
         assert tuple(average.values()) == printed
     (steps, _) = TABLES["pa-cgcd"]
-    entry = Entry(steps, "pa-cgcd", "cub", figures(steps, "dino", "pa-cgcd", "cub"))
+    entry = TableEntry(steps, "pa-cgcd", "cub", figures(steps, "dino", "pa-cgcd", "cub"))
     assert entry.printed is not None
     summary = entry.printed.summary
     assert (summary["M_all"], summary["M_o"], summary["M_d"]) == (72.51, 74.28, 65.60)
@@ -200,7 +200,7 @@ def test_layout_of_hand_made_records() -> None:
         ["b", absent, absent, absent, "1.0 ± 0.2", "2.0 ± 0.2", "3.0 ± 0.2"],
         ["b, k-means", absent, absent, absent, "4.0 ± 0.2", "5.0 ± 0.2", "6.0 ± 0.2"],
     ]
-    said = remarks([Entry(TablePart(title="p", note="note"), "a", "one", {}, notes=["why"])], records)
+    said = remarks([TableEntry(TablePart(title="p", note="note"), "a", "one", {}, notes=["why"])], records)
     assert said[:2] == ["why", "note"]
     assert [line[0] for line in said[2:]] == ["!", "i"]
 

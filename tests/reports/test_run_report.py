@@ -19,7 +19,7 @@ from promptccd.methods import method_named
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
 from promptccd.reports.compare import signed
-from promptccd.reports.figures import costs, history_charts, scores
+from promptccd.reports.figures import cost_grid, history_charts, summary_grid
 from promptccd.reports.page import records
 from promptccd.reports.tables import ReportedRun, read_run, report_tables, stage_costs, summary
 from promptccd.runs import RunDirectory, RunEvaluation
@@ -343,7 +343,7 @@ def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Pat
     published = published_table(recipe, num_scored=3)
     assert published is not None
     tables = report_tables([run], published, [], None)
-    header, rows = scores(tables["summary"], published)
+    header, rows = summary_grid(tables["summary"], published)
     own = method_named(variant).predicts_natively
     for shown, record in zip(rows, records(tables["summary"]), strict=True):
         row = dict(zip(header, shown, strict=True))
@@ -413,7 +413,7 @@ def test_the_cost_of_an_epoch_is_that_of_its_stage(runs: list[Path]) -> None:
     ]
 
     def cost_rows(*runs: ReportedRun) -> list[list[str]]:
-        return costs(report_tables(runs, None, [], None))[1]
+        return cost_grid(report_tables(runs, None, [], None))[1]
 
     first, second = replace(run, costs=both, history=history), replace(run, costs=one, history=history[:1])
     rows = cost_rows(first, second)
@@ -451,7 +451,7 @@ def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: 
     )
     measured = read_run(RunEvaluation(str(runs[0])))
     published = PublishedTable({1: impossible}, "a table", [])
-    header, rows = scores(summary([measured], published), published)
+    header, rows = summary_grid(summary([measured], published), published)
     assert len(header) == len(rows[0]) == len(rows[1])
     assert rows[0][-1] == "✗ no"
     assert rows[1][-1] == "–"  # noqa: RUF001

@@ -175,7 +175,7 @@ def test_features_are_computed_in_parts_where_all_at_once_do_not_fit(
     with failing(TOO_LITTLE, above=7, training=False) as sizes:
         train_run(changed(values, epochs=1))
     assert max(size for size in sizes if size <= 7) == 7
-    assert "Too little memory for 52 images at once: going on with 26." in caplog.text
+    assert "Too little memory for 52 images at once: batches have 26 now." in caplog.text
     assert (tmp_path / "run" / "stage3" / "model-00002-of-00002.safetensors").exists()
 
 

@@ -12,7 +12,8 @@ from promptccd.methods import METHODS as METHOD_TABLE
 from promptccd.reports.paper_tables import TablePlan
 from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
-from promptccd.runs.start import model_options, record_of, require_same
+from promptccd.runs.first_model import model_options
+from promptccd.runs.start import record_of, require_same
 from promptccd.runs.train import _in_precision
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (

@@ -15,7 +15,7 @@ from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 from promptccd.reports import ReportOptions, write_report
 from promptccd.reports.tables import read_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run

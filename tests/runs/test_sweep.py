@@ -22,7 +22,7 @@ from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
-from promptccd.reports.sweep import Work, score_baselines
+from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images, quick_recipe
@@ -159,8 +159,8 @@ def test_the_whole_grid_is_checked_before_anything_trains(
 class Pretended(Engine):
     """Cells end as a function says of their recipe and work, in threads of this process."""
 
-    def __init__(self, result: Callable[[Recipe, Work], int]):
-        self.given: list[tuple[Work, str]] = []
+    def __init__(self, result: Callable[[Recipe, CellWork], int]):
+        self.given: list[tuple[CellWork, str]] = []
         self.result = result
 
     def start(self, work: object, arguments: Sequence[Any], name: str, device: str = "") -> Job:
@@ -211,7 +211,7 @@ def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepC
 
 
 def fails(recipe: Recipe) -> None:
-    """Work of a cell that comes to nothing."""
+    """CellWork of a cell that comes to nothing."""
     raise RuntimeError("no room")
 
 

@@ -15,7 +15,7 @@ from promptccd.errors import DataError
 from promptccd.locks import FolderLock
 from promptccd.reports import sweep
 from promptccd.reports.engines import VISIBLE, PoolOfDevices, least_used, visible_devices
-from promptccd.reports.sweep import Work, work_into_log
+from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
 
 
@@ -93,22 +93,22 @@ def test_the_end_of_its_log_says_why_a_cell_failed(problem, said, tmp_path):
 
 
 def says(recipe: Recipe) -> None:
-    """Work that tells where it is."""
+    """CellWork that tells where it is."""
     print(f"{recipe.training.seed} in {Path.cwd()}", flush=True)
     logging.getLogger("promptccd").info("noted")
 
 
 def has_no_data(recipe: Recipe) -> None:
-    """Work that fails for a reason a person can mend."""
+    """CellWork that fails for a reason a person can mend."""
     raise DataError("nothing to read")
 
 
 def breaks(recipe: Recipe) -> None:
-    """Work with a mistake in it."""
+    """CellWork with a mistake in it."""
     raise KeyError("nowhere")
 
 
-def in_a_process(recipe: Recipe, work: Work, log: Path, folder: Path) -> int:
+def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int:
     """The exit code of work in a process that writes where all its output goes, not where this one's does."""
 
     def begin() -> None:

@@ -201,8 +201,8 @@ def test_nobody_reaches_what_another_has(server: Server, visitor: Visitor) -> No
     assert visitor.call("images", []).went_well
     for path in ("api/state", "api/groups.csv", "take/images.zip", "api/picture/x/0/128"):
         assert visitor.get(visitor.base + path).status_code in (200, 404)
-    private = [path for path in server.files if path.suffix in (".png", ".zip", ".json")]
-    assert {path.name for path in private} >= {"0.png", "images.zip", "registry.json"}
+    private = [path for path in server.files if path.suffix in (".png", ".zip", ".sqlite")]
+    assert {path.name for path in private} >= {"0.png", "images.zip", "categories.sqlite"}
     for other in (server.visitor(), server.visitor(keeps_cookies=False)):
         with other:
             assert other.base != visitor.base

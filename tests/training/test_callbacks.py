@@ -67,7 +67,7 @@ def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:
     stop.asked = True
     error = stop.error("saved stage 1")
     assert isinstance(error, TrainingStopped)
-    assert str(error) == "Stopped by a callback: saved stage 1. The same call goes on from there."
+    assert str(error) == "Stopped by a callback: saved stage 1. The same call resumes from there."
     assert error.exit_code == 128
     stop.received = 15  # a signal says more
     assert not isinstance(stop.error("saved stage 1"), TrainingStopped)

@@ -26,8 +26,9 @@ from promptccd.methods import LOSSES, method_named
 from promptccd.models.auto import load_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.first_model import initial_model
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import initial_model, stage_stream
+from promptccd.runs.start import stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState

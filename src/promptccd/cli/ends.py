@@ -21,7 +21,7 @@ from promptccd import processes
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
-INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
+INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to resume from there."
 
 # Refusals that are due to a path, a disk or a limit, and not to a bug in the call.
 _THE_MACHINES = frozenset(

@@ -43,11 +43,10 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
 
 def open_command(options: argparse.Namespace) -> None:
     """``promptccd open``; ends with Ctrl-C."""
-    from promptccd.discovery.project.folder import PROJECT
-    from promptccd.registry import has_registry
+    from promptccd.discovery.project.record import has_categories
 
     folder = Path(os.path.expanduser(options.folder))
-    is_project = has_registry(folder / PROJECT)
+    is_project = has_categories(folder)
     out = folder if is_project else _place_beside(folder, options.out)
     if (url := pages.address_of(out)) is not None:
         print(f"{out} is open already: {url}", flush=True)
@@ -64,7 +63,7 @@ def open_command(options: argparse.Namespace) -> None:
         try:
             _find_groups(folder, out, options)
         except DiskError as error:
-            if not has_registry(out / PROJECT):
+            if not has_categories(out):
                 raise
             logger.warning("Photographs that came since are not looked for: %s", error)
     # With millions of photographs the search for garbage among them is a third of the time that reading takes, and

@@ -40,9 +40,9 @@ class GroupingConstraints:
 
     def __post_init__(self) -> None:
         must, cannot = _pairs(self.must_link, "must_link"), _pairs(self.cannot_link, "cannot_link")
-        pinned = {_key(key): _category(self.pinned[key]) for key in sorted(self.pinned)}
+        pinned = {_image_key(key): _category_id(self.pinned[key]) for key in sorted(self.pinned)}
         forbidden = {
-            _key(key): frozenset(_category(each) for each in self.forbidden[key])
+            _image_key(key): frozenset(_category_id(each) for each in self.forbidden[key])
             for key in sorted(self.forbidden)
             if self.forbidden[key]
         }
@@ -75,11 +75,11 @@ class GroupingConstraints:
 
     def component_rivals(self) -> frozenset[Pair]:
         """Pairs of components that must be apart, by representative, the smaller first."""
-        return frozenset(_ordered(self.component_of(key) for key in pair) for pair in self.cannot_link)
+        return frozenset(_sorted_pair(self.component_of(key) for key in pair) for pair in self.cannot_link)
 
     @cached_property
     def _representatives(self) -> dict[str, str]:
-        return _components(self.must_link)
+        return _linked_components(self.must_link)
 
     def _refuse_contradictions(self) -> None:
         for first, second in self.cannot_link:
@@ -132,7 +132,7 @@ class GroupingConstraints:
         return " = ".join(chain)
 
 
-def _components(links: Iterable[Pair]) -> dict[str, str]:
+def _linked_components(links: Iterable[Pair]) -> dict[str, str]:
     """The least key of every linked image's component."""
     parents: dict[str, str] = {}
 
@@ -143,12 +143,12 @@ def _components(links: Iterable[Pair]) -> dict[str, str]:
         return key
 
     for pair in links:
-        low, high = _ordered(root(key) for key in pair)
+        low, high = _sorted_pair(root(key) for key in pair)
         parents[high] = low
     return {key: root(key) for key in parents}
 
 
-def _ordered(keys: Iterable[str]) -> Pair:
+def _sorted_pair(keys: Iterable[str]) -> Pair:
     first, second = sorted(keys)
     return first, second
 
@@ -158,17 +158,17 @@ def _pairs(pairs: Iterable[Collection[str]], name: str) -> tuple[Pair, ...]:
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2:
             raise DataError(f"Expected pairs of image keys in {name}, got {pair!r}.")
-        found.add(_ordered(_key(key) for key in pair))
+        found.add(_sorted_pair(_image_key(key) for key in pair))
     return tuple(sorted(found))
 
 
-def _key(key: Any) -> str:
+def _image_key(key: Any) -> str:
     if not isinstance(key, str):
         raise DataError(f"Expected the key of an image to be text, got {key!r}.")
     return key
 
 
-def _category(category: Any) -> int:
+def _category_id(category: Any) -> int:
     if isinstance(category, bool) or not hasattr(category, "__index__") or int(category) < 0:
         raise DataError(f"Expected a category id to be an integer >= 0, got {category!r}.")
     return int(category)

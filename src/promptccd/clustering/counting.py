@@ -180,7 +180,7 @@ def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
 STIFFNESS = 20  # degrees of freedom per dimension: with more, spreads of categories differ less
 MOST_DIRECTIONS = 48  # that are kept: further ones cost a small category more than they tell
 SHRINKAGE = 0.1  # of the covariance within categories, towards one variance in all directions
-SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within categories, to choose from
+TRIED_SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within categories, to choose from
 HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories that trials hold out
 NUM_TRIALS = 6
 MOST_OF_A_CATEGORY = 50  # features of a category in a trial
@@ -234,7 +234,7 @@ Expectation = tuple[Tensor, NormalInverseWishart | None]
 
 
 def _matched(features: Tensor, fixed: Tensor, scale: float) -> Expectation:
-    variance = _within(features.double(), fixed).diagonal().mean()
+    variance = _covariance_within(features.double(), fixed).diagonal().mean()
     return features, _stiff(features.shape[1], float(variance))
 
 
@@ -243,10 +243,10 @@ def _calibrated(features: Tensor, fixed: Tensor, scale: float) -> Expectation:
     centred = wide - wide.mean(0)
     leading = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -MOST_DIRECTIONS:]
     points = centred @ leading
-    values, vectors = torch.linalg.eigh(_within(points, fixed))
+    values, vectors = torch.linalg.eigh(_covariance_within(points, fixed))
     values = (1 - SHRINKAGE) * values + SHRINKAGE * values.mean()
     points = points @ (vectors / values.sqrt())
-    variance = _within(points, fixed).diagonal().mean()
+    variance = _covariance_within(points, fixed).diagonal().mean()
     return points.to(features.dtype), _stiff(points.shape[1], scale * float(variance))
 
 
@@ -266,7 +266,7 @@ class Prior:
 PRIORS = {
     "paper": Prior(lambda features, fixed, scale: (features, None), ()),
     "matched": Prior(_matched, (1.0,)),
-    "calibrated": Prior(_calibrated, SCALES),
+    "calibrated": Prior(_calibrated, TRIED_SCALES),
 }
 
 
@@ -274,7 +274,7 @@ def _stiff(width: int, variance: float) -> NormalInverseWishart:
     return NormalInverseWishart(psi=STIFFNESS * width * variance, nu=STIFFNESS * width)
 
 
-def _within(points: Tensor, fixed: Tensor) -> Tensor:
+def _covariance_within(points: Tensor, fixed: Tensor) -> Tensor:
     """Pooled covariance within fixed categories, ``(D, D)`` of points ``(N, D)``.
 
     Raises:

@@ -22,7 +22,7 @@ from torch.nn import functional
 from promptccd.errors import DataError
 
 ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long
-VALUES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: there is never a second copy of all
+AFFINITIES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: there is never a second copy of all
 POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
 
 WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
@@ -38,7 +38,7 @@ class Problem:
     class_sums: Tensor  # (K, D) float64, sums of labelled points, zero for new clusters
     class_counts: Tensor  # (K,) float64
     class_squares: Tensor  # () float64, sum of ||x||^2 over the labelled points
-    origin: Tensor  # (D,) float64, the mean that was subtracted
+    mean_point: Tensor  # (D,) float64, the mean that was subtracted
     num_classes: int
     num_fixed: int  # the first so many centres stay
 
@@ -71,7 +71,7 @@ class Restarts:
     counts: Tensor  # (R, K) float64, likewise
     labels: Tensor  # (R, N), -1 before the first assignment
 
-    def keep(self, running: Tensor) -> "Restarts":
+    def only(self, running: Tensor) -> "Restarts":
         """The restarts where ``running`` ``(R,)`` is true, moved to the front of the same memory."""
         count = int(running.sum())
         holes = (~running[:count]).nonzero().flatten()
@@ -129,18 +129,18 @@ def prepare(
         sums.index_add_(0, block_classes, block.double())
         squares += block.double().square().sum()
 
-    origin = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
-    origin = origin.to(points.dtype).double()  # exactly what is subtracted from the points
-    centred = points - origin.to(points.dtype)
-    squares = squares - 2 * origin @ sums.sum(0) + len(labelled) * origin.square().sum()
+    mean_point = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
+    mean_point = mean_point.to(points.dtype).double()  # exactly what is subtracted from the points
+    centred = points - mean_point.to(points.dtype)
+    squares = squares - 2 * mean_point @ sums.sum(0) + len(labelled) * mean_point.square().sum()
     return Problem(
         points=centred,
         squares=torch.cat([block.double().square().sum(1) for block in centred.split(POINTS_PER_BLOCK)]),
         gram=centred @ centred.T if use_gram else None,
-        class_sums=sums - counts[:, None] * origin,
+        class_sums=sums - counts[:, None] * mean_point,
         class_counts=counts,
         class_squares=squares,
-        origin=origin,
+        mean_point=mean_point,
         num_classes=num_classes,
         num_fixed=num_fixed,
     )
@@ -166,15 +166,15 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
         first = num_classes + new == 0  # without a centre all points are equally likely
         weights = torch.ones_like(best) if first else problem.squares.sub(best, alpha=2).clamp_(min=0)
         cumulated = running_sums(weights.double(), 1)
-        drawn = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
-        drawn.clamp_(max=num_points - 1)  # if all points lie on centres
-        improved = problem.affinities_to_points(drawn.flatten()).view(num_restarts, trials, num_points)
+        sampled = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
+        sampled.clamp_(max=num_points - 1)  # if all points lie on centres
+        improved = problem.affinities_to_points(sampled.flatten()).view(num_restarts, trials, num_points)
         after = torch.maximum(best[:, None], improved)
         winner = after.sum(2, dtype=torch.float64).argmax(1)[:, None]
         restart = torch.arange(num_restarts, device=winner.device)[:, None]
         best = after[restart, winner][:, 0]
         affinity[:, num_classes + new] = improved[restart, winner][:, 0]
-        centres[:, num_classes + new] = problem.points[drawn.gather(1, winner)[:, 0]]
+        centres[:, num_classes + new] = problem.points[sampled.gather(1, winner)[:, 0]]
 
     return Restarts(
         ids=ids,
@@ -190,7 +190,7 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
     """The best restart after Lloyd's iterations until all have converged."""
     solutions = []
     for iteration in range(1, max_iter + 1):
-        shift = update(problem, restarts, assign(restarts))
+        shift = update(problem, restarts, reassign(restarts))
         done = (shift.square() < tol) | (shift == 0) | (iteration == max_iter)
         if not done.any():
             continue
@@ -205,13 +205,13 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
                 float(inertia[winner]), int(restarts.ids[done][winner]), iteration, centres[winner].clone()
             )
         )
-        restarts = restarts.keep(~done)
+        restarts = restarts.only(~done)
         if not len(restarts.ids):
             break
     return min(solutions, key=lambda solution: (solution.inertia, solution.restart))
 
 
-def assign(restarts: Restarts) -> Moves:
+def reassign(restarts: Restarts) -> Moves:
     """Assign every unlabelled point to its nearest centre; returns the changes."""
     num_clusters = restarts.affinity.shape[1]
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
@@ -221,7 +221,7 @@ def assign(restarts: Restarts) -> Moves:
     if unassigned.all():
         new = restarts.affinity.argmax(1).flatten()
     else:
-        some = max(1, VALUES_AT_ONCE // num_clusters)
+        some = max(1, AFFINITIES_AT_ONCE // num_clusters)
         pairs = zip(restart.split(some), point.split(some), strict=True)
         new = torch.cat([restarts.affinity[pair[0], :, pair[1]].argmax(1) for pair in pairs])
     old = restarts.labels[restart, point]
@@ -271,7 +271,7 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
     few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
     if problem.gram is None:
         few = torch.zeros_like(few)
-    at_once = VALUES_AT_ONCE // max(1, affinity.shape[1])
+    at_once = AFFINITIES_AT_ONCE // max(1, affinity.shape[1])
     for rows in moves.rows[~few].split(max(1, min(ROWS_PER_PRODUCT, at_once))):
         affinity[rows] = problem.affinities(centres[rows])
 
@@ -311,7 +311,7 @@ MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
 MIN_GRAM_WIDTH = 64  # narrower points are multiplied sooner than looked up: of width 48 in half the time
 POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
 MAX_BATCH_RESTARTS = 25
-MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
+MAX_BATCH_AFFINITIES = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
 
 
 class AnchoredKMeans:
@@ -387,9 +387,9 @@ class AnchoredKMeans:
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.
-        centres = (best.centres + problem.origin).to(points.dtype)
+        centres = (best.centres + problem.mean_point).to(points.dtype)
         nearest, distances = nearest_centres(points, centres)
-        inertia = distances.sum() + problem.labelled_inertia(centres - problem.origin)
+        inertia = distances.sum() + problem.labelled_inertia(centres - problem.mean_point)
         order = _first_seen_order(nearest, num_clusters, len(class_ids))
         first_new = int(class_ids[-1]) + 1 if len(class_ids) else 0
         new_ids = torch.arange(first_new, first_new + num_clusters - len(class_ids), device=points.device)
@@ -429,13 +429,13 @@ class AnchoredKMeans:
         """The best restart of every batch."""
         num_clusters, num_points = len(problem.class_sums), len(problem.points)
         num_new = num_clusters - problem.num_classes
-        num_restarts = self.n_init if num_new else 1  # without new clusters nothing is drawn
+        num_restarts = self.n_init if num_new else 1  # without new clusters nothing is sampled
         trials = 2 + int(math.log(num_clusters))  # candidates per centre, as in scikit-learn
         seed: Any = np.random.SeedSequence().entropy if self.random_state is None else self.random_state
         generators = [np.random.default_rng((seed, restart)) for restart in range(num_restarts)]
         draws = torch.from_numpy(np.stack([each.random((num_new, trials)) for each in generators]))
 
-        size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_ELEMENTS // max(1, num_clusters * num_points)))
+        size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_AFFINITIES // max(1, num_clusters * num_points)))
         for ids in torch.arange(num_restarts).split(size):
             device = problem.points.device
             # The restarts have no name here, which would keep them while the next are made.

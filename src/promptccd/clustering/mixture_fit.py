@@ -15,7 +15,7 @@ from promptccd.errors import DataError
 
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
-VALUES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all rarely exist
+SQUARES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all rarely exist
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class MixtureSteps(ABC):
         return responsibilities, float(torch.cat(log_density).mean())
 
     def _rows_at_once(self) -> int:
-        return max(1, VALUES_AT_ONCE // self.points.shape[1])
+        return max(1, SQUARES_AT_ONCE // self.points.shape[1])
 
     def _log_weights(self, mass: Tensor) -> Tensor:
         # A weight of exactly zero could never grow again, and its logarithm is not finite.
@@ -89,7 +89,7 @@ class AxisAligned(MixtureSteps):
         if self.spherical:
             yield torch.cat([self._squares(points) for points in self.points.split(self._rows_at_once())])
         else:
-            for columns in self.points.split(max(1, VALUES_AT_ONCE // len(self.points)), dim=1):
+            for columns in self.points.split(max(1, SQUARES_AT_ONCE // len(self.points)), dim=1):
                 yield columns.square()
 
     def overall_variance(self, floor: float) -> Tensor:
@@ -114,7 +114,7 @@ class AxisAligned(MixtureSteps):
 
     def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class."""
-        mass, first, second = self._moments(responsibilities)
+        mass, first, second = self._weighted_sums(responsibilities)
         alive = (mass > 0)[:, None]
         scale = 1 / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, None]
         means = first * scale
@@ -128,10 +128,10 @@ class AxisAligned(MixtureSteps):
             log_weights=self._log_weights(mass),
         )
 
-    def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _weighted_sums(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
-        at_once = max(1, VALUES_AT_ONCE // len(self.points))
+        at_once = max(1, SQUARES_AT_ONCE // len(self.points))
         blocks = by_component.split(at_once)
         felt = torch.stack([(block > SMALLEST_RESPONSIBILITY).count_nonzero() for block in blocks])
         if int(felt.sum()) > MAX_SPARSE_SHARE * responsibilities.numel():
@@ -287,18 +287,18 @@ def fit_gaussian_mixture(
     if fixed is None:
         fixed = features.new_full((len(features),), -1, dtype=torch.int64)
     fixed = fixed.to(features.device)
-    origin = features.mean(0)
-    members, centres = initial_groups(features, origin, fixed, num_components, seed)
-    data = COVARIANCES[covariance_type](features - origin)
+    mean_point = features.mean(0)
+    members, centres = initial_groups(features, mean_point, fixed, num_components, seed)
+    data = COVARIANCES[covariance_type](features - mean_point)
     squares = [points.double().square().sum() for points in data.points.split(POINTS_PER_BLOCK)]
     floor = max(floor_share * float(torch.stack(squares).sum() / features.numel()), SMALLEST_FLOOR)
     state = initialize(data, members, centres, floor)
     fit = run_em(data, state, fixed, max_iter, tol, floor)
-    return replace(fit, means=fit.means + origin)
+    return replace(fit, means=fit.means + mean_point)
 
 
 def initial_groups(
-    features: Tensor, origin: Tensor, fixed: Tensor, num_components: int, seed: int
+    features: Tensor, mean_point: Tensor, fixed: Tensor, num_components: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
 
@@ -311,7 +311,7 @@ def initial_groups(
         kmeans = AnchoredKMeans(
             num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, fix_labelled=True
         )
-        kmeans.fit(features[free].sub_(origin), features[~free].sub_(origin), fixed[~free])
+        kmeans.fit(features[free].sub_(mean_point), features[~free].sub_(mean_point), fixed[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
         # Fixed clusters, which come first, keep their components, others take vacant ones.
         own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)

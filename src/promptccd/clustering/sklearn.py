@@ -19,7 +19,7 @@ from promptccd.clustering.counting import PRIORS, estimate_as_taught
 from promptccd.clustering.kmeans import AnchoredKMeans, nearest_centres
 from promptccd.errors import DataError
 
-Rows = npt.NDArray[Any]
+NumericArray = npt.NDArray[Any]
 RESTARTS = 10  # of "auto"
 FEWEST_TO_CALIBRATE = 5  # labelled categories, of which trials hold some out
 LARGEST_LABEL = 2**53  # from here on floating numbers are not exact
@@ -81,7 +81,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         restarts = RESTARTS if isinstance(self.n_init, str) and self.n_init == "auto" else self.n_init
         check_scalar(restarts, "n_init", Integral, min_val=1)
         check_scalar(self.tol, "tol", Real, min_val=0)
-        points = _read(self, X)
+        points = _points_of(self, X)
         labels = _read_labels(y, len(points))
         free = labels < 0
         num_clusters, known = self.n_clusters, len(np.unique(labels[~free]))
@@ -109,11 +109,11 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         self.inertia_, self.n_iter_ = kmeans.inertia_, kmeans.n_iter_
         return self
 
-    def fit_predict(self, X: Any, y: Any = None) -> Rows:
+    def fit_predict(self, X: Any, y: Any = None) -> NumericArray:
         """Fit, then return `labels_`."""
         return self.fit(X, y).labels_
 
-    def predict(self, X: Any) -> Rows:
+    def predict(self, X: Any) -> NumericArray:
         """Category ``(N,)`` of the nearest centre."""
         nearest = self._nearest(X)[0]
         return self.cluster_ids_[nearest]
@@ -122,9 +122,9 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         """Sum of squared distances to the nearest centres, negative: the higher, the better."""
         return -float(self._nearest(X)[1].sum())
 
-    def _nearest(self, X: Any) -> tuple[Rows, Rows]:
+    def _nearest(self, X: Any) -> tuple[NumericArray, NumericArray]:
         check_is_fitted(self)
-        points = torch.from_numpy(_read(self, X, reset=False))
+        points = torch.from_numpy(_points_of(self, X, reset=False))
         nearest, distances = nearest_centres(points, torch.from_numpy(self.cluster_centers_))
         return nearest.numpy(), distances.numpy()
 
@@ -170,7 +170,7 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
             check_scalar(self.start, "start", Integral, min_val=1)
         if self.prior not in ("auto", *PRIORS):
             raise DataError(f"Expected a prior of auto, {', '.join(PRIORS)}, got {self.prior!r}.")
-        points = torch.from_numpy(_read(self, X, ensure_min_samples=2))
+        points = torch.from_numpy(_points_of(self, X, ensure_min_samples=2))
         fixed = torch.from_numpy(_read_labels(y, len(points)))
         known = fixed[fixed >= 0]
         sizes = known.unique(return_counts=True)[1]
@@ -196,11 +196,11 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
         return self
 
 
-def _read(estimator: Any, X: Any, reset: bool = True, **options: Any) -> Rows:
+def _points_of(estimator: Any, X: Any, reset: bool = True, **options: Any) -> NumericArray:
     """Points as floating numbers, checked as scikit-learn does; tensors are taken too."""
     if isinstance(X, torch.Tensor):
         X = (X.float() if X.dtype == torch.bfloat16 else X).detach().cpu().numpy()  # NumPy has no bfloat16
-    rows: Rows = validate_data(
+    rows: NumericArray = validate_data(
         estimator, X, reset=reset, dtype=[np.float64, np.float32], order="C", **options
     )
     return rows if rows.flags.writeable else rows.copy()

@@ -237,7 +237,7 @@ def split_and_merge(
     prior = prior or NormalInverseWishart()
     anchors = torch.full((len(points),), -1) if fixed is None else fixed
     anchors = anchors.to(points.device)
-    labels = _start(points, anchors, start, seed_of("split and merge, start", seed))
+    labels = _first_clusters(points, anchors, start, seed_of("split and merge, start", seed))
     changed, sweep = True, 0
     while changed and sweep < MAX_SWEEPS:
         generator = torch_generator("split and merge", seed, sweep)
@@ -247,7 +247,7 @@ def split_and_merge(
     return SplitMergeResult(labels, count, log_posterior(points, labels, prior), not changed)
 
 
-def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
+def _first_clusters(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
     """Clusters of k-means, fixed categories first: ``(N,)``, without gaps."""
     free = anchors < 0
     known = len(anchors[~free].unique())
@@ -284,12 +284,12 @@ def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, fixed: Tenso
 
 def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
     """Rows of pairs ``(P, 2)`` that share no cluster, highest scores first."""
-    taken: set[int] = set()
+    used: set[int] = set()
     chosen = []
     ends, heights = pairs.tolist(), scores.tolist()
     for row in sorted(range(len(ends)), key=heights.__getitem__, reverse=True):
-        if taken.isdisjoint(ends[row]):
-            taken.update(ends[row])
+        if used.isdisjoint(ends[row]):
+            used.update(ends[row])
             chosen.append(row)
     return chosen
 
@@ -331,9 +331,9 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
     distances = squares[:, None] - 2 * first @ points.mT + first.square().sum(2, keepdim=True)
     # k-means++: far points are likely
     mass = running_sums(distances.clamp_(min=0) * present[:, None], 2)
-    drawn = (mass < draws[..., 1:] * mass[..., -1:]).sum(2)
-    direction = rows(drawn) - first
-    border = 0.5 * (direction * (first + rows(drawn))).sum(2)
+    sampled = (mass < draws[..., 1:] * mass[..., -1:]).sum(2)
+    direction = rows(sampled) - first
+    border = 0.5 * (direction * (first + rows(sampled))).sum(2)
     side = torch.zeros_like(mass, dtype=torch.bool)
     for _ in range(HALVING_ITERATIONS):
         before, side = side, (direction @ points.mT > border[..., None]) & present[:, None]

@@ -16,7 +16,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.models.assignment import SEPARATED, CategorySpread, squared_distances
 
 FOLDS = 5  # prototypes and metric for an image are made without it
-ROUNDING = 1e-10  # share of all variance by which equal float32 features may vary
+NOISE_SHARE = 1e-10  # share of all variance by which equal float32 features may vary
 LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
 REACHED = 0.95  # share of images of known categories that lie within reach
 # Distance beyond 1 spread of a new category, relative to a known one that is taken away, where training has driven
@@ -25,7 +25,7 @@ NEARER = 0.5
 # Assumed images of new categories per image of a known one: when in doubt, an image is known.
 STRANGERS = 0.25
 # In float64 at a time, 128 MB a copy: neither all features nor all distances exist at once.
-VALUES_AT_ONCE = 2**24
+DOUBLES_AT_ONCE = 2**24
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 
 
@@ -50,7 +50,7 @@ def measure_spread(
     if categories < 2 or num < 2 * categories:
         return None
     products, squares = images.scatter(chosen, means)
-    if squares.sum() <= ROUNDING * num:
+    if squares.sum() <= NOISE_SHARE * num:
         return None
     shrinkage = _shrinkage(products, squares)
     places = torch.randperm(num, generator=torch_generator("spread", seed)) % FOLDS
@@ -92,7 +92,7 @@ class _Images:
 
     def blocks(self, which: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The images at positions `which`: positions ``(B,)`` and their features ``(B, D)``."""
-        for some in which.split(max(1, VALUES_AT_ONCE // max(self.prototypes.shape))):
+        for some in which.split(max(1, DOUBLES_AT_ONCE // max(self.prototypes.shape))):
             yield some, self.features[some.to(self.features.device)].cpu().double()
 
     def scatter(self, which: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +179,7 @@ def _temperature(folds: list[_Fold], reliable: Tensor, typical: Tensor) -> float
     losses = torch.zeros_like(TEMPERATURES)
     for fold in folds:
         for some, squared in fold.distances(fold.outside[reliable[fold.outside]]):
-            away, rows = squared.div_(typical).sqrt_().neg_(), fold.images.rows[some]
+            logits, rows = squared.div_(typical).sqrt_().neg_(), fold.images.rows[some]
             for place, each in enumerate(TEMPERATURES):
-                losses[place] += torch.nn.functional.cross_entropy(away / each, rows, reduction="sum")
+                losses[place] += torch.nn.functional.cross_entropy(logits / each, rows, reduction="sum")
     return float(TEMPERATURES[int(losses.argmin())])

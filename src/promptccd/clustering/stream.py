@@ -145,11 +145,11 @@ class Stream:
         """Images of the last stages and of those before."""
         is_late = self.stages > self.stage - span
         old, before = self.earlier[is_late], self.earlier[~is_late]
-        rows = _drawn(torch.arange(len(old) + len(self.points)), MOST_LATE, draw)
+        rows = _sampled(torch.arange(len(old) + len(self.points)), MOST_LATE, draw)
         late = old.new_empty(len(rows), old.shape[1])
         is_old = rows < len(old)
         late[is_old], late[~is_old] = old[rows[is_old]], self.points[rows[~is_old] - len(old)]
-        return late, _drawn(before, MOST_EARLIER, draw)
+        return late, _sampled(before, MOST_EARLIER, draw)
 
     def _ranked(
         self, late: Tensor, before: Tensor, new: Tensor, draw: np.random.Generator
@@ -159,7 +159,7 @@ class Stream:
         first = torch.from_numpy(draw.permutation(len(late)) % 2 == 0)
         halves = (late[first], late[~first]), (late[~first], late[first])
         for (proposing, counted), (grain, fewest) in itertools.product(halves, GRAINS):
-            places = _places(proposing, known, max(fewest, len(proposing) // grain), draw)
+            places = _candidate_places(proposing, known, max(fewest, len(proposing) // grain), draw)
             if not len(places) or not len(counted):
                 continue
             trials = len(halves) * len(GRAINS) * len(places)
@@ -183,11 +183,11 @@ class Stream:
         return bool(distances.min() >= APART * usual)
 
 
-def _drawn(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
+def _sampled(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
     return points if len(points) <= most else points[torch.from_numpy(draw.permutation(len(points))[:most])]
 
 
-def _places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator) -> Tensor:
+def _candidate_places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator) -> Tensor:
     """Centres ``(P, D)`` of so many groups apart from known ones, by k-means++ and k-means in which those stay."""
     costs, chosen = squared_distances(points, known).amin(1), []
     for _ in range(most):

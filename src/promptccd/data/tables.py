@@ -252,7 +252,7 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
 
 def _up_to_date(grouped: Path) -> Path:
     """The table of a project, which holds a person's corrections if there were none after it was written."""
-    corrections = grouped.parent / PROJECT / "journal.jsonl"
+    corrections = grouped.parent / PROJECT / "categories.sqlite"
     if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
         raise DataError(
             f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "

@@ -290,5 +290,5 @@ def save_adapted(session: DiscoverySession, folder: Path, command: Mapping[str, 
 
 def _comes_from(registry: CategoryRegistry, earlier: CategoryRegistry) -> bool:
     """Whether a registry begins with all entries of an earlier one that cannot be undone."""
-    settled = [(entry.number, entry.kind, entry.what) for entry in earlier.log if entry.patch is None]
+    settled = [(entry.number, entry.kind, entry.what) for entry in earlier.log if entry.final]
     return [(entry.number, entry.kind, entry.what) for entry in registry.log][: len(settled)] == settled

@@ -12,10 +12,10 @@ import torch
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.embedding import feature_space
-from promptccd.discovery.project.folder import BEFORE, RECORD, open_project
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import make_folder, make_inside, write_directory, write_file
+from promptccd.disk import make_folder, write_directory, write_file
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
@@ -91,9 +91,9 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
             )
         ),
     }
-    save_registry(session.current.before, make_inside(project, BEFORE))
+    session.current.before.store.write_to(project / BEFORE)
     write_file(project / RECORD, json.dumps(record, indent=1) + "\n")
-    save_registry(session.registry, project)
+    session.registry.store.write_to(project / CATEGORIES)
 
 
 def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:

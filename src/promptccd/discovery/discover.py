@@ -51,7 +51,7 @@ from promptccd.disk import (
 from promptccd.errors import DataError, RunError
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
-from promptccd.registry.columns import require_room
+from promptccd.registry.checkpoint_form import require_room
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.training.progress import StopRequest, progress_bar, readable_time
 from promptccd.version import __version__
@@ -286,7 +286,7 @@ class _Discovery:
 
     def _require_space(self) -> None:
         """Refuse results that the disk or a registry has no room for, before images are grouped."""
-        before, used = self.session.registry.images, self.session.current.intake.used
+        before, used = self.session.registry.images.read(), self.session.current.intake.used
         require_room(len(before) + sum(file.key not in before for file in used))
         trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
         copied = sum(file.num_bytes for file in used)

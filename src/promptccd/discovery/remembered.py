@@ -11,7 +11,7 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.models import Assignment
 from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import CategoryRegistry
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 
@@ -48,7 +48,7 @@ class Remembered:
             ids: of the known categories, in the order of their rows.
             seed: of the draw where there are too many.
         """
-        images, members = self._registry.images, self._registry.members
+        images, members = self._registry.images.read(), self._registry.members.read()
         row_of = {category: row for row, category in enumerate(ids)}
         keys = sorted(key for key, came in images.items() if came < stage)
         if len(keys) > MOST_REMEMBERED:

@@ -42,8 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as the
-            features are.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as
+            the features are.
     """
 
     stage: int
@@ -182,7 +182,8 @@ class DiscoverySession:
             raise
         if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
             self.stages.pop().intake.close()
-        again = all(file.key in self.registry.images for file in intake.used)
+        seen = self.registry.images.read()
+        again = all(file.key in seen for file in intake.used)
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
         same = [each.before for each in self.stages if each.stage == number]
         self.stages.append(SessionStage(number, intake, same[0] if same else self.registry.copy()))
@@ -258,7 +259,7 @@ class DiscoverySession:
     @property
     def fresh(self) -> list[int]:
         """Rows of the newest images that came with no earlier stage; the others stay in their categories."""
-        stage, seen = self.current.stage, self.registry.images
+        stage, seen = self.current.stage, self.registry.images.read()
         return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
     @property
@@ -383,7 +384,7 @@ class DiscoverySession:
 
     def _constraints(self) -> GroupingConstraints:
         """What people said, and that a new image of a moment of which images are in a category is there too."""
-        said, members = self.registry.constraints(), self.registry.members
+        said, members = self.registry.constraints(), self.registry.members.read()
         earlier: dict[int, set[int]] = {}
         fresh = set(self.fresh)
         for row, moment in enumerate(self.moments.tolist()):

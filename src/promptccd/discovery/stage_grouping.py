@@ -85,7 +85,8 @@ class StageGrouping:
 
     def num_categories(self, keys: Sequence[str]) -> int:
         """Active categories that images are in now, with the fixed ones."""
-        here = {self._registry.members.get(key) for key in keys}
+        members = self._registry.members.read()
+        here = {members.get(key) for key in keys}
         return len(here.intersection(each.id for each in self._registry.active).union(self._fixed))
 
     def group(
@@ -158,7 +159,7 @@ class StageGrouping:
             num_categories: as for `find`.
         """
         registry, remembered = self._registry, self._remembered
-        stay, members = {*self._fixed, *(each.id for each in registry.aside)}, registry.members
+        stay, members = {*self._fixed, *(each.id for each in registry.aside)}, registry.members.read()
         newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
         features = remembered.features([key for key in newest if members.get(key) not in stay])
         if not features:
@@ -198,7 +199,7 @@ class StageGrouping:
             constraints=images.constraints,
             seed=self._seed,
             temperature=self._temperature,
-            moments=first[moment],
+            first_of=first[moment],
         )
 
     def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:

@@ -1,9 +1,10 @@
-"""Clustering accuracy: the one number of the field, in three parts. NumPy and SciPy only."""
+"""Clustering accuracy: the one number of the field, in three parts."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from promptccd.errors import DataError
@@ -55,7 +56,7 @@ def separate_clustering_accuracy(
 
 def _correct(true: np.ndarray, pred: np.ndarray) -> np.ndarray:
     """Which images lie in the cluster that is matched to their category."""
-    categories, clusters = _codes(true), _codes(pred)
+    (categories, _), (clusters, _) = _codes(true), _codes(pred)
     return _best_matching(clusters, categories)[clusters] == categories
 
 
@@ -102,12 +103,12 @@ def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
         DataError: as `clustering_accuracy`.
     """
     true, pred, _ = _checked_pair(y_true, y_pred, ())
-    clusters, categories = np.unique(pred), np.unique(true)
-    matching = _best_matching(np.searchsorted(clusters, pred), np.searchsorted(categories, true))
+    (clusters, cluster_ids), (categories, category_ids) = _codes(pred), _codes(true)
+    matching = _best_matching(clusters, categories)
     return {
-        int(cluster): int(categories[column])
-        for cluster, column in zip(clusters, matching, strict=True)
-        if column >= 0
+        int(cluster_ids[cluster]): int(category_ids[category])
+        for cluster, category in enumerate(matching)
+        if category >= 0
     }
 
 
@@ -126,15 +127,9 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
     return matching
 
 
-def _codes(values: np.ndarray) -> np.ndarray:
-    """Position of every label among the distinct ones, so that gaps cost nothing; fast for ids with few gaps."""
-    if values.dtype.kind in "iu":
-        low, high = int(values.min()), int(values.max())
-        if high - low < 4096 + 4 * len(values):
-            wide = values if values.dtype.kind == "u" else values.astype(np.int64)  # 100 - -100 is no int8
-            shifted = (wide - low).astype(np.int64)
-            return (np.cumsum(np.bincount(shifted) > 0) - 1)[shifted]
-    return np.unique(values, return_inverse=True)[1]
+def _codes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Position of every label among the distinct ones, so that gaps cost nothing, and these, ascending."""
+    return pd.factorize(values, sort=True)
 
 
 def _checked(values: ArrayLike, name: str) -> np.ndarray:

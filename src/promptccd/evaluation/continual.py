@@ -159,9 +159,8 @@ class ContinualScore:
     @property
     def native(self) -> "ContinualScore | None":
         """The same stages by the method's native predictions, without figures; `None` unless every stage has some."""
-        if not self.stages or any(row.native is None for row in self.stages):
-            return None
-        return self._with([row.native for row in self.stages], "native")
+        native = [row.native for row in self.stages if row.native is not None]
+        return self._with(native, "native") if native and len(native) == len(self.stages) else None
 
     @property
     def as_published(self) -> "ContinualScore":
@@ -172,10 +171,10 @@ class ContinualScore:
             [[row.figures[f"{part}_v1"] for part in PARTS] for row in self.stages], self.protocol
         )
 
-    def _with(self, accuracies: Iterable[Iterable[float] | None], protocol: str) -> "ContinualScore":
+    def _with(self, accuracies: Sequence[Sequence[float]], protocol: str) -> "ContinualScore":
         """The stages with other accuracies alone."""
         rows = [
-            replace(row, **dict(zip(PARTS, own or (), strict=True)), native=None, figures={})
+            replace(row, all=own[0], old=own[1], new=own[2], native=None, figures={})
             for row, own in zip(self.stages, accuracies, strict=True)
         ]
         return ContinualScore(protocol, rows)
@@ -204,7 +203,8 @@ class ContinualScore:
 
         Those that are NaN are left out.
         """
-        found = {f"average/{part}": value for part, value in self.average.items()} | self.summary
+        found: dict[str, Any] = {f"average/{part}": value for part, value in self.average.items()}
+        found.update(self.summary)
         for row in [each for each in self.stages if each.stage >= first]:
             found |= {f"stage{row.stage}/{name}": value for name, value in row.numbers.items()}
         return {f"{self.protocol}/{name}": value for name, value in found.items() if not pd.isna(value)}

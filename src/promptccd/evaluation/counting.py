@@ -52,7 +52,7 @@ def estimate_by_accuracy(
             below the number of labelled categories, or fewer images than ``max_count``.
     """
     labels = torch.as_tensor(labels)
-    points = _joined(labelled, labels, unlabelled)
+    points = _joined_features(labelled, labels, unlabelled)
     known = len(labels.unique())
     max_count = 2 * known if max_count is None else max_count
     if max_count < known:
@@ -80,7 +80,7 @@ def estimate_by_accuracy(
     return _estimate(scores)
 
 
-def _joined(labelled: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
+def _joined_features(labelled: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
     """Labelled features, then the unlabelled: ``(L + N, D)``."""
     first, second = as_features(labelled, "labelled"), as_features(unlabelled, "unlabelled")
     if first.shape[1] != second.shape[1]:

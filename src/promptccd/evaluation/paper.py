@@ -127,10 +127,10 @@ def published_results(benchmark: str | None, variant: str) -> dict[str, float] |
 @cache
 def _all_rows() -> tuple[PublishedRow, ...]:
     text = files("promptccd.evaluation").joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(_row(cells) for cells in csv.DictReader(text.splitlines()))
+    return tuple(_published_row(cells) for cells in csv.DictReader(text.splitlines()))
 
 
-def _row(cells: dict[str, str]) -> PublishedRow:
+def _published_row(cells: dict[str, str]) -> PublishedRow:
     texts = {
         name: cells[name] for name in ("benchmark", "method", "protocol", "backbone", "setting", "table")
     }
@@ -178,13 +178,13 @@ def declared_split(row: PublishedRow) -> SplitCounts | None:
     return counts[row.stage - 1] if counts and row.stage and row.protocol != "part_routing" else None
 
 
-def _cut(class_blocks: Sequence[int], images_per_class: int) -> tuple[SplitCounts, ...]:
+def _cut_counts(class_blocks: Sequence[int], images_per_class: int) -> tuple[SplitCounts, ...]:
     """Stages that the paper's fractions cut from a data set with equally many images of every category."""
-    taken = [cut_sizes(images_per_class, ratios) for ratios in PAPER_CUTS]
+    sizes = [cut_sizes(images_per_class, ratios) for ratios in PAPER_CUTS]
     return tuple(
         SplitCounts(
-            old=class_blocks[0] * taken[0][stage],
-            new=sum(class_blocks[block] * taken[block][stage - block] for block in range(1, stage + 1)),
+            old=class_blocks[0] * sizes[0][stage],
+            new=sum(class_blocks[block] * sizes[block][stage - block] for block in range(1, stage + 1)),
         )
         for stage in range(1, len(class_blocks))
     )
@@ -209,16 +209,16 @@ _INFERRED: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] = {
 }
 # Per stage, by kind of split and data set.
 DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
-    ("transductive", "cifar100"): _cut(_CIFAR, 500),
+    ("transductive", "cifar100"): _cut_counts(_CIFAR, 500),
     # The paper's statistics count all images of the classes.
-    ("transductive", "imagenet100"): _cut(_IMAGENET, 500),
-    ("transductive", "tinyimagenet"): _cut(_TINY, 500),
-    ("inductive", "cifar100"): _cut(_CIFAR, 100),
-    ("inductive", "imagenet100"): _cut(_IMAGENET, 50),
-    ("inductive", "tinyimagenet"): _cut(_TINY, 50),
-    ("class_split=4:2:2:2", "cifar100"): _cut((40, 20, 20, 20), 500),
-    ("class_split=4:3:2:1", "cifar100"): _cut((40, 30, 20, 10), 500),
-    ("class_split=1:2:3:4", "cifar100"): _cut((10, 20, 30, 40), 500),
+    ("transductive", "imagenet100"): _cut_counts(_IMAGENET, 500),
+    ("transductive", "tinyimagenet"): _cut_counts(_TINY, 500),
+    ("inductive", "cifar100"): _cut_counts(_CIFAR, 100),
+    ("inductive", "imagenet100"): _cut_counts(_IMAGENET, 50),
+    ("inductive", "tinyimagenet"): _cut_counts(_TINY, 50),
+    ("class_split=4:2:2:2", "cifar100"): _cut_counts((40, 20, 20, 20), 500),
+    ("class_split=4:3:2:1", "cifar100"): _cut_counts((40, 30, 20, 10), 500),
+    ("class_split=1:2:3:4", "cifar100"): _cut_counts((10, 20, 30, 40), 500),
     # 80 known categories and 5 more a session, all of their 100 test images.
     ("metagcd", "cifar100"): tuple(SplitCounts(8000, 500 * session) for session in (1, 2, 3, 4)),
     **{
@@ -413,15 +413,15 @@ def mark_of(figures: Mapping[int | None, AuditedRow]) -> str:
 def _whole_numbers(values: Sequence[float], split: SplitCounts, decimals: int) -> bool:
     """Whether some numbers of right Old and New images give all three accuracies."""
     total, old, new = values
-    sums = set(_right(total, split.old + split.new, decimals))
+    sums = set(_right_counts(total, split.old + split.new, decimals))
     return any(
         one + other in sums
-        for one in _right(old, split.old, decimals)
-        for other in _right(new, split.new, decimals)
+        for one in _right_counts(old, split.old, decimals)
+        for other in _right_counts(new, split.new, decimals)
     )
 
 
-def _right(percent: float, num_images: int, decimals: int) -> range:
+def _right_counts(percent: float, num_images: int, decimals: int) -> range:
     """Numbers of right images whose accuracy rounds to the percentage."""
     room = 0.5 * 10.0**-decimals + _SLACK
     low, high = (num_images * (percent + sign * room) / 100 for sign in (-1, 1))

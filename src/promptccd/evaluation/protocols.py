@@ -60,7 +60,7 @@ def session_accuracy(
         row = StageScore.of(session, true_ids, clusters, num_known)
         separate = separate_clustering_accuracy(true_ids, clusters, range(num_known))._asdict()
         separate = {f"{part}_v1": value for part, value in separate.items()}
-        rows.append(replace(row, figures=separate | row.figures))
+        rows.append(replace(row, figures={**separate, **row.figures}))
     return ContinualScore("metagcd", rows)
 
 
@@ -164,7 +164,7 @@ def _forgetting(
             ids = known_at_first(stage, is_known)
             before = clustering_accuracy(true_ids[is_known], ids, task.known).all
         lost = {"known_before": before, "forgotten": before - row.old}
-        rows.append(replace(row, figures=lost | row.figures))
+        rows.append(replace(row, figures={**lost, **row.figures}))
     return ContinualScore("pa-cgcd", rows)
 
 

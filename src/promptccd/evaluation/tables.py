@@ -11,22 +11,24 @@ from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 
 ABSENT = "\N{EN DASH}"  # tables show it in place of a missing number
 AVERAGE = "average"  # in the column `stage`
-COUNTS = ("num_images", "num_categories", "count_low", "count_high")
+COUNT_COLUMNS = ("num_images", "num_categories", "count_low", "count_high")
 Grid = tuple[list[str], list[list[str]]]  # header and rows of text
 
 
 def score_table(score: ContinualScore) -> pd.DataFrame:
-    """A row per scored stage and one of averages: `COUNTS`, then accuracies and `FIGURES` in percent.
+    """A row per scored stage and one of averages: `COUNT_COLUMNS`, then accuracies and `FIGURES` in percent.
 
     The row of averages has accuracies only. ``count_low`` and ``count_high`` are the range of an estimated number of
     categories. Empty clusters are no categories, so ``num_categories`` may be below that range.
     """
     rows = [{"stage": stage.stage, **stage.numbers} for stage in score.stages]
     names = dict.fromkeys(name for row in rows for name in row if name not in FIGURES)
-    table = pd.DataFrame(rows, columns=list(dict.fromkeys(["stage", *COUNTS, *PARTS, *names, *FIGURES])))
-    averages = table[table.columns.drop(["stage", *COUNTS, *FIGURES])].mean()
-    table = table.astype({"stage": object, **dict.fromkeys(COUNTS, "Int64")})
-    table.loc[len(table)] = {"stage": AVERAGE, **dict.fromkeys(COUNTS, pd.NA), **averages}
+    table = pd.DataFrame(
+        rows, columns=list(dict.fromkeys(["stage", *COUNT_COLUMNS, *PARTS, *names, *FIGURES]))
+    )
+    averages = table[table.columns.drop(["stage", *COUNT_COLUMNS, *FIGURES])].mean()
+    table = table.astype({"stage": object, **dict.fromkeys(COUNT_COLUMNS, "Int64")})
+    table.loc[len(table)] = {"stage": AVERAGE, **dict.fromkeys(COUNT_COLUMNS, pd.NA), **averages}
     return table
 
 
@@ -138,7 +140,7 @@ def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFram
     tables: list[pd.DataFrame] = []
 
     def add(variant: str, scores: Iterable[ContinualScore]) -> None:
-        columns = ["stage", *COUNTS, *PARTS, *FIGURES]
+        columns = ["stage", *COUNT_COLUMNS, *PARTS, *FIGURES]
         tables.extend(score_table(score)[columns].assign(variant=variant) for score in scores)
 
     for name, scores in groups.items():

@@ -4,14 +4,13 @@ Any request may fail, so a push can be repeated at any time: it compares what is
 the commit that it compared with, and succeeds when sizes and hashes read back equal those of the files.
 """
 
-import hashlib
 import json
 import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from traceback import walk_tb
@@ -28,7 +27,6 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.disk import sha256_of
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
 from promptccd.runs.card import KEPT, merge_card
 from promptccd.runs.provenance import CARD
@@ -41,20 +39,10 @@ Contents = Mapping[str, Path | bytes]
 ATTEMPTS = 5
 FIRST_PAUSE = 1.0  # seconds; doubled after every failure
 LONGEST_PAUSE = 60.0  # seconds; the Hub may ask for hours
-PATIENCE = 20.0  # seconds without a byte; the client has no limit of its own
-COMMIT_PATIENCE = 120.0  # the Hub answers a commit when all of it is stored
-_TEMPORARY = {
-    408,
-    409,
-    412,
-    423,
-    425,
-    429,
-    500,
-    502,
-    503,
-    504,
-}  # statuses after which a repetition may succeed
+SILENCE_S = 20.0  # seconds without a byte; the client has no limit of its own
+COMMIT_SILENCE_S = 120.0  # the Hub answers a commit when all of it is stored
+# Statuses after which a repetition may succeed.
+_TEMPORARY = {408, 409, 412, 423, 425, 429, 500, 502, 503, 504}
 _LOCAL_ERRORS = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
 
 
@@ -139,7 +127,7 @@ def bring(
     message: str,
     holds: str,
     replaces: str = "",
-    kept: Sequence[str] = KEPT,
+    preserved: Sequence[str] = KEPT,
     dry_run: bool = False,
 ) -> PushedRepository:
     """Make a repository hold these files, with at most one commit; other files stay.
@@ -151,7 +139,7 @@ def bring(
         message: title of the commit.
         holds: content in words, for the listing that is logged before anything is sent.
         replaces: pattern of other files to delete, such as ``*.parquet``; by default none.
-        kept: keys of the card's metadata that keep the repository's value.
+        preserved: keys of the card's metadata that keep the repository's value.
         dry_run: compare only.
 
     Raises:
@@ -164,22 +152,27 @@ def bring(
     head, private = created(repository, api=api, dry_run=dry_run) or (None, repository.private)
     there = _remote_files(api, repository, head) if head else {}
     wanted = dict(contents)
-    if CARD in there and CARD in wanted:
+    if CARD in there and isinstance(card := wanted.get(CARD), bytes):
         theirs = _remote_card(api, repository, head, there[CARD])
-        wanted[CARD] = merge_card(theirs, _text(wanted[CARD]), kept).encode()
-    changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
-    gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
-    size = f"{len(wanted)} files, {sum(map(_size, wanted.values())) / 1e6:.1f} MB"
-    listing = f"{name} ({kind}, {'private' if private else 'public'}): {size}: {holds}"
-    sent, num_bytes = tuple(sorted(changed)), sum(map(_size, changed.values()))
+        wanted[CARD] = merge_card(theirs, card.decode(), preserved).encode()
+    files = [CommitOperationAdd(path, data) for path, data in sorted(wanted.items())]
+    changed = [file for file in files if not _is_same(file, there.get(file.path_in_repo))]
+    gone = sorted(path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted)
+    size = f"{len(files)} files, {sum(file.upload_info.size for file in files) / 1e6:.1f} MB"
+    pushed = PushedRepository(
+        name,
+        head,
+        sent=tuple(file.path_in_repo for file in changed),
+        num_bytes=sum(file.upload_info.size for file in changed),
+        listing=f"{name} ({kind}, {'private' if private else 'public'}): {size}: {holds}",
+    )
     if dry_run or not (changed or gone):
-        return PushedRepository(name, head, sent, num_bytes, listing)
-    logger.info("Sending %s.", listing)
-    operations = [CommitOperationAdd(path, data) for path, data in sorted(changed.items())]
-    with bounded_waits(COMMIT_PATIENCE):
+        return pushed
+    logger.info("Sending %s.", pushed.listing)
+    with bounded_waits(COMMIT_SILENCE_S):
         commit = api.create_commit(
             name,
-            [*operations, *(CommitOperationDelete(path) for path in sorted(gone))],
+            [*changed, *map(CommitOperationDelete, gone)],
             commit_message=message,
             repo_type=kind,
             parent_commit=head,
@@ -187,10 +180,10 @@ def bring(
             create_pr=repository.pull_request,
         )
     there = _remote_files(api, repository, commit.oid)
-    wrong = [path for path, data in wanted.items() if not _same(data, there.get(path))]
+    wrong = [file.path_in_repo for file in files if not _is_same(file, there.get(file.path_in_repo))]
     if wrong or there.keys() & set(gone):
-        raise HubError(f"{name} differs from what was sent: {', '.join(sorted(wrong) or gone)}.")
-    return PushedRepository(name, commit.oid, sent, num_bytes, listing, pull_request=commit.pr_url)
+        raise HubError(f"{name} differs from what was sent: {', '.join(wrong or gone)}.")
+    return replace(pushed, commit=commit.oid, pull_request=commit.pr_url)
 
 
 def created(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
@@ -228,10 +221,10 @@ def own_namespace(api: HfApi) -> str:
     Raises:
         HubError: the Hub does not answer with a name.
     """
-    answer = api.whoami(cache=True)
-    if not isinstance(answer, dict) or not isinstance(answer.get("name"), str):
-        raise HubError(f"the Hub does not name the logged-in user: {shown(answer)}")
-    return answer["name"]
+    user = api.whoami(cache=True)
+    if not isinstance(user, dict) or not isinstance(user.get("name"), str):
+        raise HubError(f"the Hub does not name the logged-in user: {shown(user)}")
+    return user["name"]
 
 
 def retried(
@@ -249,19 +242,16 @@ def retried(
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with bounded_waits(PATIENCE):
+            with bounded_waits(SILENCE_S):
                 return action()
         except Exception as error:  # the client passes on whatever an odd answer causes
             if isinstance(error, PublicRepositoryError) or not (
                 isinstance(error, HubError) or _is_of_client(error)
             ):
                 raise
-            response = _response_of(error)
-            pause = FIRST_PAUSE * 2 ** (attempt - 1)
-            if response is not None:
-                pause = _requested_pause(response) or pause
-            last = 2 if is_silence(error) else ATTEMPTS
-            if attempt >= last or pause > LONGEST_PAUSE or not is_temporary(error):
+            pause = _requested_pause(_response_of(error)) or FIRST_PAUSE * 2 ** (attempt - 1)
+            most = 2 if is_silence(error) else ATTEMPTS
+            if attempt >= most or pause > LONGEST_PAUSE or not is_temporary(error):
                 raise HubError(f"{undone}: {reason_of(error)}. Nothing local is lost. {later}") from error
             logger.warning(
                 "The Hub did not accept a request (%s); next attempt in %.0f s.", reason_of(error), pause
@@ -348,7 +338,9 @@ def _is_of_client(error: BaseException) -> bool:
 
 
 def _requested_pause(response: Any) -> float | None:
-    """Seconds that an answer asks to wait."""
+    """Seconds that a response asks to wait; `None` without a response, too."""
+    if response is None:
+        return None
     value = response.headers.get("Retry-After", "")
     if value.isdecimal():
         return float(value)
@@ -382,7 +374,7 @@ def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str
 def _remote_card(api: HfApi, repository: Repository, revision: str | None, there: RepoFile) -> str:
     """The repository's card, checked against its hash: a person's text must not be lost."""
     path = Path(api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind))
-    if not _same(path, there):
+    if not _is_same(CommitOperationAdd(CARD, path), there):
         path.resolve().unlink()  # the cache would return the damaged file again
         raise HubError(f"{CARD} of {repository.name} was damaged in transfer")
     try:
@@ -393,19 +385,11 @@ def _remote_card(api: HfApi, repository: Repository, revision: str | None, there
         ) from error
 
 
-def _same(data: Path | bytes, there: RepoFile | None) -> bool:
-    """Whether a file of the repository holds these bytes, by its hash: sha256 for LFS, git's otherwise."""
-    if there is None or there.size != _size(data):
+def _is_same(file: CommitOperationAdd, there: RepoFile | None) -> bool:
+    """Whether a file of the repository has the same content, by its hash: sha256 for LFS, git's otherwise."""
+    if there is None or there.size != file.upload_info.size:
         return False
     if there.lfs is not None:
-        sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256_of(data)
-        return there.lfs.sha256 == sha256
-    return there.blob_id == git_hash(data if isinstance(data, bytes) else data.read_bytes())
-
-
-def _text(data: Path | bytes) -> str:
-    return data.decode() if isinstance(data, bytes) else data.read_text(encoding="utf-8")
-
-
-def _size(data: Path | bytes) -> int:
-    return len(data) if isinstance(data, bytes) else data.stat().st_size
+        return there.lfs.sha256 == file.upload_info.sha256.hex()
+    with file.as_file() as stream:
+        return there.blob_id == git_hash(stream.read())

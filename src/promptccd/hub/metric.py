@@ -65,7 +65,7 @@ def push_metric(
             api=api,
             message="Continual clustering accuracy",
             holds=f"the metric cACC, with the tag {tag}",
-            kept=SPACE_KEYS,
+            preserved=SPACE_KEYS,
             dry_run=dry_run,
         )
         if not dry_run:

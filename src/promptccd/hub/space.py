@@ -29,7 +29,7 @@ from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE_FOLDER = Path(__file__).parents[1]
 VARIABLE = "PROMPTCCD_MODEL"
 _OF_AN_EMPTY_SPACE = {".gitattributes", CARD}
 
@@ -107,7 +107,7 @@ def push_space(
     def push() -> tuple[PushedRepository, bool]:
         exists = created(repository, api=api, dry_run=dry_run) is not None
         if exists:
-            _require_own(name, api)
+            _require_same_space(name, api)
         # The variable first, so that the first start of the Space knows it.
         changed = not exists or _set_model(name, checkpoint, api, dry_run)
         pushed = bring(
@@ -117,7 +117,7 @@ def push_space(
             message=f"The page over {checkpoint.place}",
             holds=f"the page, its package and the prepared example; it groups with {checkpoint.place}",
             replaces="promptccd/*",
-            kept=SPACE_KEYS,
+            preserved=SPACE_KEYS,
             dry_run=dry_run,
         )
         return pushed, changed
@@ -167,7 +167,7 @@ def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
     return _Checkpoint(place, commit, bool(info.private), bool(info.private or info.gated))
 
 
-def _require_own(name: str, api: HfApi) -> None:
+def _require_same_space(name: str, api: HfApi) -> None:
     """Refuse to overwrite a Space with other content."""
     others = set(api.list_repo_files(name, repo_type="space")) - _OF_AN_EMPTY_SPACE
     if others and "promptccd/__init__.py" not in others:
@@ -192,8 +192,8 @@ def _contents(checkpoint: _Checkpoint) -> Contents:
     """Every file of the Space by its path there."""
     folder = shipped("spaces/discovery")
     contents: dict[str, Path | bytes] = {name: folder / name for name in ("app.py", "requirements.txt")}
-    for file in PACKAGE.rglob("*"):
-        path = file.relative_to(PACKAGE)
+    for file in PACKAGE_FOLDER.rglob("*"):
+        path = file.relative_to(PACKAGE_FOLDER)
         hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
         if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
             contents[f"promptccd/{path.as_posix()}"] = file

@@ -32,28 +32,6 @@ from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
-_TEXT = """# Stages for continual category discovery
-
-{images} images of {categories} categories in {stages} stages: stage 0 is labelled, the others are not. Made with
-`promptccd split RECIPE --push {name}`; the split's fingerprint is `{fingerprint}`.
-
-```python
-from datasets import load_dataset
-from promptccd.data import StageStream
-
-stages = StageStream.from_hub("{name}"{source})
-labelled = load_dataset("{name}")  # stage 0; "stage_1" and so on are configs
-```
-
-`promptccd train {name}` trains on the same stages; so does any recipe with `--dataset {name}`.
-
-| config | images | categories | share of initially labelled categories |
-|---|---|---|---|
-{rows}
-
-`{labels}` holds the category of every image, by `sample_id` (row number in the source data set): for scoring only.
-{pictures} and stay under {licence}."""
-
 
 def publish_stages(
     stages: StageStream,
@@ -97,7 +75,7 @@ def publish_stages(
         contents: Contents = {
             **_written(stages, Path(folder), ids_only),
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
-            CARD: _card(stages, name, ids_only),
+            CARD: _stages_card(stages, name, ids_only),
         }
         return retried(
             lambda: bring(
@@ -146,7 +124,7 @@ def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Pat
         if not ids_only:
             features["image"] = Image()
         positions = progress_bar(range(len(stage)), len(stage), f"stage {stage.index}: writing images")
-        records = (_record(stage, position, ids_only) for position in positions)
+        records = (_stage_row(stage, position, ids_only) for position in positions)
         written |= write_shards(folder, stage_config(stage.index), records, features)
     ids = np.concatenate([stage.sample_ids for stage in stages]).tolist()
     labels = np.concatenate([stages.evaluation_labels(stage) for stage in stages]).tolist()
@@ -155,17 +133,17 @@ def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Pat
     return written | write_shards(folder, LABELS_CONFIG, rows, features)
 
 
-def _record(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
+def _stage_row(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
     """A row; an unreadable image becomes null, and none of its bytes are sent."""
     record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
     if isinstance(stage, LabelledStage):
         record["label"] = int(stage.labels[position])
     if not ids_only:
-        record["image"] = _clean(stage, position)
+        record["image"] = _clean_bytes(stage, position)
     return record
 
 
-def _clean(stage: Stage, position: int) -> dict[str, object] | None:
+def _clean_bytes(stage: Stage, position: int) -> dict[str, object] | None:
     try:
         clean = clean_image(stage.images.read(position), stage.images.decoding)
     except SkippedFileError:
@@ -173,12 +151,8 @@ def _clean(stage: Stage, position: int) -> dict[str, object] | None:
     return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
 
 
-def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
+def _stages_card(stages: StageStream, name: str, ids_only: bool) -> bytes:
     """The card: the configs for `datasets`, and their sizes."""
-    rows = "\n".join(
-        f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
-        for count in stages.counts
-    )
     configs = [*(stage_config(stage.index) for stage in stages), LABELS_CONFIG]
     licence = _licence(stages)
     data = DatasetCardData(
@@ -195,21 +169,18 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
         ],
         **licence.metadata,
     )
-    pictures = "The images are the pixels of the source data set, without metadata of cameras,"
-    if ids_only:
-        pictures = "Only ids are published: the images come from the source data set,"
-    text = _TEXT.format(
-        images=sum(count.images for count in stages.counts),
-        categories=len(stages.categories),
-        stages=len(stages),
+    card = DatasetCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("stages.md.jinja")),
+        begin=BEGIN,
+        end=END,
         name=name,
+        counts=stages.counts,
+        num_categories=len(stages.categories),
         fingerprint=stages.split.fingerprint,
-        rows=rows,
+        stage_config=stage_config,
         labels=LABELS_CONFIG,
-        source=', dataset="<the source data set>"' if ids_only else "",
-        pictures=pictures,
-        licence=f"`{licence.name or licence.id}`"
-        if licence.id
-        else f"a licence of their own ({licence.reason})",
+        ids_only=ids_only,
+        licence=licence,
     )
-    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n")).encode()
+    return str(card).encode()

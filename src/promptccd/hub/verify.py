@@ -26,7 +26,7 @@ from promptccd.disk import (
     write_directory,
 )
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line
-from promptccd.hub.commits import CARD, PATIENCE, bounded_waits, client, reason_of
+from promptccd.hub.commits import CARD, SILENCE_S, bounded_waits, client, reason_of
 from promptccd.models import load_configuration
 from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
 from promptccd.runs import RunDirectory
@@ -60,7 +60,7 @@ def download_stage(name: str, target: Path, have: Iterable[Path] = ()) -> tuple[
             shutil.copytree(place, target, symlinks=True)  # their targets are not part of the stage
             commit = ""
         else:
-            with bounded_waits(PATIENCE):
+            with bounded_waits(SILENCE_S):
                 info = client().model_info(place, revision=found.options.get("revision"), files_metadata=True)
                 commit, files = str(info.sha), {each.rfilename: each.lfs for each in info.siblings or ()}
                 frozen = files.get(FROZEN)

@@ -257,12 +257,12 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
         return {"loss": loss, **parts}
 
     def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
-        """Weighted terms that keep the answers ``(V, B, K)`` from being one class for all images."""
+        """Weighted terms that keep the predictions ``(V, B, K)`` from being one class for all images."""
         mean = mean_prediction(logits, self.config.student_temperature)
         return {"entropy": self.config.entropy_weight * unevenness(mean)}
 
     def teacher_temperature(self, epoch: int) -> float:
-        """Temperature of the answer that teaches; it changes linearly over the first epochs of a stage."""
+        """Temperature of the teaching prediction; it changes linearly over the first epochs of a stage."""
         config = self.config
         done = min(1.0, epoch / max(1, config.teacher_epochs - 1))
         first, last = config.first_teacher_temperature, config.teacher_temperature
@@ -270,7 +270,7 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
 
 
 def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:
-    """Cross-entropy of the answer to one view with the sharper, detached answer to the other; mean of both ways.
+    """Cross-entropy of one view's prediction with the sharper, detached prediction of the other; mean of both ways.
 
     Logits ``(2, B, K)`` are cosines.
     """

@@ -42,7 +42,7 @@ class Exemplars:
         stages: in which they arrived, ``(M,)``.
         category_ids: their categories when they were chosen, ``(M,)``.
         class_ids: their classes by the method, ``(M,)``: the true category at stage 0, later that of k-means, or the
-            answer of its classifier.
+            prediction of its classifier.
     """
 
     sample_ids: np.ndarray
@@ -131,7 +131,7 @@ class Memory:
         if lost := [key[1] for key in keys if key not in index_of]:
             logger.warning(
                 "%d of %d exemplars are not among the readable images of earlier stages any more, image %d for one: "
-                "training goes on without them.", len(lost), len(keys), lost[0],
+                "training continues without them.", len(lost), len(keys), lost[0],
             )  # fmt: skip
         places = [(images[keys[place][0]], index_of[keys[place]]) for place in found]
         return cls(places, torch.from_numpy(labels[found])) if found else None

@@ -90,7 +90,7 @@ class FrostObjective(RankStatisticsObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """Keep the means of new classes, by the labels or by the answers of the novel head."""
+        """Keep the means of new classes, by the labels or by the predictions of the novel head."""
         features = self.plain_features("features for the means of classes")
         own = self.stage.labels
         if own is None and self.model.novel is not None:

@@ -164,7 +164,7 @@ METHOD = Method(
     parts={"classifier": "cosine classifier"},
     losses={
         "distillation": "self-distillation",
-        "entropy": "unevenness of the mean answer",
+        "entropy": "unevenness of the mean prediction",
         "classification": "cross-entropy of labels",
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before",

@@ -47,10 +47,10 @@ class ORCAObjective(ClassifierObjective):
     """Cross-entropy with a margin that grows with uncertainty, agreement of pairs of images, and evenness.
 
     Stage 0 has all three, over the labelled images alone; the paper has unlabelled images in addition and takes its
-    margin from those. Later stages have no labels, and evenness alone keeps pairs from one answer for all images. The
-    paper has neither stages nor a classifier that grows.
+    margin from those. Later stages have no labels, and evenness alone keeps pairs from one prediction for all
+    images. The paper has neither stages nor a classifier that grows.
 
-    The paper adds minus the entropy of the mean answer; ours is larger by the constant log K.
+    The paper adds minus the entropy of the mean prediction; ours is larger by the constant log K.
     """
 
     model: ORCAModel
@@ -61,7 +61,7 @@ class ORCAObjective(ClassifierObjective):
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:
-        """At a labelled stage, set the margin to the mean uncertainty of the answers."""
+        """At a labelled stage, set the margin to the mean uncertainty of the predictions."""
         if self.stage.labels is None:
             return
         config = self.model.config
@@ -100,7 +100,7 @@ def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -
 
 
 def pair_loss(answers: Tensor, others: Tensor) -> Tensor:
-    """Minus the mean logarithm of the chance that two answers ``(B, K)`` are the same class."""
+    """Minus the mean logarithm of the chance that two predictions ``(B, K)`` are the same class."""
     return -(answers * others).sum(1).clamp(min=1e-7).log().mean()
 
 
@@ -128,7 +128,7 @@ METHOD = Method(
     losses={
         "classification": "cross-entropy of labels, with the margin",
         "pairs": "disagreement of pairs",
-        "entropy": "unevenness of the mean answer",
+        "entropy": "unevenness of the mean prediction",
     },
     predicts_natively=True,
 )

@@ -106,12 +106,12 @@ class PairWatch:
 
 
 class RankStatisticsObjective(ClassifierObjective):
-    """Cross-entropy of labels; a novel head learns new classes from pairs, and the joint head learns its answers.
+    """Cross-entropy of labels; a novel head learns new classes from pairs, and the joint head learns its predictions.
 
-    At stage 0 the joint head learns the labels, and to answer alike to both views. Later there are no labels, and the
-    method keeps no old images: the cross-entropy of labels falls away. The method assumes that a stage has new classes
-    alone, so all its images count as new (the published figures show just that). A novel head of one class always
-    answers that class, and the joint head learns it.
+    At stage 0 the joint head learns the labels, and equal predictions for both views. Later there are no labels, and
+    the method keeps no old images: the cross-entropy of labels falls away. The method assumes that a stage has new
+    classes alone, so all its images count as new (the published figures show just that). A novel head of one class
+    always predicts that class, and the joint head learns it.
     """
 
     model: RankStatisticsModel
@@ -161,7 +161,7 @@ class RankStatisticsObjective(ClassifierObjective):
         return {"loss": loss, **parts}
 
     def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
-        """Logits ``(V, B, K)`` of the heads that learn to answer alike to both views."""
+        """Logits ``(V, B, K)`` of the heads that learn equal predictions for both views."""
         return [joint] if novel is None else [joint, novel]
 
 
@@ -179,7 +179,11 @@ def same_top_ranks(features: Tensor, count: int) -> Tensor:
 def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:
     """Binary cross-entropy of whether two images are of one class, `positive` ``(B, B)``.
 
-    Its chance is the product of answers, logits ``(V, B, N)``, to the first view of one and the second of the other.
+    Its chance is the product of the predictions for the first view of one and the second view of the other.
+
+    Args:
+        logits: ``(V, B, N)``.
+        positive: ``(B, B)``.
     """
     answers = logits.softmax(-1)
     together = (answers[0] @ answers[1].T).clamp(1e-7, 1 - 1e-7)

@@ -24,11 +24,11 @@ METHOD = Method(
     model=SimGCDModel,
     objective=SelfDistillationObjective,
     title="SimGCD",
-    summary="a cosine classifier that learns from its own answers",
+    summary="a cosine classifier that learns from its own predictions",
     parts={"classifier": "cosine classifier"},
     losses={
         "distillation": "self-distillation",
-        "entropy": "unevenness of the mean answer, weighted",
+        "entropy": "unevenness of the mean prediction, weighted",
         "classification": "cross-entropy of labels",
     },
     published={"exemplars": "simgcd-replay"},

@@ -3,16 +3,16 @@
 Only JSON and safetensors are read. Code, pickles and other programs' files in the folder are never opened.
 """
 
-import functools
 import json
 import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -186,7 +186,7 @@ def _repository_of(name: str, options: Mapping[str, Any]) -> str:
     elif token is not None:
         try:
             return f"{_user(token)}/{name}"
-        except Exception as error:  # whatever the network or a wrong token makes of it
+        except Exception as error:  # of the network, or for a wrong token
             why = f"the Hub did not answer whose it is ({one_line(error)})"
     cache = Path(options.get("cache_dir") or constants.HF_HUB_CACHE).expanduser()
     cached = [each.name.removeprefix("models--").split("--") for each in cache.glob("models--*")]
@@ -203,9 +203,9 @@ def _repository_of(name: str, options: Mapping[str, Any]) -> str:
     )
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def _user(token: str) -> str:
-    """Who a token belongs to."""
+    """The owner of a token; `whoami` of huggingface_hub would wait for a silent Hub without end."""
     answer = get_session().get(
         f"{constants.ENDPOINT}/api/whoami-v2",
         headers=build_hf_headers(token=token),
@@ -486,16 +486,28 @@ _PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
 _KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
 # The only values that are accepted; a processor is built without them.
 _FIXED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": False}
-_SIDES = ({"shortest_edge"}, {"height", "width"})
-_OF_PROCESSORS = (
-    "size",
-    "crop_size",
-    "image_mean",
-    "image_std",
-    "resample",
-    "do_center_crop",
-    "default_to_square",
-)
+
+
+def _is_size(value: Any) -> bool:
+    sides = {name: side for name, side in dict(value or {}).items() if side is not None}
+    of_pixels = all(type(each) is int and 1 <= each <= _MOST_PIXELS_A_SIDE for each in sides.values())
+    return not sides or (set(sides) in ({"shortest_edge"}, {"height", "width"}) and of_pixels)
+
+
+def _are_colours(value: Any, low: float = -1e3) -> bool:
+    return len(value) == 3 and all(type(each) in (int, float) and low <= each <= 1e3 for each in value)
+
+
+_SIZE = (f"shortest_edge, or height and width, of 1 to {_MOST_PIXELS_A_SIDE} pixels", _is_size)
+# Fields with which views can be made: what is expected, and whether a value is that.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "size": _SIZE,
+    "crop_size": _SIZE,
+    "image_mean": ("three numbers of -1000 to 1000", _are_colours),
+    "image_std": ("three numbers of 0.001 to 1000", partial(_are_colours, low=1e-3)),
+    "resample": ("a filter, 0 to 5", range(6).__contains__),
+    "do_center_crop": ("true or false", (True, False, None).__contains__),
+}
 
 
 def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
@@ -537,35 +549,11 @@ def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
     if scale is not None and not (isinstance(scale, float) and math.isclose(scale, 1 / 255, rel_tol=1e-3)):
         raise ValueError(f"Expected a rescale_factor of 1/255, got {shown(scale)}.")
     made, defaults = _PROCESSORS[found[1]]
-    given = {key: values[key] for key in _OF_PROCESSORS if values.get(key) is not None}
+    given = {key: values[key] for key in (*_CHECKS, "default_to_square") if values.get(key) is not None}
     processor = made(**{**defaults, **given})
-    _require_numbers(processor)
+    for key, (expected, fits) in _CHECKS.items():
+        if not fits(value := getattr(processor, key)):
+            raise ValueError(f"Expected {key} to be {expected}, got {shown(value)}.")
     for side in sides_of(processor):
         require_side(side, patch_size, "the side of a view")
     return processor
-
-
-def _require_numbers(processor: Any) -> None:
-    """Refuse sizes and colours that no view can be made with."""
-    for key in ("size", "crop_size"):
-        sides = {
-            side: value for side, value in dict(getattr(processor, key) or {}).items() if value is not None
-        }
-        if sides and set(sides) not in _SIDES:
-            raise ValueError(
-                f"Expected {key} to have shortest_edge, or height and width, got {shown(sides)}."
-            )
-        for side in sides.values():
-            if type(side) is not int or not 1 <= side <= _MOST_PIXELS_A_SIDE:
-                raise ValueError(
-                    f"Expected {key} to be 1 to {_MOST_PIXELS_A_SIDE} pixels, got {shown(side)}."
-                )
-    for key, low in (("image_mean", -1e3), ("image_std", 1e-3)):
-        numbers = getattr(processor, key)
-        if len(numbers) != 3 or not all(
-            type(each) in (int, float) and low <= each <= 1e3 for each in numbers
-        ):
-            raise ValueError(f"Expected {key} to be three numbers of {low:g} to 1000, got {shown(numbers)}.")
-    for key, choices in (("resample", range(6)), ("do_center_crop", (True, False, None))):
-        if getattr(processor, key) not in choices:
-            raise ValueError(f"Unknown {key} {shown(getattr(processor, key))}.")

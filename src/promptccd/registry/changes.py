@@ -1,15 +1,12 @@
 """What changed between two states of a registry: what is new, what grew, what moved, what is unsure now."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from promptccd.registry.tables import Patch, Tables
+from promptccd.registry.observe import Snapshot
 
 GROUPING = "grouping"  # kind of the entries that no person made
-LONGEST_TIME = 40  # characters
 SURE = 0.5  # least confidence of an image that the model is sure of
 
 
@@ -23,7 +20,7 @@ class LogEntry:
         what: the edit's own values, or what the grouping brought.
         stage: the newest stage at that time.
         time: when, in ISO 8601, if whoever made the edit said so; no hash includes it.
-        patch: values before and after; `None` once it cannot be undone any more.
+        final: whether it can no longer be undone, because a new stage came since.
     """
 
     number: int
@@ -31,37 +28,7 @@ class LogEntry:
     what: Mapping[str, Any]
     stage: int
     time: str | None = None
-    patch: Patch | None = None
-
-
-@dataclass
-class History:
-    """What happened, and what was undone and can be redone."""
-
-    log: list[LogEntry] = field(default_factory=list)
-    redo: list[LogEntry] = field(default_factory=list)
-    next_number: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """What a line of a journal says: an entry was made, taken back or made again.
-
-    Attributes:
-        action: which of the three.
-        number: of the entry.
-        entry: the entry that was made; `None` otherwise, since the log has it.
-        prototypes: rows ``(R, D)`` that the entry appended.
-        next_id: first id that is free after the entry.
-        patch: what the step changed.
-    """
-
-    action: Literal["do", "undo", "redo"]
-    number: int
-    entry: LogEntry | None = None
-    prototypes: np.ndarray | None = None
-    next_id: int = 0
-    patch: Patch | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +62,7 @@ class StageChange:
     cluster_ids: tuple[int | None, ...] = ()
 
 
-def compare(before: Tables, after: Tables, stage: int) -> StageChange:
+def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
     """What changed between two states of one registry, of which the later is at `stage`."""
     # A category that came and was emptied or set aside again is no change: neither state shows it.
     new = [each for each in after.not_retired() if each.id not in before.categories and each.active]

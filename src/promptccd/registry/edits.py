@@ -1,5 +1,6 @@
 """What people correct about categories: each edit is a value that can be stored, applied and undone."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,16 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
-from promptccd.registry.grouping import unit, weighted_mean
-from promptccd.registry.tables import (
-    DIFFERENT,
-    SAME,
-    Category,
-    CategoryState,
-    Draft,
-    check_name,
-    free_name,
-)
+from promptccd.registry.categories import Category, CategoryState, check_name
+from promptccd.registry.draft import Draft, constraints_in
+from promptccd.registry.observe import unit, weighted_mean
 
 
 class Edit(ABC):
@@ -70,11 +64,11 @@ class Rename(Edit):
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         name = check_name(self.name)
-        renamed = draft.tables.category(self.category)
-        for other in draft.tables.not_retired():
-            if other.id != renamed.id and normalize("NFC", other.name) == normalize("NFC", name):
+        renamed = draft.category(self.category)
+        for other, called in draft.names().items():
+            if other != renamed.id and normalize("NFC", called) == normalize("NFC", name):
                 raise RegistryError(
-                    f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
+                    f"Category {other} is called {name!r} already: choose another name, or merge the two."
                 )
         draft.change(renamed.id, name=name)
 
@@ -99,7 +93,7 @@ class Merge(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
+        merged = [draft.category(each) for each in sorted(set(self.categories))]
         if len(merged) < 2:
             raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
         if len({each.aside for each in merged}) > 1:
@@ -108,45 +102,51 @@ class Merge(Edit):
                 "or take those back."
             )
         (survivor, *others), ids = merged, {each.id for each in merged}
-        members = [key for each in others for key in draft.tables.members_of(each.id)]
+        members = [row for each in others for row in draft.members_of(each.id)]
         self._unlink(draft, ids)
-        for key in members:
-            draft.place(key, survivor.id, pin=key in draft.tables.pinned)
+        pinned = draft.values_of("pinned", members)
+        for is_pinned in (0, 1):
+            draft.place(
+                [row for row in members if pinned[row] == is_pinned], survivor.id, pin=bool(is_pinned)
+            )
         kept_out = self._carry_bans(draft, survivor.id, ids)
-        rows, sizes = [each.prototype_row for each in merged], np.array([each.size for each in merged])
+        sizes = np.array([each.size for each in merged])
+        mean = draft.append_prototype(weighted_mean(draft.vectors(merged), sizes))
+        for each in others:
+            draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False, size=0)
         draft.change(
             survivor.id,
             name=_merged_name(survivor, others),
-            prototype_row=draft.append_prototype(weighted_mean(draft.prototypes[rows], sizes)),
-            earlier_rows=(*survivor.earlier_rows, survivor.prototype_row),
+            vector=mean,
+            earlier=json.dumps([*survivor.earlier_rows, survivor.prototype_row]),
         )
-        for each in others:
-            draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
         if self.name is not None:
             Rename(survivor.id, self.name).apply(draft)
         draft.settle_links([*members, *kept_out])
 
     @staticmethod
-    def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[str]:
+    def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[int]:
         """Let bans from any of the categories hold for the survivor; returns the images that it bans now."""
-        tables, kept_out = draft.tables, []
-        concerned = [each for each in tables.forbidden.items() if merged.intersection(each[1])]
-        for key, banned in concerned:
-            left = set(banned) - merged
-            if tables.members.get(key) != survivor:
-                left.add(survivor)
-                kept_out.append(key)
-            draft.put("forbidden", key, tuple(sorted(left)) or None)
+        marks = ", ".join(map(str, merged))
+        rows = draft.store.all(
+            "select distinct image, image.category from forbidden join image on image.id = forbidden.image "
+            f"where forbidden.category in ({marks})"
+        )
+        draft.store.run_each(
+            f"delete from forbidden where image = ? and category in ({marks})", [(row,) for row, _ in rows]
+        )
+        kept_out = [row for row, home in rows if home != survivor]
+        draft.forbid((row, survivor) for row in kept_out)
         return kept_out
 
     @staticmethod
     def _unlink(draft: Draft, merged: set[int]) -> None:
         """Drop answers "different" between the categories; those inside one of them stay."""
-        members = draft.tables.members
-        for pair, answer in list(draft.tables.links.items()):
-            homes = {members.get(key) for key in pair}
-            if answer == DIFFERENT and len(homes) == 2 and homes <= merged:
-                draft.put("links", pair, None)
+        marks = ", ".join(map(str, merged))
+        draft.store.run(
+            "delete from link where not same and (select count(distinct category) from image where id in (a, b) and "
+            f"category in ({marks})) = 2"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +170,10 @@ class Split(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        whole = draft.tables.category(self.category)
-        part = draft.check_images(self.images)
-        if strangers := [key for key in part if draft.tables.members.get(key) != whole.id]:
+        whole = draft.category(self.category)
+        part = draft.images(self.images)
+        homes = draft.values_of("category", part.values())
+        if strangers := [key for key, row in part.items() if homes[row] != whole.id]:
             raise RegistryError(
                 f"{len(strangers)} of the {len(part)} images are not in category {whole.id}, the first is "
                 f"{strangers[0]!r}: select images of that category only."
@@ -181,7 +182,7 @@ class Split(Edit):
             raise RegistryError(
                 f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
             )
-        _gather(draft, Gather(part, self.part_prototype, {whole.id: self.rest_prototype}, self.name))
+        _gather(draft, Gather(tuple(part), self.part_prototype, {whole.id: self.rest_prototype}, self.name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,20 +206,19 @@ class Gather(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        draft.look(draft.check_images(self.images))
+        draft.look(draft.images(self.images))
         _gather(draft, self)
 
 
 def _gather(draft: Draft, what: Gather) -> None:
-    keys = draft.check_images(what.images)
-    identity = draft.new_category(born=min(draft.tables.images[key] for key in keys))
+    rows = draft.images(what.images).values()
+    identity = draft.new_category(born=min(draft.values_of("stage", rows).values()))
     draft.set_prototype(identity, what.prototype)
     draft.set_prototypes(what.prototypes)
     if what.name is not None:
         Rename(identity, what.name).apply(draft)
-    for key in keys:
-        draft.place(key, identity, pin=True)
-    draft.settle_links(keys)
+    draft.place(rows, identity, pin=True)
+    draft.settle_links(rows)
 
 
 @dataclass(frozen=True)
@@ -239,31 +239,46 @@ class NotACategory(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        category = draft.tables.category(self.category)
+        category = draft.category(self.category)
         if category.known:
             raise RegistryError(
                 f"Category {category.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
             )
-        members = draft.tables.members_of(category.id)
-        if strangers := sorted(self.assignment.keys() - set(members)):
+        rows = draft.members_of(category.id)
+        given = self._given(draft, category, rows)
+        nearest = _nearest_first(draft, category) if self.rest_to_nearest else []
+        banned = dict[int, set[int]]()
+        for row, other in draft.store.all(
+            "select image, category from forbidden where image in (select id from image where category = ?)",
+            category.id,
+        ):
+            banned.setdefault(row, set()).add(other)
+        targets = dict[int | None, list[int]]()
+        for row in rows:
+            wanted = [*([given[row]] if row in given else []), *nearest]
+            target = next((each for each in wanted if each not in banned.get(row, ())), None)
+            targets.setdefault(target, []).append(row)
+        for target, images in targets.items():
+            draft.place(images, target)
+        draft.forbid((row, category.id) for row in rows)
+        draft.drop_looks(rows)  # nobody has reviewed them where they are now
+        draft.change(category.id, state=CategoryState.RETIRED, dormant=False, size=0)
+
+    def _given(self, draft: Draft, category: Category, members: Sequence[int]) -> dict[int, int]:
+        """The category that images are given, by row."""
+        images = draft.images(self.assignment) if self.assignment else {}
+        if strangers := sorted(key for key, row in images.items() if row not in set(members)):
             raise RegistryError(f"Image {strangers[0]!r} is not in category {category.id}: leave it out.")
-        targets = {each: draft.tables.category(each).id for each in set(self.assignment.values())}
+        targets = {each: draft.category(each).id for each in set(self.assignment.values())}
         if category.id in targets.values():
             raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
-        nearest = _nearest_first(draft, category) if self.rest_to_nearest else []
-        for key in members:
-            given = [targets[self.assignment[key]]] if key in self.assignment else []
-            banned = draft.tables.forbidden.get(key, ())
-            draft.place(key, next((each for each in (*given, *nearest) if each not in banned), None))
-            draft.forbid(key, category.id)
-            draft.put("looks", key, None)  # nobody has looked at it where it is now
-        draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
+        return {row: targets[self.assignment[key]] for key, row in images.items()}
 
 
 def _nearest_first(draft: Draft, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in draft.tables.not_retired() if each.active and each.id != category.id]
-    own, *rest = unit(draft.prototypes[[each.prototype_row for each in (category, *others)]])
+    others = [each for each in draft.not_retired() if each.active and each.id != category.id]
+    own, *rest = unit(draft.vectors([category, *others]))
     cosines = {each.id: float(vector @ own) for each, vector in zip(others, rest, strict=True)}
     return sorted(cosines, key=lambda each: -cosines[each])
 
@@ -291,16 +306,15 @@ class Move(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        keys = draft.check_images(self.images)
-        to = None if self.to is None else draft.tables.category(self.to).id
-        draft.look(keys)
-        for key in keys:
-            left = draft.tables.members.get(key)
-            draft.place(key, to, pin=to is not None)
-            if to is None and left is not None:
-                draft.forbid(key, left)
+        images = draft.images(self.images)
+        to = None if self.to is None else draft.category(self.to).id
+        draft.look(images)
+        left = draft.values_of("category", images.values())
+        draft.place(images.values(), to, pin=to is not None)
+        if to is None:
+            draft.forbid((row, home) for row, home in left.items() if home is not None)
         draft.set_prototypes(self.prototypes)
-        draft.settle_links(keys)
+        draft.settle_links(images.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +334,7 @@ class Sort(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        if len(draft.check_images(self.images)) != len(self.to):
+        if len(draft.images(self.images)) != len(self.to):
             raise RegistryError(f"Expected a category for each of {len(self.images)} images, each once.")
         for target in dict.fromkeys(self.to):
             mine = [key for key, each in zip(self.images, self.to, strict=True) if each == target]
@@ -346,15 +360,16 @@ class SetAside(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        category = draft.tables.category(self.category)
+        category = draft.category(self.category)
         if category.known or category.aside:
             why = (
                 "was labelled at stage 0: set its images aside" if category.known else "is set aside already"
             )
             raise RegistryError(f"Category {category.id} {why}.")
         draft.change(category.id, state=CategoryState.ASIDE, dormant=False)
-        if members := draft.tables.members_of(category.id):
-            Confirm(members, seen=()).apply(draft)
+        members = draft.members_of(category.id)
+        draft.place(members, category.id, pin=True)
+        draft.settle_links(members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,22 +392,25 @@ class SetImagesAside(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        keys, tables = draft.check_images(self.images), draft.tables
-        aside = {each.id: each.name for each in tables.not_retired() if each.aside}
+        images = draft.images(self.images)
+        aside = {each.id: each.name for each in draft.not_retired() if each.aside}
         place = next((each for each, name in aside.items() if name == ASIDE), None)
         if place is None:
             if self.prototype is None:
                 raise RegistryError("None of these images has features here: discover them again first.")
-            place = draft.new_category(born=min(tables.images[key] for key in keys))
+            place = draft.new_category(born=min(draft.values_of("stage", images.values()).values()))
             draft.set_prototype(place, self.prototype)
-            name = free_name(ASIDE, {each.name for each in tables.not_retired()})
-            draft.change(place, name=name, state=CategoryState.ASIDE)
+            draft.change(place, name=draft.free_name(ASIDE), state=CategoryState.ASIDE)
         draft.set_prototypes(self.prototypes)
-        draft.look(keys)
-        for key in keys:
-            home = tables.members.get(key)
-            draft.place(key, home if home in aside else place, pin=True)
-        draft.settle_links(keys)
+        draft.look(images)
+        homes = draft.values_of("category", images.values())
+        for target in {*aside, place}:
+            draft.place(
+                [row for row, home in homes.items() if (home if home in aside else place) == target],
+                target,
+                pin=True,
+            )
+        draft.settle_links(images.values())
 
 
 @dataclass(frozen=True)
@@ -408,7 +426,7 @@ class TakeBack(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        category = draft.tables.category(self.category)
+        category = draft.category(self.category)
         if not category.aside:
             raise RegistryError(f"Category {category.id} is not set aside, so there is nothing to take back.")
         draft.change(category.id, state=CategoryState.DISCOVERED, dormant=category.size == 0)
@@ -431,11 +449,11 @@ class Answer(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        if len(draft.check_images([self.first, self.second])) != 2:
+        images = draft.images([self.first, self.second])
+        if len(images) != 2:
             raise RegistryError(f"Expected two images, got {self.first!r} twice.")
-        pair = (min(self.first, self.second), max(self.first, self.second))
-        draft.put("links", pair, None if self.same is None else SAME if self.same else DIFFERENT)
-        draft.tables.constraints(only_linked=True)
+        draft.answer(images[min(images)], images[max(images)], self.same)
+        constraints_in(draft.store, only_linked=True)
 
 
 @dataclass(frozen=True)
@@ -454,13 +472,15 @@ class Confirm(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        keys = draft.check_images(self.images)
-        if homeless := [key for key in keys if key not in draft.tables.members]:
+        images = draft.images(self.images)
+        homes = draft.values_of("category", images.values())
+        if homeless := [key for key, row in images.items() if homes[row] is None]:
             raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-        draft.look(keys if self.seen is None else set(self.seen).intersection(keys))
-        for key in keys:
-            draft.place(key, draft.tables.members[key], pin=True)
-        draft.settle_links(keys)
+        seen = images.keys() if self.seen is None else set(self.seen)
+        draft.look({key: row for key, row in images.items() if key in seen})
+        for home in set(homes.values()):
+            draft.place([row for row, each in homes.items() if each == home], home, pin=True)
+        draft.settle_links(images.values())
 
 
 @dataclass(frozen=True)
@@ -476,9 +496,7 @@ class Forget(Edit):
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
-        keys = draft.check_images(self.images)
-        for pair in [pair for pair in draft.tables.links if not set(pair).isdisjoint(keys)]:
-            draft.put("links", pair, None)
-        for key in keys:
-            for table in ("members", "confidences", "pinned", "forbidden", "looks", "images"):
-                draft.put(table, key, None)
+        rows = [(row,) for row in draft.images(self.images).values()]
+        draft.drop_answers(row for (row,) in rows)
+        draft.store.run_each("delete from forbidden where image = ?", rows)
+        draft.store.run_each("delete from image where id = ?", rows)

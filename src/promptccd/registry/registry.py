@@ -1,34 +1,37 @@
-"""The registry of categories: every id, name and correction, kept over stages, and every edit taken back on request."""
+"""The registry of categories: every id, name and correction over all stages, with undo and redo."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, KeysView, Mapping, Sequence, Set
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
-from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, Step, compare
-from promptccd.registry.edits import Edit
-from promptccd.registry.grouping import StageGroups, apply_grouping
-from promptccd.registry.tables import (
-    TABLE_NAMES,
-    Category,
-    CategoryState,
+from promptccd.registry.categories import Category, CategoryState, Look, check_name, mended_name
+from promptccd.registry.changes import GROUPING, LogEntry, StageChange, compare
+from promptccd.registry.draft import (
     Draft,
-    Look,
-    Patch,
-    Tables,
-    check_name,
-    mended_name,
+    categories_in,
+    constraints_in,
+    living,
+    prototypes_in,
+    resolved,
+    vectors_of,
 )
+from promptccd.registry.edits import Edit
+from promptccd.registry.observe import Snapshot, StageGroups, apply_grouping
+from promptccd.registry.store import Changes, Store, stored_key, text_key
 
 NOTHING_YET = -1  # stage of a registry that observed none
+
+Value = TypeVar("Value")
 
 
 class ActivePrototypes(NamedTuple):
@@ -37,6 +40,54 @@ class ActivePrototypes(NamedTuple):
     ids: list[int]
     names: list[str]
     matrix: np.ndarray
+
+
+class ByImage(Mapping[str, Value], Generic[Value]):
+    """A value of each image that has one, by key. Reading one is a query; reading all is one query too.
+
+    Args:
+        store: the images.
+        columns: SQL of the values.
+        condition: SQL of whether an image has one.
+        read: makes the value of the columns.
+    """
+
+    def __init__(self, store: Store, columns: str, condition: str, read: Any = None):
+        self._store, self._columns, self._condition, self._read = store, columns, condition, read
+
+    def __getitem__(self, key: str) -> Value:
+        rows = isinstance(key, str) and self._store.all(
+            f"select {self._columns} from image where key = ? and {self._condition}", stored_key(key)
+        )
+        if not rows:
+            raise KeyError(key)
+        return rows[0][0] if self._read is None else self._read(*rows[0])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read())
+
+    def __len__(self) -> int:
+        return int(self._store.one(f"select count(*) from image where {self._condition}"))
+
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, Value]:
+        """The values of some images, or of all, for many uses."""
+        query = f"select key, {self._columns} from image where {self._condition}"
+        rows = self._store.all(f"{query} order by id") if keys is None else self._store.of_keys(query, keys)
+        if self._read is None:
+            return {text_key(key): value for key, value in rows}
+        return {text_key(key): self._read(*values) for key, *values in rows}
+
+    def keys(self) -> Any:
+        """See `Mapping.keys`."""
+        return self.read().keys()
+
+    def values(self) -> Any:
+        """See `Mapping.values`."""
+        return self.read().values()
+
+    def items(self) -> Any:
+        """See `Mapping.items`."""
+        return self.read().items()
 
 
 class CategoryRegistry:
@@ -50,74 +101,90 @@ class CategoryRegistry:
     redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
 
     Args:
-        tables: the state; empty by default.
-        prototypes: ``(R, D)`` float32, the rows that categories refer to.
-        num_known: ids below it were labelled at stage 0.
-        stage: newest stage that was observed, -1 before the first.
-        next_id: first id that was never given; by default the first above all others.
-        history: log and redo stack.
+        store: its rows; by default none, in memory.
 
     Attributes:
-        categories: every category there ever was, by id.
+        store: its rows.
         images: the stage that every image came with.
         members: category of every image that has one.
         confidences: how sure the last grouping was of each image, in 0..1, where it said so.
         pinned: category of every image that a person has put there.
         looks: of every image that a person has looked at.
-        num_known: ids below it were labelled at stage 0.
-        stage: newest stage that was observed, -1 before the first.
-        next_id: the id that the next new category gets.
-        steps: what happened since a journal set it to an empty list; `None` before that, and after a new stage, which
-            no step can say.
-
-    Raises:
-        RegistryError: the state contradicts itself.
+        states: stage, category, confidence, and whether it is pinned, of every image.
     """
 
-    def __init__(
-        self,
-        tables: Tables | None = None,
-        prototypes: np.ndarray | None = None,
-        *,
-        num_known: int = 0,
-        stage: int = NOTHING_YET,
-        next_id: int | None = None,
-        history: History | None = None,
-    ):
-        self._tables = tables or Tables()
-        self.categories: Mapping[int, Category] = MappingProxyType(self._tables.categories)
-        self.images: Mapping[str, int] = MappingProxyType(self._tables.images)
-        self.members: Mapping[str, int] = MappingProxyType(self._tables.members)
-        self.confidences: Mapping[str, float] = MappingProxyType(self._tables.confidences)
-        self.pinned: Mapping[str, int] = MappingProxyType(self._tables.pinned)
-        self.looks: Mapping[str, Look] = MappingProxyType(self._tables.looks)
-        rows = np.zeros((0, 0), np.float32) if prototypes is None else prototypes
-        self._prototypes = np.array(rows, dtype=np.float32)
-        is_odd = self._prototypes.ndim != 2 or (not self._prototypes.size and len(self._prototypes))
-        if is_odd or not np.isfinite(self._prototypes).all():
-            raise RegistryError(f"Expected finite prototypes (R, D), got shape {self._prototypes.shape}.")
-        self.num_known, self.stage = num_known, stage
-        free = max([num_known, *(each + 1 for each in self._tables.categories)])
-        self.next_id = free if next_id is None else next_id
-        self._history = history or History()
-        self.steps: list[Step] | None = None
-        self._check()
+    def __init__(self, store: Store | None = None):
+        self.store = Store.in_memory() if store is None else store
+        self.images: ByImage[int] = ByImage(self.store, "stage", "true")
+        self.members: ByImage[int] = ByImage(self.store, "category", "category is not null")
+        self.confidences: ByImage[float] = ByImage(self.store, "confidence", "confidence is not null")
+        self.pinned: ByImage[int] = ByImage(self.store, "category", "pinned")
+        self.looks: ByImage[Look] = ByImage(
+            self.store, "reviewed, was, unseen, quarter", "reviewed is not null", Look
+        )
+        self.states: ByImage[tuple[int, int | None, float | None, int]] = ByImage(
+            self.store, "stage, category, confidence, pinned", "true", lambda *values: values
+        )
+        self._categories: tuple[Any, dict[int, Category]] = (None, {})
+
+    @classmethod
+    def open(cls, path: Path) -> "CategoryRegistry":
+        """The registry in a file of a project: what is done to it is on the disk when a method returns.
+
+        Raises:
+            RegistryError: there is none, it is damaged, or a newer version wrote it.
+        """
+        registry = cls(Store.open(path))
+        registry.require_whole(counted=False)  # of images, which takes long where there are millions
+        return registry
+
+    @property
+    def categories(self) -> Mapping[int, Category]:
+        """Every category there ever was, by id."""
+        token = self.store.token
+        if self._categories[0] != token:
+            self._categories = token, {each.id: each for each in categories_in(self.store)}
+        return MappingProxyType(self._categories[1])
+
+    @property
+    def num_known(self) -> int:
+        """Ids below it were labelled at stage 0."""
+        return int(self.store.one("select num_known from state"))
+
+    @property
+    def stage(self) -> int:
+        """Newest stage that was observed, -1 before the first."""
+        return int(self.store.one("select stage from state"))
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next new category gets."""
+        return int(self.store.one("select next_id from state"))
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next log entry gets."""
+        return int(self.store.one("select next_number from state"))
+
+    @property
+    def not_retired(self) -> list[Category]:
+        """Categories that are not retired, by id."""
+        return [each for each in self.categories.values() if not each.retired]
 
     @property
     def active(self) -> list[Category]:
         """Categories that are neither retired, set aside nor dormant, by id: known ones first."""
-        return [each for each in self._tables.not_retired() if each.active]
+        return [each for each in self.categories.values() if each.active]
 
     @property
     def aside(self) -> list[Category]:
         """Categories that were set aside, by id."""
-        return [each for each in self._tables.not_retired() if each.aside]
+        return [each for each in self.categories.values() if each.aside]
 
     @property
     def put_aside(self) -> set[str]:
         """Keys of images that a person set aside; others are in such a category because they are like its images."""
-        found = {each.id for each in self.aside}
-        return {key for key, home in self._tables.pinned.items() if home in found}
+        return self._keys("where pinned and category in (select id from category where state = 'aside')")
 
     def is_aside(self, key: str) -> bool:
         """Whether an image is in a category that was set aside."""
@@ -127,34 +194,63 @@ class CategoryRegistry:
     @property
     def unassigned(self) -> list[str]:
         """Keys of images without a category, sorted."""
-        return sorted(self._tables.images.keys() - self._tables.members.keys())
+        return sorted(self._keys("where category is null"))
+
+    def _keys(self, condition: str, *values: Any) -> set[str]:
+        return {text_key(key) for (key,) in self.store.all(f"select key from image {condition}", *values)}
+
+    def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
+        """Images, of all or of some, as columns: keys, stages, categories or -1, confidences or 1, pinned or not."""
+        values = "stage", "ifnull(category, -1)", "ifnull(confidence, 1.0)", "pinned"
+        kinds: tuple[Any, ...] = np.int32, np.int32, np.float64, np.uint8
+        if keys is not None:
+            rows = self.store.of_keys(f"select key, {', '.join(values)} from image where true", keys)
+            stored, *found = zip(*rows, strict=True) if rows else ((),) * 5
+            columns = [np.array(each, kind) for each, kind in zip(found, kinds, strict=True)]
+            return [text_key(key) for key in stored], *columns
+        # One text of each column is read ten times as fast as a million rows.
+        key = "case typeof(key) when 'blob' then lower(hex(key)) else json_quote(key) end"
+        joined = ", ".join(
+            [f"group_concat({key}, char(10))", *(f"group_concat({each}, ' ')" for each in values)]
+        )
+        [(names, *texts)] = self.store.all(f"select {joined} from (select * from image order by id)")
+        named = [name if name[0] != '"' else json.loads(name) for name in (names or "").split("\n") if name]
+        return named, *(
+            np.fromstring(text or "", kind, sep=" ") for text, kind in zip(texts, kinds, strict=True)
+        )
 
     @property
     def prototypes(self) -> np.ndarray:
-        """All rows of prototypes ``(R, D)``, read-only; `Category.prototype_row` points into them."""
-        view = self._prototypes.view()
-        view.flags.writeable = False
-        return view
-
-    @property
-    def tables(self) -> Tables:
-        """A copy of the state."""
-        return self._tables.copy()
-
-    @property
-    def next_number(self) -> int:
-        """The number that the next log entry gets."""
-        return self._history.next_number
+        """All rows of prototypes ``(R, D)``; `Category.prototype_row` points into them."""
+        return prototypes_in(self.store)
 
     @property
     def log(self) -> tuple[LogEntry, ...]:
         """What happened, oldest first, without what was undone."""
-        return tuple(self._history.log)
+        return self._entries("where not undone order by number")
 
     @property
     def redo_stack(self) -> tuple[LogEntry, ...]:
         """What was undone and can be redone, the next one last."""
-        return tuple(self._history.redo)
+        return self._entries("where undone order by number desc")
+
+    def _entries(self, condition: str) -> tuple[LogEntry, ...]:
+        rows = self.store.all(f"select number, kind, what, stage, time, final from log {condition}")
+        return tuple(
+            LogEntry(number, kind, json.loads(what), stage, time, bool(final))
+            for number, kind, what, stage, time, final in rows
+        )
+
+    @property
+    def newest(self) -> LogEntry | None:
+        """The entry that `undo` takes back; `None` if it can take back none."""
+        found = self._entries("where not undone order by number desc limit 1")
+        return found[0] if found and not found[0].final else None
+
+    @property
+    def next_redo(self) -> LogEntry | None:
+        """The entry that `redo` makes again; `None` if there is none."""
+        return next(iter(self._entries("where undone order by number limit 1")), None)
 
     def category(self, identity: int) -> Category:
         """A category that is not retired.
@@ -162,11 +258,11 @@ class CategoryRegistry:
         Raises:
             RegistryError: there is none of that id; for a merged one the message names its survivor.
         """
-        return self._tables.category(identity)
+        return living(self.store, identity)
 
     def members_of(self, identity: int) -> list[str]:
         """Keys of a category's images, sorted."""
-        return self._tables.members_of(identity)
+        return sorted(self._keys("where category = ?", int(identity)))
 
     def resolve(self, identity: int) -> int | None:
         """The category that holds what `identity` held: itself, what it was merged into, or none.
@@ -174,13 +270,13 @@ class CategoryRegistry:
         Raises:
             RegistryError: the id was never given.
         """
-        if identity not in self._tables.categories:
+        if identity not in self.categories:
             raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
-        return self._tables.resolve(identity)
+        return resolved(self.store, identity)
 
     def constraints(self) -> GroupingConstraints:
         """What people said about images, for the next grouping."""
-        return self._tables.constraints()
+        return constraints_in(self.store)
 
     def active_prototypes(self) -> ActivePrototypes:
         """Ids, names and prototypes of the active categories, as ``model.set_categories`` takes them."""
@@ -188,10 +284,8 @@ class CategoryRegistry:
 
     def prototypes_of(self, categories: Sequence[Category]) -> ActivePrototypes:
         """The same of any categories, in their order."""
-        rows = [each.prototype_row for each in categories]
-        return ActivePrototypes(
-            [each.id for each in categories], [each.name for each in categories], self._prototypes[rows]
-        )
+        matrix = vectors_of(self.store, [each.prototype_row for each in categories])
+        return ActivePrototypes([each.id for each in categories], [each.name for each in categories], matrix)
 
     def state_hash(self) -> str:
         """SHA-256 of the state, the same wherever and however it was reached.
@@ -199,18 +293,41 @@ class CategoryRegistry:
         It covers categories with the bytes of their prototypes, images, constraints and the stage, but not the log,
         the redo stack and the counters of ids and entries, which remember what was undone.
         """
-        tables = self._tables
-        rows = [row for each in sorted(tables.categories) for row in tables.categories[each].rows]
-        vectors = np.ascontiguousarray(self._prototypes[rows], dtype="<f4")
+        categories, prototypes = self.categories, self.prototypes
+        rows = [row for each in sorted(categories) for row in categories[each].rows]
+        vectors = np.ascontiguousarray(prototypes[rows], dtype="<f4")
         state = {
-            **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
             "stage": self.stage,
-            "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
-            "links": sorted([*pair, answer] for pair, answer in tables.links.items()),
+            "categories": {str(key): asdict(each) for key, each in categories.items()},
+            "images": self.images.read(),
+            "members": self.members.read(),
+            "confidences": self.confidences.read(),
+            "pinned": self.pinned.read(),
+            "forbidden": self.forbidden,
+            "looks": self.looks.read(),
+            "links": sorted([*pair, answer] for pair, answer in self.links.items()),
             "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
         }
         return hashlib.sha256(plain_json(state)).hexdigest()
+
+    @property
+    def forbidden(self) -> dict[str, tuple[int, ...]]:
+        """The categories that a person has taken an image out of, by key."""
+        found = dict[str, tuple[int, ...]]()
+        for key, category in self.store.all(
+            "select key, forbidden.category from forbidden join image on image.id = image order by image, 2"
+        ):
+            found[text_key(key)] = (*found.get(text_key(key), ()), category)
+        return found
+
+    @property
+    def links(self) -> dict[tuple[str, str], str]:
+        """Answers about two images, the smaller key first: ``"same"`` or ``"different"``."""
+        rows = self.store.all(
+            "select one.key, two.key, same from link join image one on one.id = a join image two on two.id = b"
+        )
+        return {(text_key(a), text_key(b)): "same" if same else "different" for a, b, same in rows}
 
     @classmethod
     def from_categories(
@@ -241,32 +358,38 @@ class CategoryRegistry:
                 f"Expected one name and one prototype for each of {len(ids)} different ids, got {len(names)} names "
                 f"and {len(prototypes)} prototypes for {len(set(ids))} ids."
             )
-        tables = Tables(members={key: int(identity) for key, identity in (members or {}).items()})
-        tables.images = dict.fromkeys(tables.members, stage)
-        sizes = dict.fromkeys(map(int, ids), 0)
-        for key, identity in tables.members.items():
-            if identity not in sizes:
-                raise RegistryError(f"Image {key!r} is in category {identity}, which has no prototype.")
-            sizes[identity] += 1
-        taken = set[str]()
-        for row, (identity, name) in enumerate(zip(map(int, ids), names, strict=True)):
-            known = identity < num_known
-            state, born = (CategoryState.KNOWN, 0) if known else (CategoryState.DISCOVERED, stage)
-            kept = mended_name(name, identity, taken)
-            taken.add(kept)
-            tables.categories[identity] = Category(identity, kept, state, born, sizes[identity], row)
-        return cls(tables, prototypes, num_known=num_known, stage=stage)
+        placed = {key: int(identity) for key, identity in (members or {}).items()}
+        if strangers := [key for key, identity in placed.items() if identity not in set(map(int, ids))]:
+            raise RegistryError(
+                f"Image {strangers[0]!r} is in category {placed[strangers[0]]}, which has no prototype."
+            )
+        registry, taken = cls(), set[str]()
+        with registry._draft() as draft:
+            rows = [draft.append_prototype(each) for each in prototypes]
+            for row, identity, name in zip(rows, map(int, ids), names, strict=True):
+                known = identity < num_known
+                taken.add(kept := mended_name(name, identity, taken))
+                state, born = (CategoryState.KNOWN, 0) if known else (CategoryState.DISCOVERED, stage)
+                draft.store.run(
+                    "insert into category values(?, ?, ?, ?, 0, ?, 0, null, '[]')",
+                    identity, kept, state, born, row,
+                )  # fmt: skip
+            draft.store.run_each(
+                "insert into image(key, stage, category, pinned, unseen, quarter) values(?, ?, ?, 0, 0, 0)",
+                [(stored_key(key), stage, placed[key]) for key in sorted(placed)],
+            )
+            draft.store.run(
+                "update category set size = (select count(*) from image where image.category = category.id)"
+            )
+            next_id = max([num_known, *(int(each) + 1 for each in ids)])
+            draft.store.run(
+                "update state set num_known = ?, stage = ?, next_id = ?", num_known, stage, next_id
+            )
+        return registry
 
     def copy(self) -> "CategoryRegistry":
-        """Another registry in the same state, with the same log."""
-        return CategoryRegistry(
-            self._tables.copy(),
-            self._prototypes,
-            num_known=self.num_known,
-            stage=self.stage,
-            next_id=self.next_id,
-            history=replace(self._history, log=[*self._history.log], redo=[*self._history.redo]),
-        )
+        """Another registry in the same state, with the same log, in memory."""
+        return CategoryRegistry(self.store.copy())
 
     def edit(
         self, edit: Edit, time: str | None = None, drawn: Mapping[str, tuple[int, int]] | None = None
@@ -281,15 +404,11 @@ class CategoryRegistry:
         Raises:
             RegistryError: it is not possible; nothing changed.
         """
-        if time is not None and not 0 < len(time) <= LONGEST_TIME:
-            raise RegistryError(
-                f"Expected an ISO time of at most {LONGEST_TIME} characters, got {time[:60]!r}."
-            )
-        with self._draft() as draft:
-            draft.drawn |= drawn or {}
+        with self._draft(self._new_entry(edit.kind, edit.to_dict(), time), drawn) as draft:
             edit.apply(draft)
-            patch = draft.finish()
-        return self._commit(draft, patch, edit.kind, edit.to_dict(), time=time)
+        found = self.newest
+        assert found is not None
+        return found
 
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
@@ -310,16 +429,14 @@ class CategoryRegistry:
         if stage < 0:
             raise RegistryError(f"Expected a stage >= 0, got {stage}.")
         stage = int(stage)
-        is_new, before = stage > self.stage, self._tables.copy()
-        with self._draft() as draft:
-            ids = apply_grouping(draft, stage, groups)
-            draft.grouped_again(groups.keys)
-            patch = draft.finish()
+        is_new, before = stage > self.stage, Snapshot.of(self.store)
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
-        self.stage = max(self.stage, stage)
-        if is_new or patch.changes:  # the same groups again are nothing to undo
-            self._commit(draft, patch, GROUPING, what, settles=is_new)
-        return replace(compare(before, self._tables, stage), cluster_ids=ids)
+        with self.store.transaction():
+            self.store.run("update state set stage = max(stage, ?)", stage)
+            with self._draft(self._new_entry(GROUPING, what), final=is_new) as draft:
+                ids = apply_grouping(draft, stage, groups, before)
+                draft.grouped_again(groups.keys)
+        return replace(compare(before, Snapshot.of(self.store), stage), cluster_ids=ids)
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
         """Give categories new prototypes because the model was trained and its features changed.
@@ -332,15 +449,13 @@ class CategoryRegistry:
         Raises:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
-        with self._draft() as draft:
-            draft.set_prototypes(vectors)
-            patch = draft.finish()
         what = {"stage": self.stage, "prototypes": len(vectors)}
-        self._commit(draft, patch, GROUPING, what, settles=True)
+        with self._draft(self._new_entry(GROUPING, what), final=True) as draft:
+            draft.set_prototypes(vectors)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """What changed since an earlier state, such as that of the last stage's checkpoint; edits count."""
-        return compare(earlier._tables, self._tables, self.stage)
+        return compare(Snapshot.of(earlier.store), Snapshot.of(self.store), self.stage)
 
     def undo(self) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.
@@ -348,18 +463,17 @@ class CategoryRegistry:
         Raises:
             RegistryError: no entry of this stage is left.
         """
-        if not self._history.log:
-            raise RegistryError("There is nothing to undo: nothing was edited yet.")
-        entry = self._history.log[-1]
-        if entry.patch is None:
-            raise RegistryError(
-                f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
-                "rename, merge, split or move what should be different now."
-            )
-        patch = entry.patch.inverse()
-        self._apply(patch)
-        self._history.redo.append(self._history.log.pop())
-        self._note(Step("undo", entry.number, patch=patch))
+        with self.store.transaction():
+            if (entry := self.newest) is None:
+                if not self.log:
+                    raise RegistryError("There is nothing to undo: nothing was edited yet.")
+                raise RegistryError(
+                    f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
+                    "rename, merge, split or move what should be different now."
+                )
+            self.require_whole(self.store.replay(entry.number, undo=True))
+            self.store.run("update log set undone = 1 where number = ?", entry.number)
+            self.store.count_revision(entry.number)
         return entry
 
     def redo(self) -> LogEntry:
@@ -368,197 +482,96 @@ class CategoryRegistry:
         Raises:
             RegistryError: nothing was undone since the last edit.
         """
-        if not self._history.redo:
-            raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
-        entry = self._history.redo[-1]
-        assert entry.patch is not None
-        self._apply(entry.patch)
-        self._history.log.append(self._history.redo.pop())
-        self._note(Step("redo", entry.number, patch=entry.patch))
+        with self.store.transaction():
+            if (entry := self.next_redo) is None:
+                raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
+            self.require_whole(self.store.replay(entry.number, undo=False))
+            self.store.run("update log set undone = 0 where number = ?", entry.number)
+            self.store.count_revision(entry.number)
         return entry
 
-    def take(self, step: Step) -> Patch:
-        """Repeat a step that another registry noted in this very state; returns what it changed.
-
-        Raises:
-            RegistryError: it does not fit this state.
-        """
-        if step.action != "do":
-            came = self.undo() if step.action == "undo" else self.redo()
-            if came.number != step.number:
-                raise RegistryError(f"It is entry {came.number} whose turn it is, not {step.number}.")
-            assert came.patch is not None
-            return came.patch.inverse() if step.action == "undo" else came.patch
-        entry, rows = step.entry, step.prototypes
-        if entry is None or entry.patch is None or entry.number != self._history.next_number:
-            raise RegistryError(f"Expected what entry {self._history.next_number} changes.")
-        if step.next_id < self.next_id or entry.stage != self.stage:
-            raise RegistryError(
-                f"Entry {entry.number} is of stage {entry.stage}, the next id {step.next_id}."
-            )
-        draft = Draft(self._tables, self._prototypes, step.next_id)
-        for row in () if rows is None else rows:
-            draft.append_prototype(row)
-        before = self._prototypes, self.next_id
-        self._extend(draft)
-        try:
-            self._apply(entry.patch)
-        except RegistryError:
-            self._prototypes, self.next_id = before
-            raise
-        self._enter(entry)
-        return entry.patch
-
-    def _note(self, step: Step) -> None:
-        if self.steps is not None:
-            self.steps.append(step)
-
-    @contextmanager
-    def _draft(self) -> Iterator[Draft]:
-        """New values for this registry; an error leaves it as it was."""
-        draft = Draft(self._tables, self._prototypes, self.next_id)
-        try:
-            yield draft
-        except BaseException:
-            draft.discard()
-            raise
-
-    def _commit(
-        self,
-        draft: Draft,
-        patch: Patch,
-        kind: str,
-        what: Mapping[str, Any],
-        *,
-        time: str | None = None,
-        settles: bool = False,
-    ) -> LogEntry:
-        """Put a draft in force; one that settles leaves nothing that could be undone."""
-        self._extend(draft)
-        entry = LogEntry(self._history.next_number, kind, what, self.stage, time, patch)
-        self._enter(entry)
-        if settles:
-            self._history.log = [replace(each, patch=None) for each in self._history.log]
-            self._drop_unused_rows()
-            self.steps = None
-        else:
-            rows = np.stack(draft.rows) if draft.rows else None
-            self._note(Step("do", entry.number, entry, rows, self.next_id, patch))
-        return entry
-
-    def _extend(self, draft: Draft) -> None:
-        """Take in the prototypes and ids of a draft."""
-        if draft.rows:
-            rows = np.stack(draft.rows)
-            self._prototypes = np.concatenate([self._prototypes, rows]) if len(self._prototypes) else rows
-        self.next_id = draft.next_id
-
-    def _enter(self, entry: LogEntry) -> None:
-        self._history.next_number = entry.number + 1
-        self._history.log.append(entry)
-        self._history.redo.clear()
-
-    def _check(self, patch: Patch | None = None) -> None:
-        """Refuse a state that contradicts itself.
+    def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
+        """Refuse categories that contradict themselves, beyond what the tables check.
 
         Args:
-            patch: what has changed, and alone is looked at; by default everything.
+            ids: of the categories; by default all.
+            counted: whether their images are counted.
 
         Raises:
-            RegistryError: the message names the category or image and what is wrong.
+            RegistryError: the message names the category and the contradiction.
         """
-        tables = self._tables
-        identities = tables.categories.keys() | tables.homes.keys() if patch is None else patch.categories
-        for identity in sorted(identities):
-            if (category := tables.categories.get(identity)) is not None:
-                for problem in self._category_problems(identity, category):
-                    raise RegistryError(f"Category {identity} {problem}.")
-            elif tables.homes.get(identity):
-                raise RegistryError(f"Images are in category {identity}, which does not exist.")
-        names = Counter(each.name for each in tables.not_retired())
-        if repeated := [name for name, count in names.items() if count > 1]:
-            raise RegistryError(f"Two categories are called {repeated[0]!r}.")
-        for problem in _image_problems(tables, None if patch is None else patch.images):
-            raise RegistryError(problem)
-        tables.constraints(only_linked=True)
+        store, num_known, next_id = self.store, self.num_known, self.next_id
+        rows = store.one("select count(*) from vector")
+        found = [each for each in self.categories.values() if ids is None or each.id in ids]
+        sizes = store.sizes(each.id for each in found) if counted else {}
+        for each in found:
+            if each.id >= next_id:
+                problem = f"is there, and the next free id is {next_id}"
+            elif not each.retired and each.known != (each.id < num_known):
+                problem = f"is {each.state}, but ids below {num_known} are known and the others are not"
+            elif each.merged_into is not None and not (each.retired and each.merged_into < each.id):
+                problem = f"was merged into {each.merged_into}, which leads nowhere"
+            elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:
+                problem = f"has prototype row {outside[0]} of {rows}"
+            elif each.name != (each.name.strip() if each.name.isprintable() else check_name(each.name)):
+                problem = "has blanks around its name"
+            elif counted and sizes[each.id] != each.size:
+                problem = f"says that it has {each.size} images, but {sizes[each.id]} are in it"
+            else:
+                continue
+            raise RegistryError(f"Category {each.id} {problem}.")
 
-    def _category_problems(self, identity: int, category: Category) -> Iterator[str]:
-        num_known, num_rows = self.num_known, len(self._prototypes)
-        if category.id != identity or not 0 <= identity < self.next_id:
-            yield f"has the id {category.id}, and the next free id is {self.next_id}"
-        if not category.retired and category.known != (identity < num_known):
-            yield f"is {category.state}, but ids below {num_known} are known and the others are not"
-        if outside := [row for row in category.rows if not 0 <= row < num_rows]:
-            yield f"has prototype row {outside[0]} of {num_rows}"
-        yield from _state_problems(category)
-        yield from _merge_problems(self._tables, category)
-        if (count := len(self._tables.homes.get(identity, ()))) != category.size:
-            yield f"says that it has {category.size} images, but {count} are in it"
+    @property
+    def revision(self) -> int:
+        """Counts what happened, undo and redo included."""
+        return self.store.revision
 
-    def _apply(self, patch: Patch) -> None:
-        patch.apply(self._tables)
-        try:
-            self._check(patch)
-        except RegistryError:  # only a file that was written by hand gets here
-            patch.inverse().apply(self._tables)
-            raise
+    def changes_after(self, revision: int) -> Changes | None:
+        """What changed after a revision; `None` if that is not known any more."""
+        return self.store.changes_since(revision)
 
-    def _drop_unused_rows(self) -> None:
-        categories = self._tables.categories
-        used = sorted({row for each in categories.values() for row in each.rows})
-        position = {row: index for index, row in enumerate(used)}
-        self._prototypes = self._prototypes[used]
-        for identity, category in categories.items():
-            first, *others = (position[row] for row in category.rows)
-            categories[identity] = replace(category, prototype_row=first, earlier_rows=tuple(others))
+    def _new_entry(self, kind: str, what: Mapping[str, Any], time: str | None = None) -> tuple[Any, ...]:
+        return kind, plain_json(what).decode(), time
 
+    @contextmanager
+    def _draft(
+        self,
+        entry: tuple[Any, ...] | None = None,
+        drawn: Mapping[str, tuple[int, int]] | None = None,
+        *,
+        final: bool = False,
+    ) -> Iterator[Draft]:
+        """A change of this registry, whole or not at all.
 
-def _state_problems(category: Category) -> Iterator[str]:
-    if category.born < 0:
-        yield f"was born at stage {category.born}"
-    if category.dormant and (category.size or category.state is not CategoryState.DISCOVERED):
-        yield f"is dormant, but {category.state} with {category.size} images"
-    if category.retired and category.size:
-        yield f"is retired, but has {category.size} images"
-    if category.name != check_name(category.name):
-        yield "has blanks around its name"
-
-
-def _merge_problems(tables: Tables, category: Category) -> Iterator[str]:
-    if category.merged_into is not None and not category.retired:
-        yield f"was merged into {category.merged_into}, but is not retired"
-    passed = {category.id}
-    target = category.merged_into
-    while target is not None:
-        if target in passed or target not in tables.categories:
-            yield f"was merged into {target}, which leads nowhere"
-            return
-        passed.add(target)
-        target = tables.categories[target].merged_into
-
-
-def _image_problems(tables: Tables, changed: set[str] | None) -> Iterator[str]:
-    """What is wrong with images: with all of them, or with those that changed."""
-
-    def among(name: str) -> Set[str]:
-        keys: KeysView[str] = getattr(tables, name).keys()
-        return keys if changed is None else changed & keys
-
-    for name in ("members", "confidences", "pinned", "forbidden", "looks"):
-        if strangers := [key for key in among(name) if key not in tables.images]:
-            yield f"Image {min(strangers)!r} is in {name} but not among the images."
-    for key in among("pinned"):
-        if tables.members.get(key) != tables.pinned[key]:
-            yield f"Image {key!r} is pinned to category {tables.pinned[key]} but is not in it."
-    for key in among("forbidden"):
-        if tables.members.get(key) in tables.forbidden[key]:
-            yield f"Image {key!r} is in category {tables.members[key]}, which is forbidden to it."
-        if unknown := [each for each in tables.forbidden[key] if each not in tables.categories]:
-            yield f"Image {key!r} was taken out of category {unknown[0]}, which does not exist."
-    yield from _link_problems(tables)
-
-
-def _link_problems(tables: Tables) -> Iterator[str]:
-    for pair in tables.links:
-        if not all(key in tables.images for key in pair) or pair[0] >= pair[1]:
-            yield f"The answer about {pair[0]!r} and {pair[1]!r} is not about two images, the smaller key first."
+        Args:
+            entry: kind, values and time for the log; without one the log stays as it is.
+            drawn: see `edit`.
+            final: whether neither the change nor earlier ones can be undone.
+        """
+        store = self.store
+        with self.store.transaction():
+            number = store.one("select next_number from state")
+            if entry is not None:
+                store.watch(None if final else number)
+            draft = Draft(store, drawn)
+            yield draft
+            if entry is None:
+                return
+            draft.finish()
+            store.stop_watching()
+            kind, what, time = entry
+            is_repeated = kind == GROUPING and not final
+            if is_repeated and not store.one("select 1 from change where entry = ? limit 1", number):
+                return  # the same groups again are nothing to undo
+            store.run(
+                "update state set forgotten = max(forgotten, (select coalesce(max(revision), 0) from log where undone))"
+            )
+            store.run("delete from change where entry in (select number from log where undone)")
+            store.run("delete from log where undone")
+            store.run("insert into log values(?, ?, ?, ?, ?, 0, 0, 0)", number, kind, what, self.stage, time)
+            store.run("update state set next_number = next_number + 1")
+            store.count_revision(number, final=final)
+            if final:
+                store.run("update log set final = 1")
+                store.run("delete from change")
+                draft.drop_unused_prototypes()

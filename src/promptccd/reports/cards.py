@@ -45,7 +45,7 @@ def picture_uri(content: bytes) -> str:
 
 
 MAX_CARDS = 60
-MAX_BYTES = 4_000_000  # of all pictures of a page
+MAX_PICTURE_BYTES = 4_000_000  # of all pictures of a page
 NEAREST = 3
 
 
@@ -149,7 +149,7 @@ class CardMaker:
 
     def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
         """A picture; `None` once the page is full."""
-        if self._bytes > MAX_BYTES:
+        if self._bytes > MAX_PICTURE_BYTES:
             return None
         picture = thumbnail(images[row])
         self._bytes += len(picture.uri)

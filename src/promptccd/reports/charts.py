@@ -7,7 +7,7 @@ mark, for readers who cannot tell colours apart.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
@@ -18,27 +18,24 @@ NUM_STYLES = 10  # colours of the style sheet, each with a mark and a dash
 FEWEST_ON_MAP = 3  # images; a map of fewer says nothing
 
 
-@dataclass(frozen=True)
-class Tick:
+class AxisTick(NamedTuple):
     """A labelled place on an axis."""
 
     at: float
     label: str
 
 
-@dataclass(frozen=True)
-class Point:
-    """A place on the drawing with its tooltip."""
+class Point(NamedTuple):
+    """A place on the drawing with its tooltip, and the ends of an error bar."""
 
     x: float
     y: float
     text: str
-    low: float | None = None  # ends of an error bar
+    low: float | None = None
     high: float | None = None
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """A line or a set of bars; styles are 0 to `NUM_STYLES` - 1."""
 
     name: str
@@ -46,24 +43,7 @@ class Series:
     points: list[Point]
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A drawing for the macros ``lines`` and ``bars``."""
-
-    label: str
-    x_label: str
-    y_label: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    series: list[Series]
-    bar_width: float = 0.0
-    width: ClassVar = WIDTH
-    height: ClassVar = HEIGHT
-    base: ClassVar = HEIGHT - BOTTOM  # of bars and the horizontal axis
-
-
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell of a heat map, filled by `share` in 0..1."""
 
     x: float
@@ -74,14 +54,30 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Chart:
+    """A drawing for the macros ``lines`` and ``bars``."""
+
+    label: str
+    x_label: str
+    y_label: str
+    x_ticks: list[AxisTick]
+    y_ticks: list[AxisTick]
+    series: list[Series]
+    bar_width: float = 0.0
+    width: ClassVar = WIDTH
+    height: ClassVar = HEIGHT
+    base: ClassVar = HEIGHT - BOTTOM  # of bars and the horizontal axis
+
+
+@dataclass(frozen=True)
 class HeatMap:
     """A drawing for the macro ``heat_map``."""
 
     label: str
     x_label: str
     y_label: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
+    x_ticks: list[AxisTick]
+    y_ticks: list[AxisTick]
     cells: list[Cell]
     side_x: float
     side_y: float
@@ -110,7 +106,7 @@ def line_chart(
     numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
     """
     points = {
-        name: [(float(x), float(y), _finite(*rest)) for x, y, *rest in each if math.isfinite(y)]
+        name: [(float(x), float(y), _deviation(*rest)) for x, y, *rest in each if math.isfinite(y)]
         for name, each in series.items()
     }
     flat = [point for each in points.values() for point in each]
@@ -119,67 +115,66 @@ def line_chart(
     def limits(y: float, deviation: float) -> tuple[float, float]:
         return max(y - deviation, y_least), min(y + deviation, y_most)
 
-    ends = [end for _, y, deviation in flat for end in limits(y, deviation or 0.0)] or [0.0, 1.0]
+    ends = [end for _, y, deviation in flat for end in limits(y, deviation)] or [0.0, 1.0]
     ticks = nice_ticks(min(ends), max(ends), least_step=1.0 if whole else 0.0)
     y_ticks = [tick for tick in ticks if y_least <= tick <= y_most]
     x_scale = _scale(min(xs), max(xs), LEFT + 10, WIDTH - RIGHT - 10)
     y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
 
-    def place(name: str, side: float, x: float, y: float, deviation: float | None) -> Point:
+    def place(name: str, side: float, x: float, y: float, deviation: float) -> Point:
         text = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
-        low, high = map(y_scale, limits(y, deviation)) if deviation else (None, None)
-        return Point(x_scale(x) + side, y_scale(y), text, low, high)
+        return Point(
+            x_scale(x) + side, y_scale(y), text, *(map(y_scale, limits(y, deviation)) if deviation else ())
+        )
 
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
     # Without a shift, marks and error bars at the same place would hide each other.
-    spread = min(dodge, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
-    drawn = []
+    shift = min(dodge, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
+    lines = []
     for number, (name, each) in enumerate(points.items()):
-        side = (number - (len(points) - 1) / 2) * spread
-        drawn.append(Series(name, number % NUM_STYLES, [place(name, side, *point) for point in each]))
+        side = (number - (len(points) - 1) / 2) * shift
+        lines.append(Series(name, number % NUM_STYLES, [place(name, side, *point) for point in each]))
     return Chart(
         label, x_label, y_label,
-        [Tick(x_scale(x), f"{x:g}") for x in whole_ticks(min(xs), max(xs))],
-        [Tick(y_scale(y), f"{y:g}") for y in y_ticks],
-        drawn,
+        [AxisTick(x_scale(x), f"{x:g}") for x in whole_ticks(min(xs), max(xs))],
+        [AxisTick(y_scale(y), f"{y:g}") for y in y_ticks],
+        lines,
     )  # fmt: skip
 
 
-def _finite(deviation: float | None = None) -> float | None:
-    return None if deviation is None or not math.isfinite(deviation) else deviation
+def _deviation(given: float | None = None) -> float:
+    return given if given is not None and math.isfinite(given) else 0.0
 
 
 def bar_chart(
     label: str,
     groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
+    series: Mapping[str, Sequence[float]],
     *,
     x_label: str,
     y_label: str,
 ) -> Chart:
     """Bars from zero, side by side: one of every series for each group; of many groups, only some are named."""
-    values = [value for each in series.values() for value in each if value is not None]
-    y_ticks = nice_ticks(0, max(values, default=1) or 1)
+    y_ticks = nice_ticks(0, max(map(max, series.values())) or 1)
     y_scale = _scale(0, y_ticks[-1], HEIGHT - BOTTOM, TOP)
     width = WIDTH - LEFT - RIGHT
-    slot = width / max(1, len(groups))
-    bar = min(26.0, 0.8 * slot / max(1, len(series)))
-    every = math.ceil(len(groups) * max((len(group) for group in groups), default=1) * 6.2 / width)
+    slot = width / len(groups)
+    bar = min(26.0, 0.8 * slot / len(series))
+    every = math.ceil(len(groups) * max(map(len, groups)) * 6.2 / width)
     middles = [LEFT + (place + 0.5) * slot for place in range(len(groups))]
-    drawn = []
+    bars = []
     for number, (name, each) in enumerate(series.items()):
         offset = (number - (len(series) - 1) / 2) * bar - bar / 2
         points = [
             Point(middle + offset, y_scale(value), f"{group}, {name}: {value:.4g}")
             for middle, group, value in zip(middles, groups, each, strict=True)
-            if value is not None
         ]
-        drawn.append(Series(name, number % NUM_STYLES, points))
+        bars.append(Series(name, number % NUM_STYLES, points))
     return Chart(
         label, x_label, y_label,
-        [Tick(*each) for each in list(zip(middles, groups, strict=True))[:: max(1, every)]],
-        [Tick(y_scale(y), f"{y:g}") for y in y_ticks],
-        drawn, bar,
+        [AxisTick(*each) for each in list(zip(middles, groups, strict=True))[:: max(1, every)]],
+        [AxisTick(y_scale(y), f"{y:g}") for y in y_ticks],
+        bars, bar,
     )  # fmt: skip
 
 
@@ -222,8 +217,8 @@ def heat_map(
     every_y = max(1, math.ceil(11 / side_y))
     return HeatMap(
         label, x_label, y_label,
-        [Tick(left + (place + 0.5) * side_x, columns[place]) for place in range(0, len(columns), every_x)],
-        [Tick(TOP + (place + 0.5) * side_y, shortened(rows[place], 16)) for place in range(0, len(rows), every_y)],
+        [AxisTick(left + (place + 0.5) * side_x, columns[place]) for place in range(0, len(columns), every_x)],
+        [AxisTick(TOP + (place + 0.5) * side_y, shortened(rows[place], 16)) for place in range(0, len(rows), every_y)],
         cells, side_x, side_y, left, height=TOP + len(rows) * side_y + BOTTOM,
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ from promptccd.evaluation.tables import (
 from promptccd.reports.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.reports.page import render_page, write_report_files
 
-Scores = Mapping[str, Sequence[ContinualScore]]
+VariantScores = Mapping[str, Sequence[ContinualScore]]
 Costs = Mapping[str, Sequence[pd.DataFrame]]
 
 
@@ -83,7 +83,7 @@ class GridFigure:
 
 
 def write_comparison(
-    groups: Scores,
+    groups: VariantScores,
     out: str | Path,
     *,
     title: str,
@@ -133,7 +133,7 @@ def write_comparison(
     )
 
 
-def stage_table(groups: Scores) -> pd.DataFrame:
+def stage_table(groups: VariantScores) -> pd.DataFrame:
     """Mean and standard deviation over the runs of every variant at every stage."""
     table = variant_table(groups)
     return over_runs(table[table["stage"] != AVERAGE].drop(columns="num_images"), ["variant", "stage"])

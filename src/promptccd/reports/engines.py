@@ -24,7 +24,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.processes import ProcessApart
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ADDRESS = "RAY_ADDRESS"
+RAY_ADDRESS = "RAY_ADDRESS"
 RETRIES = 3  # of a call whose process or machine was lost
 LOOK_S = 0.1  # between two looks for the end of a call
 _MINUTES = 24 * 60  # of a job of Slurm, unless `time` is given: submitit asks for five
@@ -98,19 +98,19 @@ class Engine(ABC):
         """Call `work`, a function of a module."""
 
     def outcomes(
-        self, work: Work, calls: Sequence[Sequence[Any]], look: Callable[[], None]
+        self, work: Work, calls: Sequence[Sequence[Any]], check: Callable[[], None]
     ) -> Iterator[tuple[int, str]]:
         """Positions of calls as they end, each with its problem or nothing; a call that was killed is repeated.
 
         Args:
             work: a function of a module.
             calls: its arguments.
-            look: called every moment; raises to end all.
+            check: called every moment; raises to end all.
         """
         waiting, tries, at_work = deque(range(len(calls))), Counter[int](), dict[int, Job]()
         try:
             while waiting or at_work:
-                look()
+                check()
                 while waiting and len(at_work) < self.places:
                     device = least_used(self.devices, [job.device for job in at_work.values()])
                     number = waiting.popleft()
@@ -250,12 +250,12 @@ class RayEngine(Engine):
             raise ConfigurationError(
                 f"--engine ray needs Ray ({error}): pip install 'promptccd[ray]'."
             ) from error
-        if (address := os.environ.get(ADDRESS, "")) in ("", "local"):
+        if (address := os.environ.get(RAY_ADDRESS, "")) in ("", "local"):
             raise ConfigurationError(
-                f"{ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
+                f"{RAY_ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
                 "machine: ray get-auth-token --generate; RAY_AUTH_MODE=token ray start --head --disable-usage-stats "
                 "--include-dashboard=false; then, on any machine with the same ~/.ray/auth_token: RAY_AUTH_MODE=token "
-                f"{ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
+                f"{RAY_ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
             )
         try:
             ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)

@@ -27,7 +27,7 @@ from promptccd.reports.compare import signed
 from promptccd.reports.tables import (
     OUTCOMES,
     ReportedRun,
-    Tables,
+    ReportTables,
     category_sizes,
     history,
     known_and_novel,
@@ -36,11 +36,11 @@ from promptccd.reports.tables import (
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.training.instruments import TITLES
 
-MOST_CATEGORIES = 60  # of a figure that can still be read
+MOST_DRAWN = 60  # of a figure that can still be read
 VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
 
 
-def scores(summary: pd.DataFrame, published: PublishedTable | None) -> Grid:
+def summary_grid(summary: pd.DataFrame, published: PublishedTable | None) -> Grid:
     """Scores per stage and on average, next to the published ones."""
     compared = [name for name in summary if "published" in name or name.endswith("_difference")]
     own = summary.drop(columns=["runs", "true_categories", "true_categories_std", *compared])
@@ -57,16 +57,16 @@ def scores(summary: pd.DataFrame, published: PublishedTable | None) -> Grid:
     return [*header, "paper: All", "paper: Old", "paper: New", "paper fits the split"], rows
 
 
-def outcomes(run: ReportedRun) -> Grid:
+def outcome_grid(run: ReportedRun) -> Grid:
     """Numbers of images of every stage by `OUTCOMES`."""
     rows = known_and_novel(run).to_numpy().tolist()
     return ["", *OUTCOMES.values()], [[f"stage {stage}", *map(str, counts)] for stage, *counts in rows]
 
 
 def confusion_map(run: ReportedRun, stage: int) -> HeatMap | None:
-    """Images by true category and group; `None` for more than `MOST_CATEGORIES` of either."""
+    """Images by true category and group; `None` for more than `MOST_DRAWN` of either."""
     rows, columns = matched_order(run, stage)
-    if max(len(rows), len(columns)) > MOST_CATEGORIES:
+    if max(len(rows), len(columns)) > MOST_DRAWN:
         return None
     images = run.images[run.images["stage"] == stage]
     shares = pd.crosstab(images["true"], images["found"], normalize="index").loc[rows, columns]
@@ -84,10 +84,10 @@ def confusion_map(run: ReportedRun, stage: int) -> HeatMap | None:
 
 
 def size_chart(run: ReportedRun, stage: int) -> Chart | None:
-    """True and found sizes of the categories, side by side; `None` for more than `MOST_CATEGORIES`."""
+    """True and found sizes of the categories, side by side; `None` for more than `MOST_DRAWN`."""
     sizes = category_sizes(run)
     sizes = sizes[sizes["stage"] == stage]
-    if len(sizes) > MOST_CATEGORIES:
+    if len(sizes) > MOST_DRAWN:
         return None
     names = [
         f"group {group:.0f}" if pd.isna(category) else shortened(category, 12)
@@ -105,7 +105,7 @@ def size_chart(run: ReportedRun, stage: int) -> Chart | None:
     )
 
 
-def sizes(run: ReportedRun, stage: int) -> Grid:
+def size_grid(run: ReportedRun, stage: int) -> Grid:
     """True and found sizes of the categories as text."""
     table = category_sizes(run)
     table = table[table["stage"] == stage].fillna({"category": "(no category)", "group": "(no group)"})
@@ -116,7 +116,7 @@ def sizes(run: ReportedRun, stage: int) -> Grid:
     )
 
 
-def block_map(tables: Tables) -> HeatMap:
+def block_map(tables: ReportTables) -> HeatMap:
     """Mean accuracy over runs of the categories that each stage introduced, after every stage that has them."""
     means = tables["blocks"].pivot_table("accuracy", "block", "stage", dropna=False)
     return heat_map(
@@ -131,7 +131,7 @@ def block_map(tables: Tables) -> HeatMap:
     )
 
 
-def blocks(tables: Tables) -> Grid:
+def block_grid(tables: ReportTables) -> Grid:
     """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
     table = over_runs(tables["forgetting"], ["block"])
     return grid_of(
@@ -160,7 +160,7 @@ def count_chart(summary: pd.DataFrame) -> Chart:
     )
 
 
-def counts(summary: pd.DataFrame) -> Grid:
+def count_grid(summary: pd.DataFrame) -> Grid:
     """True and found numbers of categories as text, with the range of an estimate."""
     stages = summary[summary["stage"] != AVERAGE]
     true = stages["true_categories"].map("{:.0f}".format)
@@ -193,7 +193,7 @@ def history_charts(run: ReportedRun) -> list[Chart]:
     return charts
 
 
-def costs(tables: Tables) -> Grid:
+def cost_grid(tables: ReportTables) -> Grid:
     """Time and memory per stage, the mean over runs."""
     epochs, rows = tables["history"], []
     for stage, of_stage in tables["costs"].groupby("stage") if len(tables["costs"]) else ():
@@ -206,7 +206,7 @@ def costs(tables: Tables) -> Grid:
     return ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"], rows
 
 
-def prompts(tables: Tables) -> Grid:
+def prompt_grid(tables: ReportTables) -> Grid:
     """Figures of the prompts at every stage, the mean over runs; no rows for a method without prompts."""
     if not len(tables["prompts"]):
         return [""], []
@@ -219,7 +219,7 @@ def prompts(tables: Tables) -> Grid:
     return ["", *(f"stage {stage}" for stage in means.index)], rows
 
 
-def routing(tables: Tables) -> Grid:
+def routing_grid(tables: ReportTables) -> Grid:
     """Accuracy of the part router per stage and on average; no rows for models without parts."""
     if not len(tables["part_routing"]):
         return [], []
@@ -227,13 +227,13 @@ def routing(tables: Tables) -> Grid:
     return grid_of({"": stage_names(table), **{title_of(part): texts(table, part) for part in PARTS}})
 
 
-def shared_sections(run: ReportedRun, tables: Tables) -> dict[str, object]:
+def shared_sections(run: ReportedRun, tables: ReportTables) -> dict[str, object]:
     """Sections of the page of runs with and without labels."""
-    return {"history": history_charts(run), "costs": costs(tables), "prompts": prompts(tables)}
+    return {"history": history_charts(run), "costs": cost_grid(tables), "prompts": prompt_grid(tables)}
 
 
 def scored_sections(
-    runs: Sequence[ReportedRun], tables: Tables, published: PublishedTable | None
+    runs: Sequence[ReportedRun], tables: ReportTables, published: PublishedTable | None
 ) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first one."""
     run, summary = runs[0], tables["summary"]
@@ -241,18 +241,18 @@ def scored_sections(
     return {
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{last.num_categories} of {run.num_true[-1]}",
-        "scores": scores(summary, published),
-        "known_and_novel": outcomes(run),
+        "scores": summary_grid(summary, published),
+        "known_and_novel": outcome_grid(run),
         "stages": [
-            (row.stage, confusion_map(run, row.stage), size_chart(run, row.stage), sizes(run, row.stage))
+            (row.stage, confusion_map(run, row.stage), size_chart(run, row.stage), size_grid(run, row.stage))
             for row in run.score.stages
         ],
         "block_map": block_map(tables),
-        "blocks": blocks(tables),
+        "blocks": block_grid(tables),
         "count_chart": count_chart(summary),
-        "counts": counts(summary),
+        "counts": count_grid(summary),
         "counting": run.recipe.training.counting,
-        "routing": routing(tables),
+        "routing": routing_grid(tables),
     }
 
 
@@ -275,7 +275,7 @@ def stream_grid(records: Sequence[StreamRecord]) -> Grid:
     return ["", *STREAM_COLUMNS.values()], rows
 
 
-def stream_sections(evaluation: RunEvaluation, tables: Tables) -> dict[str, object]:
+def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str, object]:
     """Sections of the page of a run on streams without labels."""
     held_out = tables["held_out"]
     return {

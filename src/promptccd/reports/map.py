@@ -17,7 +17,7 @@ from promptccd.reports.charts import style_of
 
 PERPLEXITY = 30.0
 WIDTH, MARGIN = 600.0, 12.0  # of the drawing
-NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
+NUM_NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
 FIRST_ITERATIONS = 1000  # with fewer, points would still move at the next stage
 ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
 LATER_ITERATIONS = 300  # few are enough from a finished layout
@@ -47,8 +47,8 @@ def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarra
     total, start, chosen = sum(sizes), 0, []
     for stage, size in enumerate(sizes):
         wanted = size if total <= max_points else min(size, max(1, round(max_points * size / total)))
-        drawn = numpy_generator("map points", seed, stage).permutation(size)[:wanted]
-        chosen.append(start + np.sort(drawn))
+        order = numpy_generator("map points", seed, stage).permutation(size)[:wanted]
+        chosen.append(start + np.sort(order))
         start += size
     return np.concatenate(chosen).astype(np.int64) if chosen else np.zeros(0, dtype=np.int64)
 
@@ -68,8 +68,8 @@ def stage_maps(
     Raises:
         ConfigurationError: an unknown method.
     """
-    if method not in _METHODS:
-        raise ConfigurationError(f"Expected a map by {' or '.join(_METHODS)}, got {method!r}.")
+    if method not in _LAYOUTS:
+        raise ConfigurationError(f"Expected a map by {' or '.join(_LAYOUTS)}, got {method!r}.")
     sizes = [len(features) for features in features_by_stage]
     rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
     first = FIRST_ITERATIONS if len(sizes) > 1 else ONLY_ITERATIONS
@@ -78,7 +78,7 @@ def stage_maps(
     for features in features_by_stage:
         shown = features[rows[rows < len(features)]]
         before = layouts[-1] if layouts else None
-        layout = _METHODS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
+        layout = _LAYOUTS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
         if before is not None:
             layout = _aligned(layout, before)
         moved.append(None if before is None else _distance(before, layout))
@@ -99,7 +99,7 @@ def _tsne(features: np.ndarray, before: np.ndarray | None, iterations: int, seed
     if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
         return _pca(features, before, iterations, seed)  # no neighbourhoods to keep
     perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
-    start = "pca" if before is None or len(before) == 0 else _start(features, before)
+    start = "pca" if before is None or len(before) == 0 else _start_layout(features, before)
     return (
         TSNE(
             init=start,
@@ -113,15 +113,15 @@ def _tsne(features: np.ndarray, before: np.ndarray | None, iterations: int, seed
     )
 
 
-_METHODS = {"tsne": _tsne, "pca": _pca}
+_LAYOUTS = {"tsne": _tsne, "pca": _pca}
 
 
-def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
+def _start_layout(features: np.ndarray, before: np.ndarray) -> np.ndarray:
     """Start of the points: at their old place, or at the mean of the placed points nearest in feature space."""
     placed, new = features[: len(before)], features[len(before) :]
     if not len(new):
         return before.astype(np.float32)
-    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(placed))).fit(placed)
+    nearest = NearestNeighbors(n_neighbors=min(NUM_NEIGHBOURS, len(placed))).fit(placed)
     amid = before[nearest.kneighbors(new, return_distance=False)].mean(axis=1)
     return np.concatenate([before, amid]).astype(np.float32)
 

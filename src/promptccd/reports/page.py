@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from promptccd.disk import make_folder, remove_leftovers, write_file
 
-Record = dict[str, Any]
+JsonRecord = dict[str, Any]
 
 
 @cache
@@ -34,12 +34,12 @@ def render_page(template: str, **values: Any) -> str:
     return templates_of("promptccd.reports").get_template(template).render(**values)
 
 
-def records(table: pd.DataFrame) -> list[Record]:
+def records(table: pd.DataFrame) -> list[JsonRecord]:
     """The rows of a table as JSON types: numbers with eight digits, null for missing ones."""
-    return [{name: _plain(value) for name, value in row.items()} for row in table.to_dict("records")]
+    return [{name: _json_value(value) for name, value in row.items()} for row in table.to_dict("records")]
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if value is pd.NA or value is None:
         return None
     if isinstance(value, float):

@@ -25,8 +25,8 @@ from promptccd.evaluation.paper import (
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, text_of
 from promptccd.reports.charts import Chart, line_chart
-from promptccd.reports.compare import Scores, signed, stage_charts, stage_table
-from promptccd.reports.page import Record, render_page, write_report_files
+from promptccd.reports.compare import VariantScores, signed, stage_charts, stage_table
+from promptccd.reports.page import JsonRecord, render_page, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.reports.tables import forgotten
@@ -34,7 +34,7 @@ from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A method, as the paper calls it, on a data set, in a part of a table."""
 
     part: TablePart
@@ -112,7 +112,7 @@ class TablePlan:
     settings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     overrides: Mapping[str, Settings] = field(default_factory=dict)
 
-    def entries(self, name: str) -> list[Entry]:
+    def entries(self, name: str) -> list[TableEntry]:
         """All entries of a table, with their cells planned and checked.
 
         Raises:
@@ -139,8 +139,8 @@ class TablePlan:
             if method in (self.methods or methods) and benchmark in (self.places or benchmarks)
         ]
 
-    def _entry(self, part: TablePart, method: str, benchmark: str) -> Entry:
-        entry = Entry(
+    def _entry(self, part: TablePart, method: str, benchmark: str) -> TableEntry:
+        entry = TableEntry(
             part, method, benchmark, audited_by_stage(part.printed(self.backbone, method, benchmark))
         )
         file = self.recipes / "methods" / f"{method}.yaml"
@@ -149,7 +149,7 @@ class TablePlan:
         path = recipe_path(file, f"{benchmark}{part.recipes}")
         recipe = Recipe.from_yaml(path)
         blocks: Sequence[int] = recipe.data.resolved.class_blocks
-        own = _scaled(blocks) if self.small else blocks
+        own = _scaled_blocks(blocks) if self.small else blocks
         settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
         given = SHARED_COUNTS.get(part.published, {}).get(benchmark)
         if given and recipe.training.counting == "known":  # other methods count by themselves
@@ -203,7 +203,7 @@ def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) 
     }
 
 
-def _scaled(blocks: Sequence[int]) -> list[int]:
+def _scaled_blocks(blocks: Sequence[int]) -> list[int]:
     """Numbers of categories in the same proportions for a trial, at least one at every stage."""
     later = [max(1, round(SMALL_CLASSES * block / sum(blocks))) for block in blocks[1:]]
     return [SMALL_CLASSES - sum(later), *later]
@@ -218,7 +218,7 @@ def _data_problem(dataset: str, split: str) -> str:
     return ""
 
 
-def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[Record]:
+def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> list[JsonRecord]:
     """A row per entry and values of `keys`: ours over seeds, the paper's, difference and mark.
 
     Of a method with two answers, a row of the other one follows, without the paper's figures.
@@ -227,17 +227,20 @@ def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[
     variations = list(dict.fromkeys(varied for _, own, _ in scores for varied in own)) or [""]
     records = []
     for (entry, own, others), varied in product(scores, variations):
-        records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
+        records.append(_table_record(entry, [varied], own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
             who = "k-means" if entry.cells[0].predicts_natively else NATIVE_PREDICTION
-            records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
+            records.append(_table_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 
 
-def _record(
-    entry: Entry, varied: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
-) -> Record:
-    record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, *varied)))}
+def _table_record(
+    entry: TableEntry, varied: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
+) -> JsonRecord:
+    record: JsonRecord = {
+        "part": entry.part.title,
+        "method": ", ".join(filter(None, (entry.method, *varied))),
+    }
     mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
     record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark}
     averages = pd.DataFrame([score.average for score in own], columns=list(PARTS), dtype=float)
@@ -248,7 +251,7 @@ def _record(
     return record
 
 
-def layout(records: Sequence[Record]) -> dict[str, Grid]:
+def layout(records: Sequence[JsonRecord]) -> dict[str, Grid]:
     """Tables by part, with up to three rows per method: ours, the paper's with its mark, and the difference."""
     tables: dict[str, Grid] = {}
     for title in dict.fromkeys(record["part"] for record in records):
@@ -269,24 +272,24 @@ def layout(records: Sequence[Record]) -> dict[str, Grid]:
     return tables
 
 
-def _measured(record: Record, part: str) -> str:
+def _measured_text(record: JsonRecord, part: str) -> str:
     return text_of(record[part], record[f"{part}_std"])
 
 
-def _printed(record: Record, part: str) -> str:
+def _printed_text(record: JsonRecord, part: str) -> str:
     value, mark = record[f"{part}_paper"], record["mark"] if part == "all" else ""
     return ABSENT if value is None else f"{value:.2f} {mark}".rstrip()
 
 
-def _difference(record: Record, part: str) -> str:
+def _difference_text(record: JsonRecord, part: str) -> str:
     value = record[f"{part}_difference"]
     return signed(math.nan if value is None else value)
 
 
-_ROWS = {"": _measured, ", paper": _printed, ", difference": _difference}
+_ROWS = {"": _measured_text, ", paper": _printed_text, ", difference": _difference_text}
 
 
-def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
+def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> list[str]:
     """The lines below a table: what was left out, what differs, what marks mean."""
     notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
     if own := dict.fromkeys(
@@ -301,8 +304,8 @@ def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
 
 
 def write_table_page(
-    entries: Sequence[Entry],
-    records: Sequence[Record],
+    entries: Sequence[TableEntry],
+    records: Sequence[JsonRecord],
     out: Path,
     title: str,
     facts: Mapping[str, str],
@@ -327,12 +330,12 @@ def write_table_page(
     return write_report_files(out, page, title, facts, {"table": pd.DataFrame(records)})
 
 
-def _charts(groups: Scores) -> list[Chart]:
+def _charts(groups: VariantScores) -> list[Chart]:
     """All, Old and New over stages, and forgetting against discovery; a method without scores keeps its style."""
     if not any(groups.values()):
         return []
     points = {
-        name: [(_mean(each.average["new"] for each in many), _mean(map(_forgotten, many)))]
+        name: [(_mean_of(each.average["new"] for each in many), _mean_of(map(_forgotten, many)))]
         for name, many in groups.items()
     }
     return [
@@ -347,7 +350,7 @@ def _charts(groups: Scores) -> list[Chart]:
     ]
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean_of(values: Iterable[float]) -> float:
     return pd.Series(list(values), dtype=float).mean()
 
 

@@ -53,7 +53,7 @@ class ReportOptions:
 
 
 @dataclass
-class _Pictures:
+class _MapAndCards:
     """Map and cards, which need the features of a run."""
 
     figure: MapFigure | None = None
@@ -84,7 +84,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     require_different(paths)
     require_seeds_alone(paths)
     runs: list[ReportedRun] = []
-    pictures = _Pictures()
+    pictures = _MapAndCards()
     for path in paths:
         evaluation = _evaluation(path, options)
         is_scored = evaluation.stages.is_scored
@@ -95,7 +95,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         runs.append(read_run(evaluation, routing=is_scored))
         first, last = runs[0], runs[-1]
         if len(runs) == 1:
-            pictures = _pictures(evaluation, first, options)
+            pictures = _map_and_cards(evaluation, first, options)
         elif (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
             raise ConfigurationError(
                 f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
@@ -104,7 +104,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     published = published_table(first.recipe, len(first.score.stages))
     sections: dict[str, object]
     if is_scored:
-        title, template, facts = f"Report of {names[0]}", "report.html.jinja", _facts(runs)
+        title, template, facts = f"Report of {names[0]}", "report.html.jinja", _run_facts(runs)
         tables = report_tables(runs, published, pictures.cards, pictures.figure)
         sections = scored_sections(runs, tables, published)
     else:
@@ -174,29 +174,29 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     return evaluation
 
 
-def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _Pictures:
+def _map_and_cards(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _MapAndCards:
     """Map and cards; the features of every stage are computed once. Streams without labels have no map."""
-    has_map = options.map_method is not None and evaluation.stages.is_scored
+    method = options.map_method if evaluation.stages.is_scored else None
     images, seed = evaluation.images, evaluation.recipe.training.seed
     labels = evaluation.true_ids(images[0])
     maker = CardMaker(images[0], labels, run.categories, options.samples)
     sizes = [len(each) for each in images]
     rows = choose_points(sizes, options.max_points, seed)
     layouts: list[np.ndarray] = []
-    for index in range(0 if has_map else 1, evaluation.num_stages if has_map or options.samples else 0):
+    for index in range(0 if method else 1, evaluation.num_stages if method or options.samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
-        needed = images[: index + 1] if has_map else [images[0], images[index]]
+        needed = images[: index + 1] if method else [images[0], images[index]]
         features = [each.cpu().numpy() for each in evaluation.features(index, needed)]
-        if has_map:
+        if method:
             layouts.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
             maker.add_stage(
                 run.images[run.images["stage"] == index], images[index], features[0], features[-1]
             )
-    pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
-    if has_map:
+    pictures = _MapAndCards(cards=maker.cards, left_out=maker.left_out)
+    if method:
         pictures.figure = map_figure(
-            stage_maps(layouts, options.map_method, seed=seed, max_points=len(rows)),
+            stage_maps(layouts, method, seed=seed, max_points=len(rows)),
             np.repeat(np.arange(len(images)), sizes)[rows],
             np.concatenate([each.sample_ids for each in images])[rows],
             np.concatenate([labels, run.images["found"]])[rows],
@@ -207,7 +207,7 @@ def _pictures(evaluation: RunEvaluation, run: ReportedRun, options: ReportOption
     return pictures
 
 
-def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
+def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
     run = runs[0]
     backbone, shown = run.recipe.model.backbone, run.recipe.training.exemplars_per_class
     return {
@@ -218,7 +218,7 @@ def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
         "backbone": hub_id_of(backbone) or "a local folder"
         if backbone
         else "pretrained on the images of stage 0",
-        "number of categories": _counted(run.recipe.training),
+        "number of categories": _counting_in_words(run.recipe.training),
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
         "split": ", ".join(dict.fromkeys(each.fingerprint[:12] for each in runs)),
         "made with": ", ".join(f"{package} {run.versions[package]}" for package in ("promptccd", "torch")),
@@ -235,7 +235,7 @@ def _stream_facts(evaluation: RunEvaluation, run: ReportedRun) -> dict[str, str]
     }
 
 
-def _counted(training: TrainingArguments) -> str:
+def _counting_in_words(training: TrainingArguments) -> str:
     if training.given_counts is not None:
         return f"given by the recipe: {', '.join(map(str, training.given_counts))}"
     return "given" if training.counting == "known" else f"estimated ({training.counting})"

@@ -3,17 +3,18 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
+from promptccd.runs.first_model import backbone_of
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import FREE_FIELDS, backbone_of
+from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.recipe import Recipe
 
 PIXELS = "raw pixels"
-Settings = dict[str, Any]
+Settings = Mapping[str, Any]
 
 
 def without_seed(name: str) -> str:
@@ -107,8 +108,8 @@ class _Run:
         done, wanted = self._finished - 1, run.num_stages - 1
         self.unfinished = "" if done == wanted else f" ({done} of {wanted} stages)"
         self.settings = _fields(run, recipe)
-        for name, value in self._backbone_settings().items():
-            self.settings[f"backbone.{name}"] = value
+        backbone = {f"backbone.{name}": value for name, value in self._backbone_settings().items()}
+        self.settings = {**self.settings, **backbone}
 
     def baselines(self) -> Iterator[tuple[str, str]]:
         """Names of its baselines, each with the settings that decide it, except the seed and the counting."""
@@ -157,9 +158,9 @@ def _difference(runs: Sequence[_Run]) -> str | None:
             one, other = first.settings.get(name), run.settings.get(name)
             if one != other:
                 return f"{name} is {one!r} in {first.path} and {other!r} in {run.path}"
-        mate = seeds.setdefault(run.seed, run)
-        if mate is not run:
-            return f"training.seed is {run.seed} in both {mate.path} and {run.path}"
+        same = seeds.setdefault(run.seed, run)
+        if same is not run:
+            return f"training.seed is {run.seed} in both {same.path} and {run.path}"
     return None
 
 

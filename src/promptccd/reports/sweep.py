@@ -39,20 +39,20 @@ from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
-from promptccd.reports.run_groups import PIXELS, baseline_rows, frozen_name
+from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
+from promptccd.runs.first_model import described_backbone, require_whole_patches
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
+from promptccd.runs.start import require_recipe
 from promptccd.runs.train import train_run
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Layer, Recipe, own_name, recipe_for_images
 
 logger = logging.getLogger(__name__)
 
-Settings = Mapping[str, Any]
-Work = Callable[[Recipe], Any]
+CellWork = Callable[[Recipe], Any]
 LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
-LONGEST_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
+LONGEST_FOLDER_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
 _LAST_LINES = 5
@@ -167,7 +167,8 @@ class SweepCell:
         return None if any(mate.name in at_work for mate in mates) else self.recipe
 
     def _with_backbone(self, backbone: Path | None) -> Recipe:
-        return replace(self.recipe, model=replace(self.recipe.model, backbone=backbone and str(backbone)))
+        place = None if backbone is None else str(backbone)
+        return replace(self.recipe, model=replace(self.recipe.model, backbone=place))
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
@@ -227,7 +228,7 @@ def plan_cells(
     cells: dict[str, SweepCell] = {}
     for config, *values, seed in itertools.product(configs, *settings.values(), seeds):
         source = config if isinstance(config, OwnImages) else Path(config)
-        cell = _cell(source, dict(zip(settings, values, strict=True)), seed, Path(out), given)
+        cell = _planned_cell(source, dict(zip(settings, values, strict=True)), seed, Path(out), given)
         if cells.setdefault(cell.name, cell) is not cell:
             raise ConfigurationError(
                 f"Two cells of the sweep would be called {cell.name}. Leave one out, or give the recipe file or the "
@@ -236,19 +237,19 @@ def plan_cells(
     return list(cells.values())
 
 
-def _cell(
+def _planned_cell(
     source: Path | OwnImages,
     settings: dict[str, Any],
     seed: int,
     out: Path,
     overrides: Mapping[str, Settings],
 ) -> SweepCell:
-    varied = (f"{key.partition('.')[2]}={_readable(value)}" for key, value in settings.items())
+    varied = (f"{key.partition('.')[2]}={_name_part(value)}" for key, value in settings.items())
     name = "-".join([source.stem, *varied, f"seed{seed}"])
-    if len(name) > LONGEST_NAME:
+    if len(name) > LONGEST_FOLDER_NAME:
         raise ConfigurationError(
-            f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_NAME} are safe. Put long values "
-            "into recipe files of their own."
+            f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_FOLDER_NAME} are safe. Put long "
+            "values into recipe files of their own."
         )
     values = {section: dict(part) for section, part in overrides.items()}
     for key, value in {**settings, "training.seed": seed, "training.output_dir": str(out / name)}.items():
@@ -265,7 +266,7 @@ def _cell(
     return SweepCell(source.stem, settings, recipe)
 
 
-def _readable(value: Any) -> str:
+def _name_part(value: Any) -> str:
     """A value as part of a file name: ``[7, 1, 1, 1]`` is ``7,1,1,1``, unsafe characters become ``_``."""
     text = value if isinstance(value, str) else json.dumps(value)
     bare = re.sub(r"[\s\"]", "", text)
@@ -430,7 +431,7 @@ class SweepResult:
                     score = ContinualScore.from_dict(values)
                     found.setdefault(name, {}).setdefault(rows[name], []).append(score)
         tables = {row: scores for rows in found.values() for row, scores in rows.items()}
-        scores = {cell.name: score for cell in finished if (score := cell.run.results) is not None}
+        scores = {cell.name: results for cell in finished if (results := cell.run.results) is not None}
         return cls(cells, scores, tables, failures, unfinished)
 
     @property
@@ -470,7 +471,7 @@ def run_sweep(
     jobs: int = 1,
     baselines: bool = False,
     scorings: Sequence[ProtocolScoring] = (),
-    train: Work = train_run,
+    train: CellWork = train_run,
     engine: Engine | None = None,
     plugins: Sequence[str] = (),
 ) -> SweepResult:
@@ -500,169 +501,6 @@ def run_sweep(
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    for cell in cells:
-        cell.require_settings()
-    states = {
-        cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
-    }
-    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
-    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
-
-
-def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
-    """One shell line for each cell that is not finished and that no process is at work on; nothing is trained.
-
-    Any scheduler runs them, in any order and on any computer that has the folder. A line can be run again at any time,
-    and resumes. Relative folders are meant from the current folder.
-
-    Args:
-        cells: from `plan_cells` for the same `out`.
-        out: folder of the runs; recipes of the cells are written into its ``.cells``.
-        plugins: files of methods from outside.
-
-    Raises:
-        RunError: a cell was begun with other settings.
-        DiskError: nothing can be written there.
-    """
-    states = states_of(cells)
-    for name, state in states.items():
-        if state.startswith("running"):
-            logger.info("%s: %s, and has no line", name, state)
-    # Only the training can tell whether all of a cell is on the Hub.
-    open_states = {True: ("new", "begun", "finished"), False: ("new", "begun")}
-    todo = [
-        cell for cell in cells if states[cell.name] in open_states[bool(cell.recipe.training.push_to_hub)]
-    ]
-    program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
-    more = [word for place in plugins for word in ("--plugin", place)]
-    lines = []
-    with locked_tables(Path(out)):
-        folder = make_inside(Path(out), RECIPES)
-        remove_leftovers(folder)
-        for cell in todo:
-            recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
-            write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
-            lines.append(shlex.join([*program, "train", *more, "--config", str(path)]))
-    return lines
-
-
-@contextmanager
-def locked_tables(out: Path) -> Iterator[None]:
-    """Context in which no other sweep writes tables and recipes into the same folder."""
-    with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
-        remove_leftovers(out)
-        yield
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """The results of a sweep, read from the folders of its runs.
-
-    Attributes:
-        cells: in the order of the grid.
-        scores: of every finished cell, by name.
-        baselines: scores per seed, by the name of their row.
-        failures: why a cell, or its baselines or protocol, is missing, by name.
-        unfinished: how far other cells are, by name: ``new``, ``begun``, or where another process is at work on it.
-    """
-
-    cells: Sequence[SweepCell]
-    scores: Mapping[str, ContinualScore]
-    baselines: Mapping[str, Sequence[ContinualScore]]
-    failures: Mapping[str, str]
-    unfinished: Mapping[str, str]
-
-    @classmethod
-    def read(
-        cls,
-        cells: Sequence[SweepCell],
-        failures: Mapping[str, str],
-        unfinished: Mapping[str, str],
-        baselines: bool,
-    ) -> "SweepResult":
-        """The contents of the folders of all other cells; of baselines frozen backbones first, then pixels."""
-        finished = [cell for cell in cells if cell.name not in failures.keys() | unfinished.keys()]
-        found: dict[str, dict[str, list[ContinualScore]]] = {}
-        for cell, rows in _baseline_rows(finished) if baselines else ():
-            for name, values in ((cell.run.read(BASELINES) or {}) if rows else {}).items():
-                if name in rows:
-                    score = ContinualScore.from_dict(values)
-                    found.setdefault(name, {}).setdefault(rows[name], []).append(score)
-        tables = {row: scores for rows in found.values() for row, scores in rows.items()}
-        scores = {cell.name: score for cell in finished if (score := cell.run.results) is not None}
-        return cls(cells, scores, tables, failures, unfinished)
-
-    @property
-    def groups(self) -> dict[str, list[ContinualScore]]:
-        """Scores by variant, one per finished seed, then those of the baselines."""
-        groups: dict[str, list[ContinualScore]] = {}
-        for cell in self.cells:
-            if cell.name in self.scores:
-                groups.setdefault(cell.variant, []).append(self.scores[cell.name])
-        return groups | {name: list(scores) for name, scores in self.baselines.items()}
-
-
-def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
-    """Each cell with the baselines that are scored with it and the names of their rows."""
-    rows = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
-    return list(zip(cells, rows, strict=True))
-
-
-def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
-    """The finished part of a sweep, also while other processes train it; nothing is trained, scored or written.
-
-    Args:
-        cells: from `plan_cells`.
-        baselines: with the scores of baselines that an earlier sweep made.
-
-    Raises:
-        RunError: a cell was begun with other settings.
-    """
-    unfinished = {name: state for name, state in states_of(cells).items() if state != "finished"}
-    return SweepResult.read(cells, {}, unfinished, baselines)
-
-
-def run_sweep(
-    cells: Sequence[SweepCell],
-    out: str | Path,
-    *,
-    jobs: int = 1,
-    baselines: bool = False,
-    scorings: Sequence[ProtocolScoring] = (),
-    train: Work = train_run,
-    engine: Engine | None = None,
-    plugins: Sequence[str] = (),
-) -> SweepResult:
-    """Train all cells that are not finished; an earlier sweep in the folder is resumed, also with more cells.
-
-    A cell that another process is at work on is left to it, also on another computer that has the folder.
-
-    Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
-    cell had been trained alone on this machine with this number of threads.
-
-    Args:
-        cells: from `plan_cells` for the same `out`.
-        out: folder of the runs.
-        jobs: number of cells at work at once.
-        baselines: also score the frozen backbone and raw pixels, once per data and seed.
-        scorings: also score every cell by these protocols.
-        train: trains a cell; a function of a module.
-        engine: runs the cells; by default processes of this machine do.
-        plugins: files of methods from outside, which the processes of cells load.
-
-    Raises:
-        RunError: a cell was begun with other settings.
-        InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
-    """
-    if jobs < 1:
-        raise ConfigurationError(f"Expected jobs >= 1, got {jobs}.")
-    folder = RunDirectory(out)
-    if folder.begun:
-        raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    with locked_tables(folder.path):
-        refuse_links(folder.path, [cell.name for cell in cells])
-        for cell in cells:
-            refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
     for cell in cells:
         cell.require_settings()
     with StopRequest() as stop:
@@ -694,7 +532,7 @@ class _Sweep:
     _owned: set[str] = field(default_factory=set)  # cells that another process was seen at work on
     _last_job: float = 0.0  # since when no job of ours runs
 
-    def train(self, work: Work) -> None:
+    def train(self, work: CellWork) -> None:
         """Train all cells that are not finished."""
         # Only the training can tell whether all of a cell is on the Hub.
         done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
@@ -722,7 +560,7 @@ class _Sweep:
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
             self._work_through(unscored, scoring, f"{scoring.protocol} of ")
 
-    def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
+    def _work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
         self._last_job = time.monotonic()
@@ -786,7 +624,7 @@ class _Sweep:
         cell: SweepCell,
         recipe: Recipe,
         running: Sequence[tuple[SweepCell, Job]],
-        work: Work,
+        work: CellWork,
         prefix: str,
     ) -> tuple[SweepCell, Job]:
         # One GPU each, as a training of one process has: all would start on the first.
@@ -813,7 +651,7 @@ class _Sweep:
 
 
 def work_into_log(
-    values: dict[str, Any], work: Work, log: str, folder: str, plugins: Sequence[str] = ()
+    values: dict[str, Any], work: CellWork, log: str, folder: str, plugins: Sequence[str] = ()
 ) -> int:
     """Call `work` with a recipe in a process of its own, whose output goes to the log; the exit code."""
     os.chdir(folder)

@@ -19,12 +19,12 @@ from promptccd.models import load_configuration
 from promptccd.reports.cards import CategoryCard
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
-from promptccd.runs.stage import categories_at, row_of
+from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
-Tables = dict[str, pd.DataFrame]
-TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
+ReportTables = dict[str, pd.DataFrame]
+SCORE_TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
 # An image is of a known or a novel category, and so is its group.
 OUTCOMES = {
     "known_right": "known, right",
@@ -88,7 +88,7 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
     run, stages = evaluation.run, evaluation.stages
     images = [_read_images(evaluation, index) for index in range(1, evaluation.num_stages)]
     scored = images if stages.is_scored else []
-    rows = [_score(evaluation, index, table) for index, table in enumerate(scored, start=1)]
+    rows = [_score_of(evaluation, index, table) for index, table in enumerate(scored, start=1)]
     return ReportedRun(
         name=run.path.resolve().name,
         recipe=evaluation.recipe,
@@ -148,18 +148,19 @@ def _categories(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, s
     return categories_at(path, load_configuration(path))
 
 
-def _score(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> StageScore:
+def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> StageScore:
     """The score of a stage by the ids that the run assigned, which has to be the recorded one."""
     run = evaluation.run
-    own = row_of(
-        index, load_configuration(run.stage(index)), images["true"].to_numpy(), images["found"].to_numpy(),
-        evaluation.stages.num_known, num_categories=_categories(evaluation, index)[0],
-        class_ids=run.assignments(index).get("class_ids"),
+    own = StageScore.of(
+        index, images["true"].to_numpy(), images["found"].to_numpy(), evaluation.stages.num_known,
+        num_categories=_categories(evaluation, index)[0],
+        count_range=count_range(load_configuration(run.stage(index))),
+        native_ids=run.assignments(index).get("class_ids"),
     )  # fmt: skip
     for recorded in run.results.stages if run.results else ():
         for part in PARTS if recorded.stage == index else ():
             one, other = getattr(own, part), getattr(recorded, part)
-            if math.isnan(one) != math.isnan(other) or abs(one - other) > TOLERANCE:
+            if math.isnan(one) != math.isnan(other) or abs(one - other) > SCORE_TOLERANCE:
                 raise MismatchError(
                     f"results.json of {run.path} says {part} {other} at stage {index}, its assignments give "
                     f"{one:.4f}: one of them was changed. Run promptccd verify on it."
@@ -172,7 +173,7 @@ def report_tables(
     published: PublishedTable | None,
     cards: Sequence[CategoryCard],
     figure: MapFigure | None,
-) -> Tables:
+) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
     unscored = unscored_tables(runs, cards)
     places, movement = figure.tables if figure else (pd.DataFrame(), pd.DataFrame())
@@ -192,7 +193,7 @@ def report_tables(
     }
 
 
-def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> Tables:
+def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> ReportTables:
     """The tables that need no label of an image."""
     near = [
         {"category": card.name, "known": known.name, "similarity": round(known.similarity, 4)}
@@ -208,7 +209,7 @@ def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) 
     }
 
 
-def stream_tables(evaluation: RunEvaluation) -> Tables:
+def stream_tables(evaluation: RunEvaluation) -> ReportTables:
     """A row per stream without labels, and accuracies in percent on labelled images that training left out."""
     held_out = evaluation.held_out_accuracy()
     return {

@@ -26,9 +26,10 @@ from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Ta
 from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel, load_configuration
+from promptccd.runs.first_model import backbone_of, evaluation_view, initial_model
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_stage, load_view
-from promptccd.runs.start import backbone_of, evaluation_view, initial_model, stage_stream
+from promptccd.runs.start import stage_stream
 from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -31,7 +30,7 @@ from promptccd.disk import (
     write_json,
 )
 from promptccd.errors import RunError, nothing_at, one_line
-from promptccd.evaluation import Discovery, StageScore
+from promptccd.evaluation import Discovery
 from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
@@ -51,8 +50,8 @@ from promptccd.registry import (
     save_registry,
     take_labels,
 )
-from promptccd.registry.grouping import NO_CATEGORY
 from promptccd.registry.labelling import Labelled
+from promptccd.registry.observe import NO_CATEGORY
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
@@ -154,37 +153,10 @@ def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
     return model.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
 
 
-def row_of(
-    stage: int,
-    config: CategoryDiscoveryConfig,
-    true_ids: np.ndarray,
-    found_ids: ArrayLike,
-    num_known: int,
-    *,
-    num_categories: int,
-    class_ids: ArrayLike | None = None,
-) -> StageScore:
-    """A finished stage's row of the table.
-
-    Args:
-        stage: its index.
-        config: of its model.
-        true_ids: true categories of its images, ``(N,)``.
-        found_ids: categories it assigned, ``(N,)``, with the corrections made before the stage.
-        num_known: number of initially labelled categories; ids below it are Old.
-        num_categories: categories known after the stage.
-        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
-    """
+def count_range(config: CategoryDiscoveryConfig) -> tuple[int, int] | None:
+    """The lowest and highest plausible number of categories of a finished stage; `None` where it was given."""
     estimate = config.count_estimate
-    return StageScore.of(
-        stage,
-        true_ids,
-        found_ids,
-        num_known,
-        num_categories=num_categories,
-        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
-        native_ids=class_ids,
-    )
+    return None if estimate is None else (estimate["low"], estimate["high"])
 
 
 def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
@@ -199,7 +171,7 @@ def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dic
         return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
     registry = load_registry(path)
     names = {each.id: each.name for each in registry.categories.values()}
-    while registry.log and registry.log[-1].patch is not None:  # a later correction
+    while registry.newest is not None:  # a later correction
         registry.undo()
     return len(registry.active), names | {NO_CATEGORY: "no category"}
 
@@ -329,7 +301,7 @@ def key_of(sample_id: int) -> str:
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
     """Category ids ``(N,)``; -1 for images in no category and for those that a person set aside."""
-    ignored, members = {each.id for each in registry.aside}, registry.members
+    ignored, members = {each.id for each in registry.aside}, registry.members.read()
     ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
     return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
 

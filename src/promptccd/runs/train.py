@@ -32,28 +32,26 @@ from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.card import card_of_run, example_pictures
+from promptccd.runs.first_model import (
+    ensure_backbone,
+    evaluation_view,
+    model_on_meta,
+    require_whole_patches,
+    stage_zero_model,
+)
 from promptccd.runs.folder import NORMALISATION, RunDirectory, StreamRecord, record_stream
 from promptccd.runs.stage import (
     EarlierImages,
     categories_at,
+    count_range,
     earlier_images,
     exemplars_after,
     load_stage,
     memory_before,
     observe_stage,
-    row_of,
     save_stage,
 )
-from promptccd.runs.start import (
-    OUT_OF_MEMORY,
-    begin,
-    ensure_backbone,
-    evaluation_view,
-    model_on_meta,
-    require_whole_patches,
-    stage_stream,
-    stage_zero_model,
-)
+from promptccd.runs.start import OUT_OF_MEMORY, begin, stage_stream
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
@@ -599,12 +597,12 @@ def _score(
 ) -> StageScore:
     """A finished stage's row of the table, from the columns of its ``assignments.json``."""
     places = np.searchsorted(stages[index].sample_ids, assignments["sample_ids"])
-    return row_of(
+    return StageScore.of(
         index,
-        config,
         stages.evaluation_labels(stages[index])[places],
         assignments["category_ids"],
         stages.num_known,
         num_categories=num_categories,
-        class_ids=assignments.get("class_ids"),
+        count_range=count_range(config),
+        native_ids=assignments.get("class_ids"),
     )

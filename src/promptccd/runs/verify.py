@@ -12,7 +12,7 @@ from promptccd.disk import problems_of
 from promptccd.errors import PromptCCDError, RunError, one_line
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory, assignments_in
 from promptccd.runs.predict import load_model

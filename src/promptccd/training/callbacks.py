@@ -18,7 +18,7 @@ class TrainingControl:
 
     Attributes:
         should_training_stop: end it after this step. Everything is saved, `train` returns the finished stages, and the
-            same call goes on from there.
+            same call resumes from there.
     """
 
     should_training_stop: bool = False

@@ -69,9 +69,7 @@ def device_problem(error: BaseException) -> str | None:
     if isinstance(error, NotImplementedError | TypeError) and any(word in message for word in _LACKING):
         return f"The GPU lacks what this needs ({message.splitlines()[0][:200]}). {ON_THE_CPU}"
     if isinstance(error, RuntimeError) and message.startswith(_LOADER):
-        return (
-            "A process that loads images ended or hangs; without such processes it goes on: --num_workers 0"
-        )
+        return "A process that loads images ended or hangs; without such processes the training works: --num_workers 0"
     if isinstance(error, RuntimeError) and any(word in message for word in _LOST) and _OURS not in message:
         return f"The device was lost ({message.splitlines()[0][:200]})"
     return None
@@ -94,7 +92,7 @@ def in_smaller_batches(forward: Callable[[Tensor], Tensor], batch: Tensor) -> Te
             raise
     # Outside of the handler: the error keeps all tensors of the failed forward alive.
     half = len(batch) // 2
-    logger.warning("Too little memory for %d images at once: going on with %d.", len(batch), half)
+    logger.warning("Too little memory for %d images at once: batches have %d now.", len(batch), half)
     return torch.cat([in_smaller_batches(forward, part) for part in (batch[:half], batch[half:])])
 
 
@@ -107,12 +105,12 @@ def reported_gpu() -> str:
 
 
 def usual_device(gpu: str) -> str:
-    """The device that features are computed on unless another one is named; `gpu` is what `reported_gpu` says."""
+    """The device that features are computed on unless another one is named; `gpu` is that of `reported_gpu`."""
     return gpu if gpu in _GPUS else "cpu"
 
 
 def usual_precision(on_cpu: bool) -> str:
-    """What is computed in unless told: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
+    """Precision by default: ``"bf16"`` on a CUDA GPU that has it in hardware, else ``"no"``."""
     return "bf16" if not on_cpu and torch.cuda.is_available() and has_bf16(torch.device("cuda")) else "no"
 
 

@@ -162,7 +162,7 @@ class StopRequest:
     def error(self, what: str) -> InterruptedRunError:
         """The exception that ends the run, with the exit code of the signal, if there was one."""
         if not self.received and self.asked:
-            return TrainingStopped(f"Stopped by a callback: {what}. The same call goes on from there.")
+            return TrainingStopped(f"Stopped by a callback: {what}. The same call resumes from there.")
         return InterruptedRunError(
-            f"Interrupted: {what}. Run the same command again to go on from there.", self.received
+            f"Interrupted: {what}. Run the same command again to resume from there.", self.received
         )

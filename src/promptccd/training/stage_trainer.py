@@ -34,7 +34,7 @@ COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tent
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that is needed to go on in the middle of a stage.
+    """Everything needed to resume in the middle of a stage.
 
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.

@@ -255,20 +255,17 @@ def test_one_image_and_images_that_are_alike():
         ({"num_categories": 6}, "2 <= num_categories <= 5"),
         ({"next_id": 1}, "next_id > 1"),
         ({"temperature": 0.0}, "temperature > 0"),
+        ({"known": ((0, 0), 2)}, "distinct ids >= 0"),
+        ({"known": ((0,), 2)}, "one id and prototype per known category"),
+        ({"known": ((-1, 0), 2)}, "distinct ids >= 0"),
     ],
 )
 def test_bad_input_is_refused(changed, message):
-    values = {"features": torch.eye(4)[:3], "keys": list("abc"), "next_id": 2, **changed}
-    known = KnownCategories((0, 1), torch.eye(4)[2:])
+    given = {"features": torch.eye(4)[:3], "keys": list("abc"), "next_id": 2, "known": ((0, 1), 2), **changed}
+    ids, rows = given.pop("known")
+    values = {**given, "known": KnownCategories(ids, torch.eye(4)[-rows:])}
     with pytest.raises(DataError, match=message):
-        group_images(values.pop("features"), values.pop("keys"), known, **values)
-
-
-@pytest.mark.parametrize("values", [((0, 0), 2), ((0,), 2), ((-1, 0), 2)])
-def test_known_categories_that_do_not_fit_are_refused(values):
-    ids, rows = values
-    with pytest.raises(DataError, match="Expected"):
-        KnownCategories(ids, torch.ones(rows, 3))
+        group_images(**values)
 
 
 def registry_of(found):

@@ -11,15 +11,15 @@ from promptccd.discovery.grouping import (
     EarlierImages,
     KnownCategories,
     group_images,
-    held_kmeans,
+    group_tree,
     open_grouping,
     units,
 )
-from promptccd.discovery.grouping.held_kmeans import lloyd
+from promptccd.discovery.grouping.group_tree import lloyd
 from promptccd.errors import DataError
 from promptccd.models import assignment
 from tests.clustering.test_split_merge import blobs
-from tests.discovery.grouping.test_held_kmeans import keys_of, units_of
+from tests.discovery.grouping.test_group_tree import keys_of, units_of
 from tests.tensor_memory import TensorMemory
 
 GROUPS, EACH, WIDTH = 8, 80, 32
@@ -30,7 +30,7 @@ def few(monkeypatch):
     """As few images make a tree beside those below as do beside millions."""
 
     def most(number: int) -> None:
-        for module in (held_kmeans, open_grouping):
+        for module in (group_tree, open_grouping):
             monkeypatch.setattr(module, "MOST_SAMPLED", number)
 
     most(250)
@@ -71,7 +71,7 @@ def known_of(points, groups, kind):
 def test_they_are_grouped_as_fewer_are(crowd, few, kind):
     points, groups, keys, said, moments = crowd
     known, next_id = known_of(points, groups, kind)
-    options = {"next_id": next_id, "constraints": said, "seed": 3, "moments": moments}
+    options = {"next_id": next_id, "constraints": said, "seed": 3, "first_of": moments}
     options["num_categories"] = GROUPS + 1 if kind == "nothing" else None
     few(len(points))
     fewer, count = group_images(points, keys, known, **options)
@@ -94,14 +94,14 @@ def test_their_order_changes_no_group(crowd, few, kind):
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
     # The first image of the moment stays the one that stands for it.
     stands = order.argsort().numpy()[moments[order]]
-    found, _ = group_images(points, keys, known, next_id=next_id, num_categories=count, moments=moments)
+    found, _ = group_images(points, keys, known, next_id=next_id, num_categories=count, first_of=moments)
     shuffled, _ = group_images(
         points[order],
         [keys[row] for row in order],
         known,
         next_id=next_id,
         num_categories=count,
-        moments=stands,
+        first_of=stands,
     )
     assert torch.equal(found.category_ids[order], shuffled.category_ids)
 
@@ -138,7 +138,7 @@ def test_they_take_little_memory_beside_their_features(few, monkeypatch):
 
 def test_another_seed_draws_other_images(few):
     points, _ = blobs([100] * 5, width=WIDTH, spread=0.3)
-    drawn = [set(held_kmeans._sampled(units_of(points), seed).tolist()) for seed in (1, 2, 1)]
+    drawn = [set(group_tree._sampled(units_of(points), seed).tolist()) for seed in (1, 2, 1)]
     assert [len(each) for each in drawn] == [250, 250, 250]
     assert drawn[0] == drawn[2] and 90 < len(drawn[0] & drawn[1]) < 160
 

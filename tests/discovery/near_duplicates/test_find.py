@@ -187,13 +187,13 @@ def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
     plain, expected = group_images(points, [f"{row:04d}" for row in range(100)], none, next_id=0)
     keys = [f"{row:04d}" for row in range(len(frames))]
     first = torch.searchsorted(moments, moments).tolist()
-    found, estimate = group_images(frames, keys, none, next_id=0, moments=first)
+    found, estimate = group_images(frames, keys, none, next_id=0, first_of=first)
     assert estimate.count == expected.count == 5
     assert estimate.high <= expected.high + 1
     assert torch.equal(found.category_ids, plain.category_ids[moments])
     assert group_images(frames, keys, none, next_id=0)[1].count > 50, "else this test shows nothing"
     with pytest.raises(DataError, match="<= num_categories <= 100, .* one moment counted once, got 101"):
-        group_images(frames, keys, none, num_categories=101, next_id=0, moments=first)
+        group_images(frames, keys, none, num_categories=101, next_id=0, first_of=first)
 
 
 def test_a_moment_stays_together_unless_people_said_otherwise():

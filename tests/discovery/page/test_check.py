@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,17 +187,20 @@ def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhe
     visit.keyboard.press("2")
     assert visit.locator(".page li small").filter(has_text=target).count() >= 3
     visit.keyboard.press("ArrowRight")
+    visit.locator(".status").filter(has_text="Moved 3").wait_for()
+    assert len(registry_in(project).pinned) == 3  # every answer is stored when it is given
     visit.keyboard.press("0")
-    assert not registry_in(project).pinned  # nothing is saved before the whole screen is
+    visit.locator(".status").filter(has_text="Took 1").wait_for()
     visit.keyboard.press("Enter")
-    visit.locator(".status").filter(has_text=f"Sorted {len(rows)}").wait_for()
+    visit.locator(".status").filter(has_text=f"Sorted {len(rows) - 4}").wait_for()
     registry = registry_in(project)
     assert len(registry.looks) == len(rows)
     assert len(registry.pinned) == len(rows) - 1
     home = int(target.removeprefix("Group "))  # none has a name
     assert [*registry.members.values()].count(home) >= 3
-    visit.keyboard.press("Control+z")
-    visit.locator(".status").filter(has_text="Taken back").wait_for()
+    for kind in ("sorted", "moved 1", "moved 3"):
+        visit.keyboard.press("Control+z")
+        visit.locator(".status").filter(has_text=f"Taken back: {kind}").wait_for()
     assert not registry_in(project).looks
     assert [each.id for each in registry_in(project).active] == names
 
@@ -241,6 +245,29 @@ def test_back_leaves_a_group_that_is_approved_and_another_window_ends_a_draw(
     correct(project, lambda registry: registry.edit(NotACategory(second.id)))
     visit.locator(".status").filter(has_text="not there any more").wait_for()
     visit.locator(".cards").wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way_out", ["Escape", "back", "reload", "close"])
+@pytest.mark.parametrize(
+    ("place", "key"), [("approve&of={}", "Enter"), ("check", "1"), ("check", "Enter"), ("desk", "1")]
+)
+def test_an_answer_is_stored_however_a_person_leaves(
+    visit: Page, project: Path, place: str, key: str, way_out: str
+) -> None:
+    group = registry_in(project).active[0].id
+    visit.evaluate(f"location.hash = 'view={place.format(group)}'")
+    visit.locator(".page img, .answers .offer").first.wait_for()
+    shown = max(1, visit.locator(".page img").count())
+    visit.keyboard.press(key)
+    if way_out == "Escape":
+        visit.keyboard.press("Escape")
+    else:
+        {"back": visit.go_back, "reload": visit.reload, "close": visit.close}[way_out]()
+    due = time.monotonic() + 10
+    while not (reviewed := len(registry_in(project).looks)) and time.monotonic() < due:
+        time.sleep(0.05)
+    assert reviewed == (shown if key == "Enter" else 1)
 
 
 @pytest.mark.slow

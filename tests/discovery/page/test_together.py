@@ -26,10 +26,9 @@ from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
 from promptccd.discovery.page.server import ADDRESS, listen
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project import project as project_module
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
-from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
+from promptccd.registry import Merge, Move, Rename
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
 
@@ -59,9 +58,9 @@ def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, proje
 
 
 def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
-    journal = Journal(project / ".promptccd")
-    journal.registry.edit(Merge([0, 1]))
-    journal.write_whole()
+    registry = registry_in(project).copy()
+    registry.edit(Merge([0, 1]))
+    registry.store.write_to(project / ".promptccd/categories.sqlite")
     assert len(window.get("state")["groups"]) == KINDS - 1
     status, _ = window.do(do="rename", category=0, name="heron")
     assert (status, registry_in(project).category(0).name) == (200, "heron")
@@ -72,11 +71,11 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
 ) -> None:
     """What the page has added up belongs to the registry that it had read before."""
     page.project.warm()
-    journal = Journal(project / ".promptccd")
+    registry = registry_in(project).copy()
     keys, home = page.project.photos.keys, page.project.columns().group.copy()
     moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
-    journal.registry.edit(Move([keys[row] for row in moved], 1))
-    journal.write_whole()
+    registry.edit(Move([keys[row] for row in moved], 1))
+    registry.store.write_to(project / ".promptccd/categories.sqlite")
     other = Path(shutil.copytree(project, project.parent / "other"))
     generation = window.get("state")["generation"]
     assert window.do(do="move", images=rows, to=1, generation=generation)[0] == 200
@@ -186,23 +185,6 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     assert {each["id"]: each["name"] for each in told["groups"]} == {
         each.id: each.name for each in registry.active
     }
-
-
-@pytest.mark.moderate
-def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
-    page: OpenPage, window: Window, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in range(LONGEST_JOURNAL):
-        assert window.do(do="rename", category=0, name=f"name {n}")[0] == 200
-    page.project.rest()
-    assert page.project._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
-    monkeypatch.setattr(project_module, "QUIET_S", 0)
-    page.project.rest()
-    assert not (project / ".promptccd/journal.jsonl").exists()
-    assert load_registry(project / ".promptccd").category(0).name == f"name {LONGEST_JOURNAL - 1}"
-    last = window.get("state")["undo"]["number"]
-    assert window.do(do="undo", number=last)[0] == 200
-    assert registry_in(project).category(0).name == f"name {LONGEST_JOURNAL - 2}"
 
 
 def test_whoever_corrects_groups_look_the_same_afterwards(

@@ -68,10 +68,6 @@ def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[st
     return inside, [f"{what}, and left out: {count}." for what, count in counts.items() if count]
 
 
-def _state(registry: CategoryRegistry, key: str) -> str:
-    return "approved" if key in registry.pinned else "suggested"
-
-
 def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
     """What to say of each image that is set aside, by key."""
     names, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
@@ -99,6 +95,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
     aside, likest = _aside_notes(session.registry), session.remembered.likest()
+    states, categories = session.registry.states.read(), session.registry.categories
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -117,10 +114,10 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
             notes.insert(0, f"nearly the same picture as {first.name}")
         category = None
         if found is not None:
-            category = session.registry.category(int(assigned.category_ids[found]))
+            category = categories[int(assigned.category_ids[found])]
             notes += [STRANGE] * bool(assigned.novel[found])
         elif file.key in likest:
-            notes.append(f"{WAITS}; most like {session.registry.category(likest[file.key]).name}")
+            notes.append(f"{WAITS}; most like {categories[likest[file.key]].name}")
         rows.append(
             AssignmentRow(
                 file=file.name,
@@ -133,9 +130,9 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
                 known="" if category is None else category.standing(session.registry.stage),
                 confidence=None if category is None else round(float(assigned.confidences[found]), 6),
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
-                stage=session.registry.images.get(file.key, stage.stage),
+                stage=states[file.key][0] if file.key in states else stage.stage,
                 status=status,
-                state="" if category is None else _state(session.registry, file.key),
+                state="" if category is None else "approved" if states[file.key][3] else "suggested",
                 note="; ".join(filter(None, notes)),
             )
         )
@@ -145,10 +142,12 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
 def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
     """One row for each photograph that ever came to a project, as it stands now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
-    aside, rows = _aside_notes(registry), []
+    aside, rows, states = _aside_notes(registry), [], registry.states.read(photos.keys)
+    categories, newest = registry.categories, registry.stage
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
-        home = None if key in aside else registry.members.get(key)
-        category = None if home is None else registry.categories[home]
+        stage, home, confidence, is_pinned = states[key]
+        home = None if key in aside else home
+        category = None if home is None else categories[home]
         rows.append(
             AssignmentRow(
                 file=name,
@@ -158,12 +157,12 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 picture=key,
                 category=home,
                 name="" if category is None else category.name,
-                known="" if category is None else category.standing(registry.stage),
-                confidence=None if key in aside else registry.confidences.get(key),
+                known="" if category is None else category.standing(newest),
+                confidence=None if key in aside else confidence,
                 distance=None,
-                stage=registry.images[key],
+                stage=stage,
                 status="aside" if key in aside else "used" if is_here else "away",
-                state="" if category is None else _state(registry, key),
+                state="" if category is None else "approved" if is_pinned else "suggested",
                 note="; ".join(filter(None, [aside.get(key, ""), "" if is_here else "not where it was"])),
             )
         )

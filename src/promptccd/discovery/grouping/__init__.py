@@ -1,4 +1,4 @@
-"""Group unlabelled images beside prototypes that stay where they are, and ask people about the groups."""
+"""Group unlabelled images into known categories and new groups, and choose questions about the groups."""
 
 from promptccd.clustering.stream import EarlierImages, enough_earlier
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images

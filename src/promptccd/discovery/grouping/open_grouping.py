@@ -1,4 +1,4 @@
-"""Group images beside known categories: known prototypes stay where they are, new groups open where images need them.
+"""Group images into known categories, whose prototypes are fixed, and new groups where images need them.
 
 Letters: N images, D width, C known categories, K groups, M units.
 """
@@ -21,7 +21,7 @@ from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places
-from promptccd.discovery.grouping.held_kmeans import (
+from promptccd.discovery.grouping.group_tree import (
     MOST_ITERATIONS,
     MOST_SAMPLED,
     GroupTree,
@@ -36,7 +36,7 @@ from promptccd.discovery.grouping.units import Units, key_digests, make_units, r
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry.grouping import NO_CATEGORY
+from promptccd.registry.observe import NO_CATEGORY
 
 logger = logging.getLogger(__name__)
 
@@ -55,25 +55,12 @@ class KnownCategories:
         prototypes: ``(C, D)`` means of unit features.
         spread: of these categories, row by row; `None` if it was not measured.
         earlier: images of stages before, with which new ones are compared; `None` if there is none.
-
-    Raises:
-        DataError: ids and prototypes do not fit together.
     """
 
     ids: tuple[int, ...]
     prototypes: Tensor
     spread: CategorySpread | None = None
     earlier: EarlierImages | None = None
-
-    def __post_init__(self) -> None:
-        shape = tuple(self.prototypes.shape)
-        if len(shape) != 2 or len(self.ids) != shape[0]:
-            raise DataError(
-                f"Expected one id and prototype per known category, got {len(self.ids)} ids and prototypes of shape "
-                f"{shape}."
-            )
-        if len(set(self.ids)) != len(self.ids) or min(self.ids, default=0) < 0:
-            raise DataError(f"Expected distinct ids >= 0 of known categories, got {list(self.ids)}.")
 
     @classmethod
     def none(cls, width: int) -> "KnownCategories":
@@ -95,17 +82,16 @@ class KnownCategories:
 class GroupingProblem:
     """The checked input of `group_images`, sorted by key, so that the order of the images cannot matter.
 
-    More images than a tree is made of stay as they are given, and their features stay where they are. What is drawn of
-    them is drawn by key: their order is left to matter in how sums are rounded, and in which of the images that people
-    spoke of is looked at first.
+    More images than a tree is made of keep their order, and their features are not copied. Random draws go by key, so
+    the order affects only rounding and the order in which constraints are tried.
 
     Attributes:
         features: ``(N, D)`` unit features.
         order: ``(N,)`` position of each in the input; `None` if they stay.
-        keys: of the images, sorted by those of the first images of their moments.
+        keys: of the images, sorted by those of the first images of their near-duplicate groups.
         units: images that move together; whitened if the spread of known categories was measured.
         known: the categories that exist.
-        held: ``(C, D)`` their prototypes, in the metric of the units.
+        fixed: ``(C, D)`` their prototypes, in the metric of the units.
         earlier: ``(R, D)`` images of earlier stages, in that metric, if they are known.
         opened: ids that only pins name.
         next_id: first id for new groups.
@@ -123,7 +109,7 @@ class GroupingProblem:
         next_id: int,
         constraints: GroupingConstraints | None,
         temperature: float,
-        moments: Sequence[int] | np.ndarray | None = None,
+        first_of: Sequence[int] | np.ndarray | None = None,
     ):
         points = as_matrix(features, "features")
         _check(points, keys, known, next_id, temperature)
@@ -132,17 +118,17 @@ class GroupingProblem:
         self.features: Points = FeatureRows(points)
         self.keys, self.order = keys, None
         if len(keys) <= MOST_SAMPLED:
-            first = [*range(len(keys))] if moments is None else [int(each) for each in moments]
-            # By first images, so that the others of a moment change nothing for those.
+            first = [*range(len(keys))] if first_of is None else [int(each) for each in first_of]
+            # By first images, so that near-duplicates of them change nothing.
             ordered = sorted(
                 range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row])
             )
             self.keys, self.order = [keys[row] for row in ordered], torch.tensor(ordered)
             self.features = self.features[self.order.to(points.device)]
-            moments = [first[row] for row in ordered]
+            first_of = [first[row] for row in ordered]
 
-        spoken_of = constraints.keys
-        present = {constraints.component_of(key) for key in self.keys if key in spoken_of}
+        constrained_keys = constraints.keys
+        present = {constraints.component_of(key) for key in self.keys if key in constrained_keys}
         pins = constraints.component_pins()
         self.opened = tuple(sorted({pins[each] for each in present & pins.keys()} - set(known.ids)))
         groups = {category: group for group, category in enumerate((*known.ids, *self.opened))}
@@ -154,91 +140,89 @@ class GroupingProblem:
                 return None
             return len(groups) + category - next_id - sum(next_id <= each < category for each in self.opened)
 
-        self.held, in_metric = (
-            as_features(known.prototypes, "prototypes").to(points.device).float(),
-            self.features,
-        )
-        self.earlier = None if known.earlier is None else known.earlier.features.to(self.held)
+        self.fixed = as_features(known.prototypes, "prototypes").to(points.device).float()
+        in_metric = self.features
+        self.earlier = None if known.earlier is None else known.earlier.features.to(self.fixed)
         if known.spread is not None:
-            whitener = known.spread.whitener.to(self.held)
-            self.held = self.held @ whitener
+            whitener = known.spread.whitener.to(self.fixed)
+            self.fixed = self.fixed @ whitener
             in_metric = FeatureRows(points, whitener) if self.order is None else self.features[:] @ whitener
             self.earlier = None if self.earlier is None else self.earlier @ whitener
-        self.units = make_units(in_metric, self.keys, constraints, group_of_category, moments)
+        self.units = make_units(in_metric, self.keys, constraints, group_of_category, first_of)
 
     @property
     def fewest(self) -> int:
         """The smallest possible number of categories."""
-        return max(1, len(self.held) + len(self.opened))
+        return max(1, len(self.fixed) + len(self.opened))
 
     @property
-    def held_spreads(self) -> Tensor:
+    def known_spreads(self) -> Tensor:
         """Variance of the images of each known category ``(C,)``: unit vectors around a mean m have 1 - ||m||^2."""
         if self.known.spread is not None:
-            return self.known.spread.spreads.to(self.held)
-        return (1 - self.held.square().sum(1)).clamp(min=0)
+            return self.known.spread.spreads.to(self.fixed)
+        return (1 - self.fixed.square().sum(1)).clamp(min=0)
 
     def tree(self, num_seeds: int, seed: int) -> GroupTree:
         """Groups of the images, for every number of groups."""
-        return GroupTree(self.units, self.held, len(self.opened), num_seeds, seed)
+        return GroupTree(self.units, self.fixed, len(self.opened), num_seeds, seed)
 
     def estimate(self, seed: int) -> tuple[CountEstimate, GroupTree]:
         """The number of groups with the best silhouette, and the tree that it was chosen from."""
-        return estimate_in_trees(len(self.units.points), self.tree, self.held_spreads, seed)
+        return estimate_in_trees(len(self.units.points), self.tree, self.known_spreads, seed)
 
     def grouped(self, tree: GroupTree, num_groups: int, most: int | None = None) -> UnitGroups:
         """k-means over all images from a cut of the tree into so many groups.
 
         More groups open where people's answers need them and, up to `most`, where images differ enough.
         """
-        return self.settled(tree.centres_of(tree.best(min(num_groups, tree.most_groups))), most)
+        return self.converged(tree.centres_of(tree.best(min(num_groups, tree.most_groups))), most)
 
-    def beside(self, new: Tensor) -> UnitGroups:
-        """All units in the nearest of the known categories and of new ones at these centres, which stay."""
-        opened, _ = pinned_means(self.units, len(self.held), len(self.opened))
-        return self.settled(torch.cat([opened, new]), steps=0)
+    def with_new(self, new: Tensor) -> UnitGroups:
+        """All units in the nearest of the known categories and of new ones, whose centres are fixed."""
+        opened, _ = pinned_means(self.units, len(self.fixed), len(self.opened))
+        return self.converged(torch.cat([opened, new]), steps=0)
 
-    def settled(self, free: Tensor, most: int | None = None, steps: int = MOST_ITERATIONS) -> UnitGroups:
+    def converged(self, free: Tensor, most: int | None = None, steps: int = MOST_ITERATIONS) -> UnitGroups:
         """After so many steps of k-means from these centres of free groups; see `grouped` for `most`."""
         before = -1
         while True:
-            found = lloyd(self.units, torch.cat([self.held, free]), len(self.held), steps)
+            found = lloyd(self.units, torch.cat([self.fixed, free]), len(self.fixed), steps)
             if not found.stuck:
-                found = _without_empty(found, len(self.held) + len(self.opened))
+                found = _without_empty(found, len(self.fixed) + len(self.opened))
             more = _next_centre(self.units, found, most)
             if more is None or len(found.centres) <= before:
                 return found
-            free, before = torch.cat([found.centres[len(self.held) :], more[None]]), len(found.centres)
+            free, before = torch.cat([found.centres[len(self.fixed) :], more[None]]), len(found.centres)
 
     def check_count(self, num_categories: int) -> None:
         """Refuse a number of categories that is out of bounds with a `DataError` that names the bounds."""
-        least, most = self.fewest, len(self.held) + len(self.units.points)
+        least, most = self.fewest, len(self.fixed) + len(self.units.points)
         if not least <= num_categories <= most:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
             raise DataError(
-                f"Expected {least} <= num_categories <= {most}, the {len(self.held)} known categories{opened} and at "
-                f"most one new one per image, those of one moment counted once, got {num_categories}: give a number in "
+                f"Expected {least} <= num_categories <= {most}, the {len(self.fixed)} known categories{opened} and at "
+                f"most one new one per image, near-duplicates counted once, got {num_categories}: give a number in "
                 "between, or none to estimate it."
             )
 
     def ids(self, num_groups: int) -> tuple[int, ...]:
         """Category ids of so many groups: known ones, those that pins open, then new ones."""
         new = (each for each in itertools.count(self.next_id) if each not in self.opened)
-        settled = (*self.known.ids, *self.opened)
-        return (*settled, *itertools.islice(new, num_groups - len(settled)))
+        given = (*self.known.ids, *self.opened)
+        return (*given, *itertools.islice(new, num_groups - len(given)))
 
     def assignment(self, found: UnitGroups) -> Assignment:
         """The groups, with the images in the order of the input; a `DataError` if constraints cannot hold."""
         if found.stuck:
             raise refusal(self.units, found.stuck, len(found.centres))
-        prototypes, spread, num_new = found.centres, self.known.spread, len(found.centres) - len(self.held)
+        prototypes, spread, num_new = found.centres, self.known.spread, len(found.centres) - len(self.fixed)
         if spread is not None:
-            whitener = spread.whitener.to(self.held).double()
-            new = torch.linalg.solve(whitener.T, prototypes[len(self.held) :].double().T).T
+            whitener = spread.whitener.to(self.fixed).double()
+            new = torch.linalg.solve(whitener.T, prototypes[len(self.fixed) :].double().T).T
             prototypes = torch.cat([self.known.prototypes.to(new), new])
-            spread = spread.of([*range(len(self.held)), *[None] * num_new])
-        settled = torch.zeros(len(self.units.points), dtype=torch.bool)
-        settled[self.units.settled[0]] = True
+            spread = spread.of([*range(len(self.fixed)), *[None] * num_new])
+        pinned = torch.zeros(len(self.units.points), dtype=torch.bool)
+        pinned[self.units.pins[0]] = True
         assigned = assign(
             self.features,
             prototypes.double(),
@@ -246,25 +230,25 @@ class GroupingProblem:
             temperature=self.temperature,
             spread=spread,
             rows=self.units.of_images(found.labels),
-            decided=self.units.of_images(settled.to(found.labels.device)),
-            num_known=len(self.held),
+            decided=self.units.of_images(pinned.to(found.labels.device)),
+            num_known=len(self.fixed),
             keys=self.keys,
         )
         return assigned if self.order is None else assigned.select(self.order.argsort())
 
-    def waiting(self, found: Assignment) -> Assignment:
-        """The same, but images that are more likely of no category have none: their `category_ids` are -1.
+    def without_strange(self, found: Assignment) -> Assignment:
+        """The same, but images that are more likely of no category stay unassigned: their `category_ids` are -1.
 
-        Those that people spoke of stay where they are, and so do images that move with one that fits.
+        Images that a constraint names keep their category, and so do images that move with one that fits.
         """
-        units = self.units.of_images(torch.arange(len(self.units.points), device=self.held.device)).cpu()
+        units = self.units.of_images(torch.arange(len(self.units.points), device=self.fixed.device)).cpu()
         units = units if self.order is None else units[self.order.argsort()]
         stays = torch.zeros(len(self.units.points), dtype=torch.bool)
         stays[units[~found.novel.cpu()]] = True
-        stays[self.units.settled[0]] = stays[self.units.constrained] = True
-        stays |= self.units.answered.cpu()
-        waits = ~stays[units].to(found.category_ids.device)
-        return replace(found, category_ids=found.category_ids.where(~waits, NO_CATEGORY))
+        stays[self.units.pins[0]] = stays[self.units.limited] = True
+        stays |= self.units.is_constrained.cpu()
+        category_ids = found.category_ids.where(stays[units].to(found.category_ids.device), NO_CATEGORY)
+        return replace(found, category_ids=category_ids)
 
 
 def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:
@@ -285,7 +269,7 @@ def _next_centre(units: Units, found: UnitGroups, most: int | None) -> Tensor | 
     if most is None:
         return None
     gains = found.costs * units.weights
-    gains[units.settled[0]] = 0
+    gains[units.pins[0]] = 0
     return units.points[gains.argmax()] if gains.max() > LEAST_GAIN * units.weights.sum() else None
 
 
@@ -302,7 +286,15 @@ def _check(
             f"Expected one key per image, all distinct, got {len(set(keys))} different among {len(keys)} keys for "
             f"{len(points)} images: leave out copies of an image."
         )
-    if known.prototypes.shape[1] != points.shape[1]:
+    shape = tuple(known.prototypes.shape)
+    if len(shape) != 2 or len(known.ids) != shape[0]:
+        raise DataError(
+            f"Expected one id and prototype per known category, got {len(known.ids)} ids and prototypes of shape "
+            f"{shape}."
+        )
+    if len(set(known.ids)) != len(known.ids) or min(known.ids, default=0) < 0:
+        raise DataError(f"Expected distinct ids >= 0 of known categories, got {list(known.ids)}.")
+    if shape[1] != points.shape[1]:
         raise DataError(
             f"Expected features of width {known.prototypes.shape[1]}, as the known prototypes have, got "
             f"{points.shape[1]}: take both from one model."
@@ -325,22 +317,22 @@ def group_images(
     constraints: GroupingConstraints | None = None,
     seed: int = 0,
     temperature: float = 0.1,
-    moments: Sequence[int] | np.ndarray | None = None,
+    first_of: Sequence[int] | np.ndarray | None = None,
 ) -> tuple[Assignment, CountEstimate]:
-    """Assign images to known categories and to new groups beside them.
+    """Assign images to known categories and to new groups.
 
     If the count is not given and images of earlier stages are, a `Stream` decides which new groups open, and images
-    that fit nowhere wait without a category. Otherwise, if the spread of known categories was measured, everything
+    that match no category stay unassigned. Otherwise, if the spread of known categories was measured, everything
     happens in the metric in which they are round, and `OpenSet` decides. Otherwise this is semi-supervised k-means on
     unit features in which known prototypes stay: an image without a constraint ends with the nearest prototype, as a
     checkpoint assigns it. (Prototypes that move with the images, weighted by size, were no better on digits and let a
-    large batch rename a small category.) Groups come from a tree of merges (`held_kmeans`) in the 48 directions in
+    large batch rename a small category.) Groups come from a tree of merges (`group_tree`) in the 48 directions in
     which the images differ most; silhouette and likelihood there give the number.
 
-    Constraints hold without exception. Images that must be together move as one, by their mean, and so do images of one
-    moment, which count as its first one alone: else a burst of photographs would be a group of its own. An image with a
-    constraint counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than
-    the images they are about.
+    Constraints hold without exception. Images that must be together move as one, by their mean. So do near-duplicates,
+    of which the first alone counts: else a burst of photographs would be a group of its own. An image with a constraint
+    counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than the images
+    they are about.
 
     Args:
         features: ``(N, D)``, as a model returns them; normalised here. Of more than `MOST_SAMPLED` images they are read
@@ -350,27 +342,27 @@ def group_images(
         num_categories: K, known ones included; `None` estimates it. If the images have fewer distinct features, fewer
             groups are made, with a warning in the log.
         next_id: first id for new groups; ids that a pin opened are skipped.
-        constraints: what people said.
+        constraints: of people.
         seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
-        moments: ``(N,)`` position of the first image of each one's moment, see `find_near_duplicates`; `None` if
-            each image is a moment of its own. What people answered comes before it.
+        first_of: ``(N,)`` position of the first image of each one's near-duplicate group, see `find_near_duplicates`;
+            `None` if there are none. Constraints override it.
 
     Returns:
         Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,
-        then new ones, and -1 for images that wait. And the number of categories, estimated or given, known ones
-        included.
+        then new ones, and -1 for images that stay unassigned. And the number of categories, estimated or given, known
+        ones included.
 
     Raises:
         DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
             known categories or above them and the images together, `next_id` not above every known id, or
             constraints that so many categories cannot satisfy; the message names the images.
     """
-    problem = GroupingProblem(features, keys, known, next_id, constraints, temperature, moments)
+    problem = GroupingProblem(features, keys, known, next_id, constraints, temperature, first_of)
     if num_categories is None and known.earlier is not None:
         return _in_stream(problem, known.earlier, seed)
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
-        return _beside_known(problem, known.spread, seed)
+        return _in_open_set(problem, known.spread, seed)
     if num_categories is None:
         estimate, tree = problem.estimate(seed)
         found = problem.grouped(tree, estimate.count)
@@ -381,7 +373,7 @@ def group_images(
     found = _of_given_number(problem, num_categories, seed)
     if len(found.centres) < num_categories:
         logger.warning(
-            "%d categories were asked for, but the images speak for no more than %d: some are too much alike.",
+            "%d categories were asked for, but the images form no more than %d: some are too similar.",
             num_categories,
             len(found.centres),
         )
@@ -391,8 +383,12 @@ def group_images(
 def _dense(
     problem: GroupingProblem, tree: GroupTree, found: UnitGroups
 ) -> tuple[Assignment, CountEstimate] | None:
-    """Dense groups where nothing is known and nobody said anything, and they stand apart better than those found."""
-    if len(problem.held) or bool(problem.units.answered.any()) or len(tree.rows) < len(problem.units.points):
+    """Dense groups if they are separated better than those found; only without known categories and constraints."""
+    if (
+        len(problem.fixed)
+        or bool(problem.units.is_constrained.any())
+        or len(tree.rows) < len(problem.units.points)
+    ):
         return None
     places = dense_places(tree.points, found.labels)
     if places is None:
@@ -402,7 +398,7 @@ def _dense(
         problem.units, points=problem.units.points[inside], weights=problem.units.weights[inside]
     )
     centres, _ = means(chosen, places.groups[inside], count)
-    dense = problem.settled(centres, steps=0)
+    dense = problem.converged(centres, steps=0)
     return problem.assignment(dense), CountEstimate(
         len(dense.centres),
         min(places.low, len(dense.centres)),
@@ -417,25 +413,25 @@ def _in_stream(
 ) -> tuple[Assignment, CountEstimate]:
     """New groups where images have come to lie and hardly any lay before, and the number of all categories."""
     free = torch.ones(len(problem.units.points), dtype=torch.bool)
-    free[problem.units.settled[0]] = False
+    free[problem.units.pins[0]] = False
     assert problem.earlier is not None
     stream = Stream(
         some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0])),
         problem.earlier,
         earlier.stages,
-        problem.held,
+        problem.fixed,
         earlier.newest,
         seed,
     )
     new = stream.opened()
-    found = problem.beside(new.centres)
+    found = problem.with_new(new.centres)
     estimate = new.estimate(len(found.centres) - len(new.centres))
-    return problem.waiting(problem.assignment(found)), estimate
+    return problem.without_strange(problem.assignment(found)), estimate
 
 
 def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -> UnitGroups:
     """So many groups; the groups that answers need take the place of others only if there is no other way."""
-    seeds = max(FEWEST_SEEDS, SEEDS_PER_GROUP * (num_categories - len(problem.held)))
+    seeds = max(FEWEST_SEEDS, SEEDS_PER_GROUP * (num_categories - len(problem.fixed)))
     tree = problem.tree(seeds, seed)
     for repairs in range(min(MOST_REPAIRS, num_categories - problem.fewest) + 1):
         found = problem.grouped(tree, num_categories - repairs, num_categories)
@@ -444,7 +440,7 @@ def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -
     return found
 
 
-def _beside_known(
+def _in_open_set(
     problem: GroupingProblem, spread: CategorySpread, seed: int
 ) -> tuple[Assignment, CountEstimate]:
     """New groups of the images that no known category explains, and the number of all categories.
@@ -453,7 +449,7 @@ def _beside_known(
     hide among images of known ones. Where single images of new categories do not stand out, many together may: then
     silhouettes propose groups, those far enough off open, and there may as well be none.
     """
-    images, proposed = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed), None
+    images, proposed = OpenSet(problem.units, problem.fixed, spread, len(problem.opened), seed), None
     method, margin = (
         "open set",
         "3/4 to 3 times the distance between groups, and what may hide among known ones",

@@ -19,7 +19,7 @@ from promptccd.models.assignment import squared_distances
 
 MOST_DOUBTED = 2_000  # images in doubt that are looked at: with all of them, a question would cost N x N
 NEIGHBOURS = 10  # images that a question says something about
-LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour was asked about
+REMAINING_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour was asked about
 REPEATED_GROUPS = 0.7  # of the worth of a question, for each earlier one about the same two groups
 SHARPNESS = 2.0  # doubt falls to exp(-2) at the median margin
 
@@ -53,7 +53,7 @@ def pair_questions(
 ) -> list[PairQuestion]:
     """The most informative pairs, best first.
 
-    A question is about an image between two groups, with others as doubtful around it, beside the most typical image of
+    A question is about an image between two groups, with others as doubtful around it, and the most typical image of
     the other group. Doubt around an image that was asked about counts less, and so do groups that were asked about, so
     that ten questions are not about one border. No answer follows from earlier answers or from the other questions:
     every question is about an image without constraints.
@@ -84,30 +84,30 @@ class _Chooser:
         # Row of the nearest image to the prototype, by category that has images: the last one written stays.
         self.typical = {self.category[row]: row for row in reversed(by_distance)}
         self.doubt = _doubt(found)
-        said = constraints.keys | {key for pair in asked for key in pair}
-        is_said = torch.tensor([key in said for key in self.keys])
-        self.open = ~is_said
+        used = constraints.keys | {key for pair in asked for key in pair}
+        is_used = torch.tensor([key in used for key in self.keys])
+        self.open = ~is_used
         self.open[list(self.typical.values())] = False  # they are what others are compared with
-        self.left = self.doubt * self.open
-        self.rows = self.left.argsort(descending=True, stable=True)[:MOST_DOUBTED].sort().values
+        self.remaining = self.doubt * self.open
+        self.rows = self.remaining.argsort(descending=True, stable=True)[:MOST_DOUBTED].sort().values
         points = F.normalize(found.features.float(), dim=1)
         self.neighbours = _neighbours(points, self.rows)
-        for neighbours in _neighbours(points, is_said.nonzero()[:, 0]):
-            self.left[neighbours] *= LEFT_AFTER_A_QUESTION
+        for neighbours in _neighbours(points, is_used.nonzero()[:, 0]):
+            self.remaining[neighbours] *= REMAINING_AFTER_A_QUESTION
         self.used: Counter[frozenset[int]] = Counter()
 
     def next(self) -> PairQuestion | None:
         """The best question that is left."""
         groups = [frozenset((self.category[row], self.second[row])) for row in self.rows.tolist()]
         repeats = torch.tensor([self.used[pair] for pair in groups], dtype=torch.float64)
-        worth = self.left[self.neighbours].sum(1) * self.doubt[self.rows] * REPEATED_GROUPS**repeats
+        worth = self.remaining[self.neighbours].sum(1) * self.doubt[self.rows] * REPEATED_GROUPS**repeats
         worth[~self.open[self.rows]] = -1
         if not (worth >= 0).any():
             return None
         place = int(worth.argsort(descending=True, stable=True)[0])
         row = int(self.rows[place])
         self.open[row] = False
-        self.left[self.neighbours[place]] *= LEFT_AFTER_A_QUESTION
+        self.remaining[self.neighbours[place]] *= REMAINING_AFTER_A_QUESTION
         own, second = self.category[row], self.second[row]
         self.used[groups[place]] += 1
         compared = second if second in self.typical else own  # a known category may have no image here

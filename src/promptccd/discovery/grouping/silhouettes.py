@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.counting import CountEstimate
-from promptccd.discovery.grouping.held_kmeans import MOST_SAMPLED, GroupTree
+from promptccd.discovery.grouping.group_tree import MOST_SAMPLED, GroupTree
 from promptccd.models.assignment import squared_distances
 
 PRICE = 0.05  # of a larger count: a third more categories need a silhouette that is 1.4 % better
@@ -30,7 +30,7 @@ TREES_ELEMENTS = 2**22  # units times seeds times trees, at most
 STEP = 1.15  # from one number of groups that is tried to the next
 
 
-def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Tensor) -> float:
+def silhouette(points: Tensor, labels: Tensor, centres: Tensor, known_spreads: Tensor) -> float:
     """Mean over the images of (b - a) / max(a, b) in squared distances; 0 for an image alone and for one group.
 
     a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
@@ -41,16 +41,16 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Te
         points: ``(N, D)``.
         labels: ``(N,)`` group of each; every new group has members.
         centres: ``(K, D)`` means.
-        held_spreads: ``(H,)`` variances of the first groups, the known categories.
+        known_spreads: ``(H,)`` variances of the first groups, the known categories.
     """
     if len(centres) < 2:
         return 0.0
     squared, sizes = squared_distances(points, centres), labels.bincount(minlength=len(centres))
     own = squared.gather(1, labels[:, None])[:, 0]
     spreads = torch.zeros_like(squared[0]).index_add_(0, labels, own) / sizes.clamp(min=1)
-    spreads[: len(held_spreads)] = held_spreads
+    spreads[: len(known_spreads)] = known_spreads
     squared += spreads
-    is_new = labels >= len(held_spreads)
+    is_new = labels >= len(known_spreads)
     within = squared.gather(1, labels[:, None])[:, 0]
     within = torch.where(is_new, within * sizes[labels] / (sizes[labels] - 1), within)
     nearest = squared.scatter_(1, labels[:, None], torch.inf).amin(1)
@@ -101,14 +101,14 @@ def estimate_by_silhouette(scores: Mapping[int, float], likelihoods: Mapping[int
 
 
 def estimate_in_trees(
-    num_images: int, grown: Callable[[int, int], GroupTree], held_spreads: Tensor, seed: int
+    num_images: int, grown: Callable[[int, int], GroupTree], known_spreads: Tensor, seed: int
 ) -> tuple[CountEstimate, GroupTree]:
     """The estimated count, and the tree whose cuts it was chosen from.
 
     Args:
         num_images: to be grouped.
         grown: makes a tree of so many seeds from a random seed.
-        held_spreads: ``(H,)`` variances of the known categories.
+        known_spreads: ``(H,)`` variances of the known categories.
         seed: of all random draws.
     """
     images = min(num_images, MOST_SAMPLED)
@@ -117,13 +117,13 @@ def estimate_in_trees(
         seeds = min(num_seeds, room)
         num_trees = min(MOST_TREES, max(1, TREES_ELEMENTS // (images * seeds)))
         trees = [grown(seeds, seed + each) for each in range(num_trees)]
-        estimate, may_lie_beyond = _estimate_in(trees, held_spreads)
+        estimate, may_lie_beyond = _estimate_in(trees, known_spreads)
         if num_seeds >= room or not may_lie_beyond:
             return estimate, trees[0]
         num_seeds *= 4
 
 
-def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[CountEstimate, bool]:
+def _estimate_in(trees: Sequence[GroupTree], known_spreads: Tensor) -> tuple[CountEstimate, bool]:
     """The best count by the mean scores of these trees, and whether a better one may lie beyond those tried.
 
     Counts are tried in growing steps, then one by one around the best.
@@ -133,7 +133,7 @@ def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[Coun
     def estimate_with(counts: Sequence[int]) -> CountEstimate:
         for count in counts:
             if count not in silhouettes:
-                scores = [_scores(tree, count, held_spreads * trees[0].share) for tree in trees]
+                scores = [_scores(tree, count, known_spreads * trees[0].share) for tree in trees]
                 silhouettes[count], likelihoods[count] = np.mean(scores, axis=0).tolist()
         return estimate_by_silhouette(silhouettes, likelihoods)
 
@@ -147,11 +147,11 @@ def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[Coun
     return estimate, estimate.high == max(silhouettes) or max(silhouettes.values()) < OVERLAP
 
 
-def _scores(tree: GroupTree, count: int, held_spreads: Tensor) -> tuple[float, float]:
+def _scores(tree: GroupTree, count: int, known_spreads: Tensor) -> tuple[float, float]:
     """Silhouette and log-likelihood of a cut; the variances of known categories are those in its components."""
     found, points = tree.cut(count), tree.points
     return (
-        silhouette(points, found.labels, found.centres, held_spreads),
+        silhouette(points, found.labels, found.centres, known_spreads),
         log_likelihood(found.costs, found.labels, count - tree.num_fixed, points.shape[1]),
     )
 

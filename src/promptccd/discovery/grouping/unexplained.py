@@ -14,7 +14,7 @@ from torch import Tensor
 
 from promptccd.clustering.spread import STRANGERS
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.grouping.held_kmeans import UnitGroups, means, pinned_means
+from promptccd.discovery.grouping.group_tree import UnitGroups, means, pinned_means
 from promptccd.discovery.grouping.units import Units, refusal
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import NEWCOMERS, squared_distances
@@ -28,23 +28,23 @@ UNEVEN = 0.65
 FEWEST_IMAGES = 4  # of a new group, out of reach of every known category
 PICKED = 3.0  # the mean of images picked for lying far off errs by so many times that of images drawn blindly
 MOST_LINKED = 2_000  # unexplained images that groups are proposed from at a time
-SETTLING, ROUNDS = 5, 8  # steps of k-means after each change, and changes, at most
+STEPS, ROUNDS = 5, 8  # steps of k-means after each change, and changes, at most
 
 
 @dataclass(frozen=True)
 class OpenSet:
-    """Images beside known categories of measured spread.
+    """Images and known categories of measured spread.
 
     Attributes:
         units: images that move together; their points are whitened.
-        held: ``(C, D)`` whitened prototypes.
+        fixed: ``(C, D)`` whitened prototypes.
         spread: of the known categories, row by row.
         num_opened: groups C, C + 1, ... that pins open, however small.
         seed: of the sample of unexplained images, if there are more than 2,000.
     """
 
     units: Units
-    held: Tensor
+    fixed: Tensor
     spread: CategorySpread
     num_opened: int
     seed: int
@@ -61,7 +61,7 @@ class OpenSet:
 
         A new group needs four images that no known category explains, and the squared distance of its centre from every
         other must be at least `closer` times the usual one, not counting the error of the mean of so few images; from
-        another new group more, if one of them is small beside the group of most new images. In doubt an image is known.
+        another new group more, if one of them is smaller than the group of most new images. In doubt an image is known.
 
         Args:
             closer: see above.
@@ -71,13 +71,13 @@ class OpenSet:
         Raises:
             DataError: constraints cannot hold; the message names the images.
         """
-        between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
+        between = squared_distances(self.fixed, self.fixed).fill_diagonal_(torch.inf)
         apart = closer * float(between.amin(1).median())
-        free, _ = pinned_means(self.units, len(self.held), self.num_opened)
+        free, _ = pinned_means(self.units, len(self.fixed), self.num_opened)
         if proposed is None:
             free = self._with_unexplained(free, apart, uneven)
         else:
-            free = self._worth_it(torch.cat([free, proposed]), apart, uneven)
+            free = self._viable(torch.cat([free, proposed]), apart, uneven)
         return self._state(self._apart_from_rivals(free))
 
     def _with_unexplained(self, free: Tensor, apart: float, uneven: float) -> Tensor:
@@ -85,19 +85,19 @@ class OpenSet:
         before = -1
         while len(free) > before:
             before = len(free)
-            free = self._worth_it(torch.cat([free, self._proposals(free, apart)]), apart, uneven)
+            free = self._viable(torch.cat([free, self._proposals(free, apart)]), apart, uneven)
             if len(self._unexplained(free)) <= MOST_LINKED:
                 break
         return free
 
-    def _worth_it(self, free: Tensor, apart: float, uneven: float) -> Tensor:
+    def _viable(self, free: Tensor, apart: float, uneven: float) -> Tensor:
         """Centres after k-means, without groups that are too small or too near to another category."""
-        free = self._settled(free)
+        free = self._converged(free)
         for _ in range(ROUNDS):
             kept = self._pruned(free, apart, uneven)
             if len(kept) == len(free):
                 break
-            free = self._settled(kept)
+            free = self._converged(kept)
         return free
 
     def hidden(self, found: UnitGroups) -> float:
@@ -110,33 +110,33 @@ class OpenSet:
         explained = torch.cat(
             [
                 self.spread.known_probability(
-                    squared_distances(units.points[block], self.held) / self.spread.typical
+                    squared_distances(units.points[block], self.fixed) / self.spread.typical
                 )
-                for block in units.blocks(len(self.held))
+                for block in units.blocks(len(self.fixed))
             ]
         )
         new = sizes * torch.sigmoid(torch.logit(1 - explained) - math.log(STRANGERS))
-        new[found.labels >= len(self.held)] = 0
-        new[units.settled[0]] = 0
+        new[found.labels >= len(self.fixed)] = 0
+        new[units.pins[0]] = 0
         images = sizes.new_zeros(len(found.centres)).index_add_(0, found.labels, sizes)
         return float(new.sum() / images[images > 0].median())
 
     @cached_property
     def _strangers(self) -> Tensor:
         """Images of each unit ``(M,)`` that is out of reach of every known category, 0 for the others."""
-        outside = self._unexplained(self.held[:0])
+        outside = self._unexplained(self.fixed[:0])
         return torch.zeros_like(self.units.sizes).index_copy_(0, outside, self.units.sizes[outside])
 
     def _unexplained(self, free: Tensor) -> Tensor:
-        """Units out of reach of every category, except those that people have settled."""
-        centres = torch.cat([self.held, free])
+        """Units out of reach of every category, except pinned ones."""
+        centres = torch.cat([self.fixed, free])
         spreads = torch.cat([self.spread.spreads.to(centres), centres.new_full((len(free),), self.newcomers)])
         nearest = [
             (squared_distances(self.units.points[block], centres) / spreads).amin(1)
             for block in self.units.blocks(len(centres))
         ]
         outside = torch.cat(nearest) > self.spread.reach
-        outside[self.units.settled[0]] = False
+        outside[self.units.pins[0]] = False
         return outside.nonzero()[:, 0]
 
     def _proposals(self, free: Tensor, apart: float) -> Tensor:
@@ -146,7 +146,7 @@ class OpenSet:
             drawn = numpy_generator("unexplained images", self.seed).permutation(len(candidates))
             candidates = candidates[torch.from_numpy(drawn[:MOST_LINKED]).sort().values]
         if len(candidates) < 2:
-            return self.held[:0]
+            return self.fixed[:0]
         points, sizes = self.units.points[candidates], self.units.sizes[candidates]
         tree = linkage(pdist(points.cpu().numpy(), "sqeuclidean"), "average")
         groups = torch.from_numpy(fcluster(tree, apart + 2 * self.newcomers, "distance")).to(candidates) - 1
@@ -159,7 +159,7 @@ class OpenSet:
 
         For a unit of a new group the centre is taken without that unit: else it would always be near.
         """
-        centres, weights = torch.cat([self.held, free]), self.units.weights
+        centres, weights = torch.cat([self.fixed, free]), self.units.weights
         members, _ = self._placed(centres)
         totals = weights.new_zeros(len(centres)).index_add_(0, members, weights)[members]
         return self._placed(centres, (members, totals / (totals - weights).clamp(min=1e-3 * weights)))
@@ -170,7 +170,7 @@ class OpenSet:
         """Group of every unit: the one that explains it best of those that people allow."""
         units = self.units
         labels = [self._costs(block, centres, own).argmin(1) for block in units.blocks(len(centres))]
-        return units.place(torch.cat(labels), self._costs(units.constrained, centres, own))
+        return units.place(torch.cat(labels), self._costs(units.limited, centres, own))
 
     def _costs(self, rows: slice | Tensor, centres: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
         """Costs ``(m, K)`` of m units in each category: squared distance in spreads, plus the log of the spread.
@@ -180,19 +180,19 @@ class OpenSet:
         """
         squared = squared_distances(self.units.points[rows], centres)
         spreads = squared.new_full((len(centres),), self.newcomers)
-        spreads[: len(self.held)] = self.spread.typical
+        spreads[: len(self.fixed)] = self.spread.typical
         costs = squared / spreads + spreads.log()
         if own is None:
             return costs
         groups, farther = own[0][rows, None], own[1][rows, None]
         spread = self.newcomers * farther
         alone = squared.gather(1, groups) * farther.square() / spread + spread.log()
-        is_new = groups >= len(self.held) + self.num_opened
+        is_new = groups >= len(self.fixed) + self.num_opened
         return costs.scatter(1, groups, torch.where(is_new, alone, costs.gather(1, groups)))
 
     def _centres(self, labels: Tensor, num_free: int) -> tuple[Tensor, Tensor, Tensor]:
         """Centres of the free groups that have units, the number of images in each, and how many are strangers."""
-        num_fixed, num_groups = len(self.held), len(self.held) + num_free
+        num_fixed, num_groups = len(self.fixed), len(self.fixed) + num_free
         centres, weights = means(self.units, labels, num_groups)
         images, strangers = (
             weights.new_zeros(num_groups).index_add_(0, labels, each)[num_fixed:]
@@ -201,9 +201,9 @@ class OpenSet:
         used = weights[num_fixed:] > 0
         return centres[num_fixed:][used], images[used], strangers[used]
 
-    def _settled(self, free: Tensor) -> Tensor:
-        """Centres after k-means beside the known prototypes."""
-        for _ in range(SETTLING if len(free) else 0):
+    def _converged(self, free: Tensor) -> Tensor:
+        """Centres after k-means with the known prototypes fixed."""
+        for _ in range(STEPS if len(free) else 0):
             moved, *_ = self._centres(self._labels(free)[0], len(free))
             if len(moved) == len(free) and torch.equal(moved, free):
                 break
@@ -216,7 +216,7 @@ class OpenSet:
         usual = images.square().sum() / images.sum()  # of the group of an image; merging must not raise it
         while len(centres) > self.num_opened:
             noise = PICKED * self.newcomers / images
-            to_known = (squared_distances(centres, self.held) - noise[:, None]).amin(1)
+            to_known = (squared_distances(centres, self.fixed) - noise[:, None]).amin(1)
             to_known[strangers < FEWEST_IMAGES] = -torch.inf
             to_known[: self.num_opened] = torch.inf
             smaller = torch.minimum(images[:, None], images)
@@ -244,11 +244,11 @@ class OpenSet:
             if not stuck:
                 return free
             free = torch.cat([free, self.units.points[list(stuck[:1])]])
-        raise refusal(self.units, stuck, len(self.held) + len(free))
+        raise refusal(self.units, stuck, len(self.fixed) + len(free))
 
     def _state(self, free: Tensor) -> UnitGroups:
         """The grouping, with new groups ordered from the largest."""
         centres, images, _ = self._centres(self._labels(free)[0], len(free))
         images[: self.num_opened] = torch.inf
         free = centres[images.argsort(descending=True, stable=True)]
-        return UnitGroups(torch.cat([self.held, free]), *self._labels(free))
+        return UnitGroups(torch.cat([self.fixed, free]), *self._labels(free))

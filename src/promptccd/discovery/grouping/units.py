@@ -1,6 +1,6 @@
 """Units: images that a grouping moves as one, with the constraints that people gave.
 
-Images of one moment are a unit that lies where its first image does, so that a burst counts as a single photograph.
+Images of one near-duplicate group are a unit at the feature of the first, so that a burst counts as one photograph.
 
 Letters: N images, M units, D width, K groups.
 """
@@ -18,25 +18,23 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.errors import DataError
 
-ANSWER_WORTH = (
-    5.0  # an image that an answer is about counts like so many: it was shown because others are like it
-)
-TABLE_ELEMENTS = 2**22  # features, or distances to groups, held at once: 16 MB in float32
+ANSWER_WORTH = 5.0  # weight of an image with a constraint: a person saw it because others are like it
+TABLE_ELEMENTS = 2**22  # features, or distances to groups, in memory at once: 16 MB in float32
 MAX_SEARCH_STEPS = 20_000  # in the search for groups that keep images apart
 
 
 @dataclass(frozen=True)
 class Units:
-    """Images that must be together, images of one moment, or single images.
+    """Images that must be together, near-duplicates, or single images.
 
     Attributes:
-        points: ``(M, D)``, mean feature of each unit, over the first images of its moments.
-        weights: ``(M,)``, moments in each; one with an image that a constraint names counts 5 times.
-        sizes: ``(M,)``, moments in each.
+        points: ``(M, D)``, mean feature of each unit, over the first images of its near-duplicate groups.
+        weights: ``(M,)``, near-duplicate groups in each; one with an image that a constraint names counts 5 times.
+        sizes: ``(M,)``, near-duplicate groups in each.
         unit_of_image: ``(N,)`` int64, units numbered by their first images; `None` where each image is a unit.
         keys: of the images.
-        firsts: ``(M,)`` row of the first image of each unit.
-        pinned: group of each unit that a person has settled.
+        representatives: ``(M,)`` row of the first image of each unit.
+        pinned: group of each unit that a person fixed.
         banned: groups that a unit must not be in.
         rivals: units that a unit must be apart from, symmetric.
     """
@@ -46,19 +44,19 @@ class Units:
     sizes: Tensor
     unit_of_image: Tensor | None
     keys: Sequence[str]
-    firsts: np.ndarray | range
+    representatives: np.ndarray | range
     pinned: Mapping[int, int]
     banned: Mapping[int, frozenset[int]]
     rivals: Mapping[int, frozenset[int]]
 
     @property
-    def answered(self) -> Tensor:
-        """Whether people spoke of any image of each unit ``(M,)``."""
+    def is_constrained(self) -> Tensor:
+        """Whether a constraint names any image of each unit ``(M,)``."""
         return self.weights > self.sizes
 
     @cached_property
-    def constrained(self) -> Tensor:
-        """``(Q,)`` ascending, units that are not settled and have bans or rivals."""
+    def limited(self) -> Tensor:
+        """``(Q,)`` ascending, units that are not pinned and have bans or rivals."""
         rivals = {unit for units in self.rival_sets for unit in units}
         return torch.tensor(sorted((rivals | self.banned.keys()) - self.pinned.keys()), dtype=torch.int64)
 
@@ -68,7 +66,7 @@ class Units:
         return _connected(self.rivals)
 
     @cached_property
-    def settled(self) -> tuple[Tensor, Tensor]:
+    def pins(self) -> tuple[Tensor, Tensor]:
         """The pinned units and the group of each."""
         return (
             torch.tensor(list(self.pinned), dtype=torch.int64),
@@ -88,7 +86,7 @@ class Units:
     @cached_property
     def digests(self) -> np.ndarray:
         """`key_digests` of the first images ``(M,)``."""
-        return key_digests(self.keys, self.firsts)
+        return key_digests(self.keys, self.representatives)
 
     def blocks(self, num_groups: int) -> Iterator[slice]:
         """All units, in blocks whose distances to so many groups fit into one table."""
@@ -100,24 +98,24 @@ class Units:
 
         Args:
             labels: ``(M,)`` the group each unit prefers; changed in place.
-            costs: ``(Q, K)`` of the `constrained` units in every group.
+            costs: ``(Q, K)`` of the `limited` units in every group.
 
         Returns:
             The labels, and the units that found no group: one that is banned from all, or two of which one has no
             group left without a rival. These stay in the group they prefer.
         """
-        units, groups = self.settled
+        units, groups = self.pins
         labels[units] = groups.to(labels.device)
         stuck: tuple[int, ...] = ()
-        rows = dict(zip(self.constrained.tolist(), costs.cpu(), strict=True))
+        rows = dict(zip(self.limited.tolist(), costs.cpu(), strict=True))
         for unit in self.banned:
             if choices := self._choices(unit, rows):
                 labels[unit] = choices[0]
             else:
                 stuck = stuck or (unit,)
         for rivals in self.rival_sets:
-            held = dict(zip(rivals, labels[rivals].tolist(), strict=True))
-            if any(held[unit] == held[other] for unit in rivals for other in self.rivals[unit]):
+            group_of = dict(zip(rivals, labels[rivals].tolist(), strict=True))
+            if any(group_of[unit] == group_of[other] for unit in rivals for other in self.rivals[unit]):
                 choices_of = {unit: self._choices(unit, rows) for unit in rivals}
                 found, conflict = _apart(rivals, choices_of, self.rivals)
                 stuck = stuck or conflict
@@ -138,50 +136,50 @@ def make_units(
     keys: Sequence[str],
     constraints: GroupingConstraints,
     group_of_category: Callable[[int], int | None],
-    moments: Sequence[int] | np.ndarray | None = None,
+    duplicates: Sequence[int] | np.ndarray | None = None,
 ) -> Units:
     """Units of the images under the constraints; constraints on absent images alone are left out.
 
     Args:
-        points: ``(N, D)``, the first image of a moment before the others.
+        points: ``(N, D)``, the first image of a near-duplicate group before the others.
         keys: of the images, distinct.
         constraints: what must hold.
         group_of_category: gives the group of a category id, `None` if this grouping can have none for it.
-        moments: ``(N,)`` equal numbers for images of one moment, which stay together unless people said different
-            things of them; `None` if each image is a moment of its own.
+        duplicates: ``(N,)`` equal numbers for near-duplicates, which stay together unless their constraints differ;
+            `None` if there are none.
     """
-    spoken_of = constraints.keys
-    spoken = np.fromiter((key in spoken_of for key in keys), bool, len(keys))
-    moments = np.arange(len(keys)) if moments is None else np.asarray(moments)
-    # Units are moments, except where people spoke of an image.
-    told = np.flatnonzero(np.isin(moments, moments[spoken]))
-    told_keys = [keys[row] for row in told.tolist()]
-    constraints = _with_moments(constraints, told_keys, moments[told])
-    components = [constraints.component_of(key) for key in told_keys]
-    beyond, numbers = moments.max(initial=0) + 1, moments.copy()
+    constrained_keys = constraints.keys
+    is_named = np.fromiter((key in constrained_keys for key in keys), bool, len(keys))
+    duplicates = np.arange(len(keys)) if duplicates is None else np.asarray(duplicates)
+    # Units are near-duplicate groups, except where a constraint names an image.
+    constrained_rows = np.flatnonzero(np.isin(duplicates, duplicates[is_named]))
+    their_keys, groups = [keys[row] for row in constrained_rows.tolist()], duplicates[constrained_rows]
+    constraints = _with_duplicates(constraints, their_keys, groups)
+    components = [constraints.component_of(key) for key in their_keys]
+    beyond, numbers = duplicates.max(initial=0) + 1, duplicates.copy()
     number_of = {component: beyond + place for place, component in enumerate(dict.fromkeys(components))}
-    numbers[told] = [number_of[component] for component in components]
-    unit_of_image, firsts = _numbered(numbers)
-    place = dict(zip(components, unit_of_image[told].tolist(), strict=True))
-    alone = len(firsts) == len(keys)
-    means = points if alone else some_of(points, torch.from_numpy(firsts))
-    sizes = torch.ones(len(firsts), dtype=points.dtype, device=points.device)
+    numbers[constrained_rows] = [number_of[component] for component in components]
+    unit_of_image, representatives = _numbered(numbers)
+    place = dict(zip(components, unit_of_image[constrained_rows].tolist(), strict=True))
+    alone = len(representatives) == len(keys)
+    means = points if alone else some_of(points, torch.from_numpy(representatives))
+    sizes = torch.ones(len(representatives), dtype=points.dtype, device=points.device)
     weights = sizes.clone()
-    if len(told):
-        # A moment that people have parted counts in each of its units.
-        pairs = np.stack([unit_of_image[told], moments[told]], 1)
+    if len(constrained_rows):
+        # A near-duplicate group that constraints split counts in each of its units.
+        pairs = np.stack([unit_of_image[constrained_rows], groups], 1)
         parts, first, part_of_image = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
-        answered = np.bincount(part_of_image.ravel(), spoken[told]) > 0
-        of_told, unit_of_part = (
+        is_answered = np.bincount(part_of_image.ravel(), is_named[constrained_rows]) > 0
+        chosen, unit_of_part = (
             torch.from_numpy(each) for each in np.unique(parts[:, 0], return_inverse=True)
         )
-        sizes[of_told] = unit_of_part.bincount().to(sizes)
-        worth = torch.from_numpy(np.where(answered, ANSWER_WORTH, 1.0))
-        weights[of_told] = unit_of_part.bincount(worth).to(weights)
-        if len(of_told) < len(first):
-            rows = points[torch.from_numpy(told[first])]
-            sums = torch.zeros_like(rows[: len(of_told)]).index_add_(0, unit_of_part.to(rows.device), rows)
-            means[of_told] = sums / sizes[of_told][:, None]
+        sizes[chosen] = unit_of_part.bincount().to(sizes)
+        worth = torch.from_numpy(np.where(is_answered, ANSWER_WORTH, 1.0))
+        weights[chosen] = unit_of_part.bincount(worth).to(weights)
+        if len(chosen) < len(first):
+            rows = points[torch.from_numpy(constrained_rows[first])]
+            sums = torch.zeros_like(rows[: len(chosen)]).index_add_(0, unit_of_part.to(rows.device), rows)
+            means[chosen] = sums / sizes[chosen][:, None]
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
@@ -211,7 +209,7 @@ def make_units(
         sizes,
         None if alone else torch.from_numpy(unit_of_image).to(points.device),
         keys,
-        range(len(keys)) if alone else firsts,
+        range(len(keys)) if alone else representatives,
         dict(sorted(pinned.items())),
         dict(sorted(banned.items())),
         {unit: frozenset(others) for unit, others in sorted(rivals.items())},
@@ -220,7 +218,7 @@ def make_units(
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers ``(N,)`` of equal values, the first ones first, and the row that each number ``(M,)`` is first in."""
-    if (values[1:] > values[:-1]).all():  # without moments of several images, there is nothing to sort
+    if (values[1:] > values[:-1]).all():  # without near-duplicates, there is nothing to sort
         return np.arange(len(values)), np.arange(len(values))
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = first.argsort()
@@ -233,12 +231,12 @@ def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
     return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
 
 
-def _with_moments(
-    constraints: GroupingConstraints, keys: Sequence[str], moments: np.ndarray
+def _with_duplicates(
+    constraints: GroupingConstraints, keys: Sequence[str], duplicates: np.ndarray
 ) -> GroupingConstraints:
-    """The constraints, and that images of one moment of which people said the same must be together.
+    """The constraints, and that near-duplicates with equal constraints must be together.
 
-    Images that are linked to equally pinned, forbidden and kept apart ones cannot contradict each other.
+    Images that are linked to equally pinned, forbidden and separated ones cannot contradict each other.
     """
     pins, bans = constraints.component_pins(), constraints.component_bans()
     apart: dict[str, set[str]] = {}
@@ -247,25 +245,25 @@ def _with_moments(
         apart.setdefault(two, set()).add(one)
     first: dict[tuple[object, ...], str] = {}
     links = []
-    for key, moment in zip(keys, moments, strict=True):
+    for key, group in zip(keys, duplicates.tolist(), strict=True):
         component = constraints.component_of(key)
-        said = (pins.get(component), bans.get(component), frozenset(apart.get(component, ())))
-        other = first.setdefault((int(moment), *said), key)
+        own = (pins.get(component), bans.get(component), frozenset(apart.get(component, ())))
+        other = first.setdefault((group, *own), key)
         links += [(other, key)] * (other != key)
     return replace(constraints, must_link=(*constraints.must_link, *links)) if links else constraints
 
 
 def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
     """The error where units cannot be assigned to so many groups."""
-    names = [units.keys[int(units.firsts[unit])] for unit in stuck]
+    names = [units.keys[int(units.representatives[unit])] for unit in stuck]
     if len(names) == 1:
         return DataError(
             f"Image {names[0]} is forbidden in each of the {num_groups} categories: ask for more categories or "
             "allow it in one of them."
         )
     return DataError(
-        f"Images {names[0]} and {names[1]} cannot be kept apart with {num_groups} categories, given what else is "
-        "said about them: ask for more categories or take back one of the answers."
+        f"Images {names[0]} and {names[1]} cannot be kept apart with {num_groups} categories, given the other "
+        "constraints on them: ask for more categories or undo one of the answers."
     )
 
 

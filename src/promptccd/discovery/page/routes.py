@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from types import NoneType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -280,35 +281,24 @@ async def _body(request: Request) -> dict[str, Any]:
     return asked
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or fits(value)
-
-
-# What JSON has in place of an argument: in words, and how it is checked. Images are rows.
-JSON_KINDS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
-    Kind.CATEGORY: ("the number of a group", _is_number),
-    Kind.CATEGORY_OR_NONE: ("the number of a group, or null", _or_null(_is_number)),
-    Kind.CATEGORIES: ("a list of numbers of groups", _is_list_of(_is_number)),
-    Kind.TARGETS: ("a list of numbers of groups, or null", _is_list_of(_or_null(_is_number))),
-    Kind.IMAGE: ("the number of a photograph", _is_number),
-    Kind.IMAGES: ("a list of numbers of photographs", _is_list_of(_is_number)),
-    Kind.NAME: ("a text", lambda value: isinstance(value, str)),
-    Kind.FLAG: ("true or false", lambda value: isinstance(value, bool)),
-    Kind.ENTRY: ("a whole number", _is_number),
+# What JSON has in place of an argument: in words, whether it is a list, and types. Images are rows.
+JSON_KINDS: Mapping[Kind, tuple[str, bool, tuple[type, ...]]] = {
+    Kind.CATEGORY: ("the number of a group", False, (int,)),
+    Kind.CATEGORY_OR_NONE: ("the number of a group, or null", False, (int, NoneType)),
+    Kind.CATEGORIES: ("a list of numbers of groups", True, (int,)),
+    Kind.TARGETS: ("a list of numbers of groups, or null", True, (int, NoneType)),
+    Kind.IMAGE: ("the number of a photograph", False, (int,)),
+    Kind.IMAGES: ("a list of numbers of photographs", True, (int,)),
+    Kind.NAME: ("a text", False, (str,)),
+    Kind.FLAG: ("true or false", False, (bool,)),
+    Kind.ENTRY: ("a whole number", False, (int,)),
 }
 
 
 def _argument(name: str, kind: Kind, value: Any) -> Any:
-    words, fits = JSON_KINDS[kind]
-    if not fits(value):
+    words, is_list, types = JSON_KINDS[kind]
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, list) != is_list or any(type(each) not in types for each in values):
         raise RegistryError(f"Expected {name!r} to be {words}, got {str(value)[:40]!r}.")
     return value
 

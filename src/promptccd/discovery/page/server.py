@@ -266,13 +266,11 @@ class OpenPage(ServingThread):
             _write_address(address, self.url)
 
     def wait(self) -> None:
-        """Until it ends by itself, or Ctrl-C; slow work that no window waits for is done meanwhile."""
+        """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
         time.sleep(_PRELOADS_AFTER_S)  # the first pictures before all else
         with suppress(PromptCCDError):  # the correction that needs them reports it
             self.project.warm()  # so that the first move need not read all features
         while self._thread.is_alive():
-            with suppress(PromptCCDError):  # a busy project or a full disk: corrections report it
-                self.project.rest()
             time.sleep(_WAKES_EVERY_S)
 
     def close(self) -> None:

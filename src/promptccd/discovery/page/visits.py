@@ -17,8 +17,8 @@ from typing import Any
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import has_categories
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.registry import has_registry
 from promptccd.training.progress import StopRequest
 
 EXAMPLE = Path(os.path.realpath(__file__)).with_name("example")
@@ -68,7 +68,7 @@ class Visit:
     @property
     def is_grouped(self) -> bool:
         """Whether the visitor's photographs are in groups; before, the screens show the example."""
-        return has_registry(self.groups / PROJECT)
+        return has_categories(self.groups)
 
     @property
     def project(self) -> "VisitProject":

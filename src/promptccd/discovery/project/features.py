@@ -17,8 +17,7 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.disk import read_file, write_file
-from promptccd.registry import CategoryRegistry
-from promptccd.registry.tables import Patch
+from promptccd.registry import CategoryRegistry, Changes
 
 
 class Features:
@@ -81,7 +80,7 @@ def _features_of_run(folder: Path) -> Features:
 
 
 class Means:
-    """The mean feature of every category of a registry; a correction costs what it moves."""
+    """The mean feature of every category of a registry; a correction costs the images of the categories it changes."""
 
     def __init__(self, features: Features, registry: CategoryRegistry):
         self.features, self._registry = features, registry
@@ -92,15 +91,10 @@ class Means:
             self._totals[category] = self.features.total(self._registry.members_of(category))
         return self._totals[category]
 
-    def take(self, patch: Patch) -> None:
-        """Follow images that went from one category to another."""
-        moved = patch.changes.get("members", {})
-        for sign, side in ((-1, 0), (1, 1)):
-            for home, keys in _by_home({key: homes[side] for key, homes in moved.items()}).items():
-                if home in self._totals:
-                    total, count = self.features.total(keys)
-                    before, number = self._totals[home]
-                    self._totals[home] = before + sign * total, number + sign * count
+    def take(self, changes: Changes) -> None:
+        """Forget the sums of categories that changed."""
+        for category in changes.categories:
+            self._totals.pop(category, None)
 
     def warm(self, category: int) -> None:
         """Compute what a correction of a category may need."""
@@ -119,7 +113,7 @@ class Means:
 
     def after_each(self, targets: Mapping[str, int | None]) -> dict[int, np.ndarray]:
         """The same where images, by key, join several categories."""
-        registry, members = self._registry, self._registry.members
+        registry, members = self._registry, self._registry.members.read(targets)
         moved = {key: (home, to) for key, to in targets.items() if (home := members.get(key)) != to}
         left, came = (_by_home({key: pair[side] for key, pair in moved.items()}) for side in (0, 1))
         means = {}

@@ -1,17 +1,17 @@
 """The folder ``.promptccd`` that `discover` keeps beside its results; it has one writer at a time.
 
-``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
-hold the categories and every correction, ``before`` those from before the newest stage. The rest is made again if it is
-lost, see `promptccd.discovery.intake.seen`.
+``project.json`` records the model and the sources. ``categories.sqlite`` contains the categories and every correction,
+``before.sqlite`` those from before the newest stage. The rest is made again if it is lost, see
+`promptccd.discovery.intake.seen`.
 """
 
 from pathlib import Path
 
 from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import make_inside, refuse_links, remove_leftovers
-from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 
-RECORD, BEFORE = "project.json", "before"
+RECORD = "project.json"
+CATEGORIES, BEFORE = "categories.sqlite", "before.sqlite"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
 PAGE = "page"  # address of the page while it is open
 
@@ -34,9 +34,7 @@ def open_project(out: Path) -> Path:
             BEFORE,
             CHUNKS,
             PAGE,
-            REGISTRY,
-            PROTOTYPES,
-            JOURNAL,
+            CATEGORIES,
         ],
     )
     return project
@@ -44,9 +42,5 @@ def open_project(out: Path) -> Path:
 
 def clear_leftovers(project: Path) -> None:
     """Delete what a killed writer left; only the holder of the lock may."""
-    for place in (
-        project,
-        project / BEFORE,
-    ):
-        if not place.is_symlink():
-            remove_leftovers(place)
+    if not project.is_symlink():
+        remove_leftovers(project)

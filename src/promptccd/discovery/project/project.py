@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project.corrections_list import Kind, correction
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.opened import opened
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
-from promptccd.discovery.project.stage import Checkpoint
-from promptccd.disk import REPLACED, parsed_json, remove_leftovers, write_file
-from promptccd.errors import RegistryError, nothing_at
+from promptccd.disk import parsed_json, remove_leftovers, write_file
+from promptccd.errors import RegistryError
 from promptccd.locks import FolderLock
 from promptccd.registry import (
-    LONGEST_JOURNAL,
     Answer,
     CategoryRegistry,
+    Changes,
     Confirm,
     Edit,
     Forget,
     Gather,
-    Journal,
     LogEntry,
     Merge,
     Move,
@@ -43,9 +41,7 @@ from promptccd.registry import (
     Sort,
     StageChange,
     TakeBack,
-    has_registry,
 )
-from promptccd.registry.tables import Patch
 
 if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features, Means
@@ -55,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 TOLD = ".edit.json"  # names a correction that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
-QUIET_S = 3.0  # after the last correction the registry may be written whole
 
 
 class GoneError(RegistryError):
@@ -105,14 +100,11 @@ class Project:
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
         self._command = command
         self.still, self._loading = threading.RLock(), threading.Lock()
-        self._store = _opened(self.folder)
+        self._store = opened(self.folder)
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
         self._draw: Callable[[], tuple[str, int, int] | None] | None = None
         self._means: Means | None = None
-        self._edited = time.monotonic()
-        # A page writes the registry whole when nobody corrects anything, see `rest`.
-        self._longest = LONGEST_JOURNAL if command else 10 * LONGEST_JOURNAL
 
     @property
     def registry(self) -> CategoryRegistry:
@@ -198,7 +190,7 @@ class Project:
         from promptccd.discovery.project import corrections
 
         # The next stage of a run would learn from places that nobody chose.
-        rest = isinstance(self._store, Journal)
+        rest = not self._store.is_stage
         return self.edit(
             lambda: corrections.dissolve(
                 self.registry, self.means(), category, to_nearest=to_nearest, rest_to_nearest=rest
@@ -365,12 +357,12 @@ class Project:
         Raises:
             GoneError: something else was corrected meanwhile.
         """
-        return self.correct(lambda: self._latest(self.registry.log, number) and self.registry.undo())
+        return self.correct(lambda: self._latest(self.registry.newest, number) and self.registry.undo())
 
     @correction(number=Kind.ENTRY)
     def redo(self, number: int | None = None) -> LogEntry:
         """Do again what was undone last; arguments and errors are those of `undo`."""
-        return self.correct(lambda: self._latest(self.registry.redo_stack, number) and self.registry.redo())
+        return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
 
     def _move(self, images: Sequence[str], to: int | None) -> Move:
         return Move(images, to, self.means().after(images, to))
@@ -394,7 +386,10 @@ class Project:
             RunError: another process writes there and does not end soon, or a link lies in the way.
             DiskError: it cannot be written; nothing changed.
         """
-        with self._writing():
+        with self.still, FolderLock(self._store.folder, wait_s=OTHERS_TAKE_S):
+            if self._command is not None:
+                remove_leftovers(self._store.folder)
+            self._took(self._store.refresh())
             record, result = self._store.folder / TOLD, None
             mark = [[self.folder.name, *(self._command.words if self._command else ())], self._store.mark]
             if self._command is not None and _read(record) == mark:
@@ -404,47 +399,20 @@ class Project:
                     self._command.words[0],
                 )
             else:
-                try:
+                with self.registry.store.transaction():
                     result = act()
-                    steps = self.registry.steps
                     if self._command is not None:
                         write_file(record, json.dumps([mark[0], self._store.mark]))
-                    self._store.write()
-                except BaseException:
-                    with suppress(RegistryError):  # which the next call will say
-                        self._took(self._store.refresh())  # as it is on the disk
-                    raise
-                self._edited = time.monotonic()
-                self._took(
-                    None if steps is None else [each.patch for each in steps if each.patch is not None]
-                )
+                    self._store.save()
+                self._took(self._store.changes())
             if self._command is not None:
                 self._command.tell(self.registry)
             record.unlink(missing_ok=True)
         return result
 
-    def rest(self) -> None:
-        """Write the registry whole if its journal has grown long and nobody corrects anything."""
-        with self.still:
-            is_long = isinstance(self._store, Journal) and self._store.is_long(LONGEST_JOURNAL)
-            if is_long and time.monotonic() - self._edited > QUIET_S:
-                with self._writing(longest=LONGEST_JOURNAL):
-                    pass
-
-    @contextmanager
-    def _writing(self, longest: int | None = None) -> Iterator[None]:
-        """Nobody else writes, and this project is up to date; a journal that is too long goes into the registry."""
-        with self.still, FolderLock(self._store.folder, wait_s=OTHERS_TAKE_S):
-            if self._command is not None:
-                remove_leftovers(self._store.folder)
-            self._took(self._store.refresh())
-            if isinstance(self._store, Journal) and self._store.is_long(longest or self._longest):
-                self._store.write_whole()
-            yield
-
     @staticmethod
-    def _latest(entries: Sequence[LogEntry], number: int | None) -> bool:
-        if number is not None and (not entries or entries[-1].number != number):
+    def _latest(entry: LogEntry | None, number: int | None) -> bool:
+        if number is not None and (entry is None or entry.number != number):
             raise GoneError(
                 "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
             )
@@ -555,40 +523,14 @@ class Project:
         """Let the rows of features begin with these images, as a page shows them."""
         self._shown, self._features, self._means = images, None, None
 
-    def _took(self, patches: Sequence[Patch] | None) -> None:
-        """Bring what follows from the categories up to date; `None` if the registry was read anew."""
-        if patches is None:
+    def _took(self, changes: Changes | None) -> None:
+        """Bring what follows from the categories up to date; `None` if it is not known what changed."""
+        if changes is None or changes.forgotten:
             self._means = None
             if self._features is not None and not self.registry.images.keys() <= set(self._features.keys):
                 self._features = None
         elif self._means is not None:
-            for patch in patches:
-                self._means.take(patch)
-
-
-def _opened(folder: Path) -> Journal | Checkpoint:
-    """What keeps the categories of a folder.
-
-    Raises:
-        RegistryError: there are none, or they are damaged.
-    """
-    aside = folder.with_name(f"{REPLACED}{folder.name}")  # where a process that was killed may have left it
-    found = aside if aside.exists() and not folder.exists() else folder
-    if (found / "config.json").exists():
-        return Checkpoint(folder, found)
-    for kept in (folder / PROJECT, folder):
-        if has_registry(kept):
-            return Journal(kept)
-    none = f"{str(folder)!r} holds no registry of categories." if folder.exists() else nothing_at(folder)
-    stages = sorted(each for each in folder.glob("stage*") if has_registry(each))
-    if stages:
-        raise RegistryError(
-            f"{none} It is a run, and its stages have one each: give {str(stages[-1])!r}, the last."
-        )
-    raise RegistryError(
-        f"{none} Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd "
-        "discover photographs IMAGES --out groups/"
-    )
+            self._means.take(changes)
 
 
 def now() -> str:

@@ -34,7 +34,7 @@ def screen(
         The ``group``; the keys of ``images``, like beside like, with the ``like`` of each to that group and the
         groups that are ``offered`` instead, likest first; and how many ``approved`` the group has.
     """
-    sure, members, pinned = registry.confidences, registry.members, registry.pinned
+    sure, members, pinned = registry.confidences.read(), registry.members.read(), registry.pinned.read()
     kept = [key for key in keys if key in features.row_of]
     by_group: dict[int, list[str]] = {}
     for key in sorted(kept, key=lambda each: (each not in pinned, -sure.get(each, 1.0), each)):

@@ -32,8 +32,9 @@ def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[st
     Returns:
         Their keys, farthest first.
     """
-    seen, rows = registry.pinned, features.row_of
-    kept = [key for key in keys if key in rows and key not in seen and not registry.is_aside(key)]
+    seen, members, rows = registry.pinned.read(), registry.members.read(), features.row_of
+    aside = {each.id for each in registry.aside}
+    kept = [key for key in keys if key in rows and key not in seen and members.get(key) not in aside]
     held = torch.from_numpy(registry.prototypes_of([*registry.active, *registry.aside]).matrix)
     return [kept[row] for row in _farthest_first(features.of(kept)[1], held, features.of(seen)[1], most)]
 

@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.folder import BEFORE, PROJECT, RECORD
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT, RECORD
 from promptccd.disk import newer_format, parsed_json, read_file
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.images.decode import Decoding
 from promptccd.images.depth import Depths
-from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry
+from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of project.json
 _LARGEST_RECORD = 2**20  # bytes
+
+
+def has_categories(out: Path) -> bool:
+    """Whether a folder contains the categories of a discovery."""
+    return (out / PROJECT / CATEGORIES).is_file()
 
 
 def categories_in(out: Path) -> CategoryRegistry | None:
@@ -25,7 +30,7 @@ def categories_in(out: Path) -> CategoryRegistry | None:
     Raises:
         RegistryError: they are damaged.
     """
-    return Journal(out / PROJECT).registry if has_registry(out / PROJECT) else None
+    return CategoryRegistry.open(out / PROJECT / CATEGORIES).copy() if has_categories(out) else None
 
 
 def read_record(out: Path) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def read_record(out: Path) -> dict[str, Any]:
 def load_before(out: Path) -> CategoryRegistry | None:
     """The registry before the newest stage, or `None`, with a warning, if it is damaged: it only tells what changed."""
     try:
-        return load_registry(out / PROJECT / BEFORE)
+        return CategoryRegistry.open(out / PROJECT / BEFORE).copy()
     except RegistryError as error:
         logger.warning("What changed since the last stage cannot be said: %s", error)
         return None

@@ -115,7 +115,7 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
 def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:
     """Those of some images that are in a category of the result, or in one alone."""
     active = {each.id for each in registry.active} if within is None else {within}
-    members = registry.members
+    members = registry.members.read()
     return [key for key in here if members.get(key) in active]
 
 
@@ -127,7 +127,8 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
         keys: the images in groups that are there, see `in_groups`.
         within: the one category that they are in; what was drawn from all says nothing then.
     """
-    looks, images, kept = registry.looks, registry.images, set(keys)
+    looks, images, members = registry.looks.read(), registry.images.read(), registry.members.read()
+    kept = set(keys)
     left = Counter(map(images.__getitem__, kept.difference(looks)))
     looked = len(kept) - sum(left.values())
     rows: dict[int, list[tuple[bool, float, float, int]]] = {stage: [] for stage in left}
@@ -136,7 +137,7 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
         was = None if look.was is None else registry.resolve(look.was)
         if look.was is None or within not in (None, was):
             continue
-        stage, is_wrong = images[key], was != registry.members.get(key)
+        stage, is_wrong = images[key], was != members.get(key)
         found[stage] = found.get(stage, 0) + is_wrong
         if look.left and (look.quarter == ALONE) == (within is not None):
             drawn, wrong = drawn + 1, wrong + is_wrong
@@ -154,7 +155,7 @@ def draw(
 
     It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
     """
-    looks, sure, images = registry.looks, registry.confidences, registry.images
+    looks, sure, images = registry.looks.read(), registry.confidences.read(), registry.images.read()
     is_alone = within is not None
     drawn = [each.order for each in looks.values() if each.left and (each.quarter == ALONE) == is_alone]
     last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)

@@ -15,17 +15,16 @@ import torch
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
-from promptccd.discovery.project.folder import PROJECT, open_project
+from promptccd.discovery.project.folder import open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
 from promptccd.discovery.project.rare import rare_first
-from promptccd.discovery.project.record import load_before, read_record
+from promptccd.discovery.project.record import has_categories, load_before, read_record
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.errors import DiskError, RegistryError
-from promptccd.registry import CategoryRegistry, LogEntry, alike_pairs, has_registry
+from promptccd.registry import CategoryRegistry, Changes, LogEntry, alike_pairs
 from promptccd.registry.changes import SURE
-from promptccd.registry.grouping import NO_CATEGORY
-from promptccd.registry.tables import Patch
+from promptccd.registry.observe import NO_CATEGORY
 from promptccd.reports.charts import FEWEST_ON_MAP
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
@@ -68,7 +67,7 @@ class Columns:
         count, self._here = len(keys), here
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
-        self._read(registry, np.arange(count), keys)
+        self._read_all(registry, keys)
         self._rows = self._rows_of_groups()
 
     def _rows_of_groups(self) -> dict[int, np.ndarray]:
@@ -77,15 +76,23 @@ class Columns:
         ids, starts = np.unique(self.group[order], return_index=True)
         return dict(zip(ids.tolist(), np.split(order, starts[1:]), strict=True))
 
+    def _read_all(self, registry: CategoryRegistry, keys: Sequence[str]) -> None:
+        found, *values = registry.columns()
+        row_of = {key: row for row, key in enumerate(keys)}
+        rows = np.array([row_of.get(key, -1) for key in found], np.int64)
+        self._set(registry, rows[rows >= 0], [column[rows >= 0] for column in values])
+
     def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
-        members, confidences, pinned = registry.members, registry.confidences, registry.pinned
-        images, stage = registry.images, registry.stage
-        aside = dict.fromkeys((each.id for each in registry.aside), ASIDE)
-        homes = (members.get(key, NO_CATEGORY) for key in keys)
-        self.group[rows] = [aside.get(home, home) for home in homes]
-        self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
-        self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
-        self.flags[rows] |= np.where(self._here[rows], 0, AWAY).astype(np.uint8)
+        found, *values = registry.columns(keys)
+        row_of = dict(zip(keys, rows.tolist(), strict=True))
+        self._set(registry, np.array([row_of[key] for key in found], np.int64), values)
+
+    def _set(self, registry: CategoryRegistry, rows: np.ndarray, values: Sequence[np.ndarray]) -> None:
+        stages, categories, confidences, pinned = values
+        aside = np.isin(categories, [each.id for each in registry.aside])
+        self.group[rows] = np.where(aside, ASIDE, categories)
+        self.sure[rows] = np.rint(255 * confidences)
+        self.flags[rows] = PINNED * pinned + NEWEST * (stages == registry.stage) + AWAY * ~self._here[rows]
 
     def packed(self) -> bytes:
         """All of them one after the other, as a window reads them."""
@@ -148,7 +155,7 @@ class ProjectView(Project):
 
     def __init__(self, out: Path):
         self.closing = False
-        if not has_registry(out / PROJECT):
+        if not has_categories(out):
             raise RegistryError(
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
@@ -169,23 +176,23 @@ class ProjectView(Project):
         self._show(photos.keys)
         return photos
 
-    def _took(self, patches: Sequence[Patch] | None) -> None:
+    def _took(self, changes: Changes | None) -> None:
         """Bring what is shown up to date; without knowing what changed, all of it."""
-        super()._took(patches)
+        super()._took(changes)
         # Some images were forgotten, or are remembered again.
-        if patches is None or any("images" in each.changes for each in patches):
+        if changes is None or changes.forgotten:
             self._columns, self._near, self._news = None, ([], ({}, [])), None
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
-        elif patches and self._columns is not None:
-            images = set[str]().union(*(each.images for each in patches))
-            for identity in set[int]().union(*map(_turned, patches)):
+        elif self._columns is not None:
+            images = set(changes.images)
+            for identity in changes.turned:
                 images.update(self.registry.members_of(identity))
             rows = self._columns.take(self.registry, images & self.photos.rows.keys(), self.photos.rows)
             if self._news is not None:
                 self._news.update(rows.tolist())
-        elif patches:
+        else:
             self._news = None
 
     def columns(self) -> Columns:
@@ -443,7 +450,7 @@ class ProjectView(Project):
             }
             for each in active
         ]
-        log, redo = registry.log, registry.redo_stack
+        undo, redo = registry.newest, registry.next_redo
         return {
             "revision": revision,
             "generation": self.photos.generation,
@@ -454,15 +461,9 @@ class ProjectView(Project):
             "stage": registry.stage,
             "groups": groups,
             "alike": alike,
-            "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
-            "redo": _described(redo[-1]) if redo else None,
+            "undo": None if undo is None else _described(undo),
+            "redo": None if redo is None else _described(redo),
         }
-
-
-def _turned(patch: Patch) -> set[int]:
-    """Categories that were set aside or taken back, of whose photographs nothing else need have changed."""
-    pairs = patch.changes.get("categories", {}).items()
-    return {each for each, (old, new) in pairs if old and new and old.aside != new.aside}
 
 
 def _described(entry: LogEntry) -> dict[str, Any]:

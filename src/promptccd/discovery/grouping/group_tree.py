@@ -1,10 +1,10 @@
-"""Semi-supervised k-means beside prototypes that stay where they are, for every number of groups.
+"""Semi-supervised k-means with fixed prototypes, for every number of groups.
 
 k-means first seeds many small groups. Ward's rule then makes a tree: step by step, the two groups that are cheapest to
-join are joined, or the group that is cheapest to give up goes to the prototype next to it. For a number of groups the
-tree is cut there, and k-means goes on from the cut.
+join are joined, or the group that is cheapest to give up joins the nearest prototype. For a number of groups the
+tree is cut there, and k-means continues from the cut.
 
-Letters: M units, D width, P principal components, K groups, H held prototypes, O groups that pins open, S seeds.
+Letters: M units, D width, P principal components, K groups, H fixed prototypes, O groups that pins open, S seeds.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ MOST_SAMPLED = 16_384  # units that a tree is made of
 SEED_ITERATIONS, CUT_ITERATIONS, MOST_ITERATIONS = 5, 10, 100
 MOST_RESTARTS = 20
 RESTART_ELEMENTS = 2**25  # units times new groups times restarts that random starts may cost
-GIVEN_UP = -1  # in place of the group that stays, if the other one goes to a held prototype
+GIVEN_UP = -1  # in place of the group that stays, if the other one goes to a fixed prototype
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class UnitGroups:
     """Units in groups.
 
     Attributes:
-        centres: ``(K, D)``, held ones first, then those that pins open.
+        centres: ``(K, D)``, fixed ones first, then those that pins open.
         labels: ``(M,)`` group of each unit.
         stuck: one or two units for which people allow no group here; they are in their nearest.
         costs: ``(M,)`` squared distance of each unit to its centre; empty where it is not needed.
@@ -54,9 +54,9 @@ def in_nearest(units: Units, centres: Tensor) -> UnitGroups:
     labels = torch.empty_like(costs, dtype=torch.int64)
     for block in units.blocks(len(centres)):
         costs[block], labels[block] = squared_distances(units.points[block], centres).min(1)
-    limited = units.constrained
+    limited = units.limited
     labels, stuck = units.place(labels, squared_distances(units.points[limited], centres))
-    moved = torch.cat([limited, units.settled[0]])
+    moved = torch.cat([limited, units.pins[0]])
     costs[moved] = (units.points[moved] - centres[labels[moved]]).square().sum(1)
     return UnitGroups(centres, labels, stuck, costs)
 
@@ -79,12 +79,12 @@ def lloyd(units: Units, centres: Tensor, num_fixed: int, most: int = MOST_ITERAT
     Of more units than a tree is made of, a thousandth may still move: the last ones would take most of the steps.
     """
     found = in_nearest(units, centres)
-    settled = len(found.labels) // 1_000 if len(found.labels) > MOST_SAMPLED else 0
+    tolerated = len(found.labels) // 1_000 if len(found.labels) > MOST_SAMPLED else 0
     for _ in range(most):
         moved, weights = means(units, found.labels, len(centres))
         moved = torch.where(weights[:, None] > 0, moved, found.centres)
         after = in_nearest(units, torch.cat([centres[:num_fixed], moved[num_fixed:]]))
-        if (after.labels != found.labels).sum() <= settled:
+        if (after.labels != found.labels).sum() <= tolerated:
             return after
         found = after
     return found
@@ -92,18 +92,18 @@ def lloyd(units: Units, centres: Tensor, num_fixed: int, most: int = MOST_ITERAT
 
 def pinned_means(units: Units, num_fixed: int, num_opened: int) -> tuple[Tensor, Tensor]:
     """Mean ``(O, D)`` and weight ``(O,)`` of the units pinned to each of the groups that pins open."""
-    pinned, groups = units.settled
+    pinned, groups = units.pins
     opens = groups >= num_fixed
     chosen = replace(units, points=units.points[pinned[opens]], weights=units.weights[pinned[opens]])
     return means(chosen, (groups[opens] - num_fixed).to(units.points.device), num_opened)
 
 
 class GroupTree:
-    """Groups beside held prototypes, for every number of them.
+    """Groups and fixed prototypes, for every number of them.
 
     Args:
         units: M >= 1.
-        held: ``(H, D)`` prototypes that stay.
+        fixed: ``(H, D)`` prototypes that stay.
         num_opened: O; pins open groups H, H + 1, ...
         num_seeds: small groups to begin with, at most.
         seed: of the sample and of k-means.
@@ -116,23 +116,23 @@ class GroupTree:
         most_groups: largest such number.
     """
 
-    def __init__(self, units: Units, held: Tensor, num_opened: int, num_seeds: int, seed: int):
-        self.all_units, self.num_fixed, self.num_opened, self.seed = units, len(held), num_opened, seed
+    def __init__(self, units: Units, fixed: Tensor, num_opened: int, num_seeds: int, seed: int):
+        self.all_units, self.num_fixed, self.num_opened, self.seed = units, len(fixed), num_opened, seed
         self.rows = _sampled(units, seed)
         sampled = units.points[self.rows]
-        origin, axes = _components(torch.cat([sampled, held]))
+        origin, axes = _components(torch.cat([sampled, fixed]))
         self.points = (sampled - origin) @ axes
         self.units = _without_answers(units, self.rows, self.points)
         whole = (sampled - origin).square().sum()
         self.share = float(self.points.square().sum() / whole) if whole > 0 else 1.0
-        self.held = (held - origin) @ axes
-        opened, weights = pinned_means(units, len(held), num_opened)
+        self.fixed = (fixed - origin) @ axes
+        opened, weights = pinned_means(units, len(fixed), num_opened)
         self.opened = (opened - origin) @ axes
         self.seeds, self.masses = self._seeds(num_seeds, weights)
-        self.most_groups = len(held) + len(self.seeds)
-        self.fewest_groups = max(1, len(held) + num_opened)
+        self.most_groups = len(fixed) + len(self.seeds)
+        self.fewest_groups = max(1, len(fixed) + num_opened)
         self._merges = _cheapest_merges(
-            self.seeds, self.masses, self.held.double().cpu().numpy(), num_opened, self.fewest_groups
+            self.seeds, self.masses, self.fixed.double().cpu().numpy(), num_opened, self.fewest_groups
         )
 
     def cut(self, num_groups: int) -> UnitGroups:
@@ -144,8 +144,8 @@ class GroupTree:
         groups = [each for each in np.unique(group_of_seed) if each != GIVEN_UP]
         members = group_of_seed[:, None] == groups
         centres = (members * self.masses[:, None]).T @ self.seeds / (self.masses @ members)[:, None]
-        free = torch.from_numpy(centres).to(self.held)
-        return lloyd(self.units, torch.cat([self.held, free]), self.num_fixed, CUT_ITERATIONS)
+        free = torch.from_numpy(centres).to(self.fixed)
+        return lloyd(self.units, torch.cat([self.fixed, free]), self.num_fixed, CUT_ITERATIONS)
 
     def centres_of(self, found: UnitGroups) -> Tensor:
         """Means ``(K - H, D)`` of the sampled features in the free groups of a cut; empty groups are left out."""
@@ -161,25 +161,25 @@ class GroupTree:
             restarts = max(1, min(MOST_RESTARTS, RESTART_ELEMENTS // (num_new * most)))
             started = self._started(num_new, restarts, MOST_ITERATIONS)
             centres = torch.cat(
-                [self.held, self.opened, torch.as_tensor(started.cluster_centers_)[-num_new:]]
+                [self.fixed, self.opened, torch.as_tensor(started.cluster_centers_)[-num_new:]]
             )
             tried.append(lloyd(self.units, centres, self.num_fixed, CUT_ITERATIONS))
         return min(tried, key=lambda found: float(found.costs @ self.units.weights))
 
     @cached_property
     def _free_points(self) -> Tensor:
-        """Sampled units that are not settled, each repeated by its weight."""
+        """Sampled units that are not pinned, each repeated by its weight."""
         free = torch.ones(len(self.units.points), dtype=torch.bool)
-        free[self.units.settled[0]] = False
+        free[self.units.pins[0]] = False
         return self.units.points[free].repeat_interleave(self.units.weights[free].long(), 0)
 
     def _started(self, num_new: int, restarts: int, iterations: int) -> AnchoredKMeans:
-        """k-means from random starts: new groups beside those that stay and those that pins open."""
-        beside = torch.cat([self.held, self.opened])
+        """k-means from random starts: new groups, fixed ones and those that pins open."""
+        given = torch.cat([self.fixed, self.opened])
         kmeans = AnchoredKMeans(
-            len(beside) + num_new, restarts, iterations, random_state=self.seed, fix_labelled=True
+            len(given) + num_new, restarts, iterations, random_state=self.seed, fix_labelled=True
         )
-        return kmeans.fit(self._free_points, beside, torch.arange(len(beside)))
+        return kmeans.fit(self._free_points, given, torch.arange(len(given)))
 
     def _seeds(self, most: int, opened_weights: Tensor) -> tuple[Array, Array]:
         """Centres ``(S, P)`` of the groups that pins open and of many small ones, and their weights ``(S,)``."""
@@ -197,7 +197,7 @@ class GroupTree:
 
 
 def _sampled(units: Units, seed: int) -> Tensor:
-    """Rows of the units that a tree is made of; those that people have settled are among them."""
+    """Rows of the units that a tree is made of; pinned ones are among them."""
     if len(units.points) <= MOST_SAMPLED:
         return torch.arange(len(units.points))
     # Each seed has other smallest ones, and they are the same ones in the same order wherever the images stand.
@@ -231,9 +231,9 @@ def _components(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cheapest_merges(
-    seeds: Array, masses: Array, held: Array, num_opened: int, fewest: int
+    seeds: Array, masses: Array, fixed: Array, num_opened: int, fewest: int
 ) -> list[tuple[int, int]]:
-    """Ward's merges of groups ``(S, P)`` with masses ``(S,)`` beside prototypes ``(H, P)``, cheapest first.
+    """Ward's merges of groups ``(S, P)`` with masses ``(S,)`` and fixed prototypes ``(H, P)``, cheapest first.
 
     A merge costs the rise in inertia. The first `num_opened` groups take others in and never go.
 
@@ -249,11 +249,11 @@ def _cheapest_merges(
     np.fill_diagonal(costs, np.inf)
     costs[:num_opened, :num_opened] = np.inf
     nearest, cheapest = costs.argmin(1), costs.min(1)
-    nearest_held = _squared(centres, held).min(1, initial=np.inf)
-    giving_up = masses * nearest_held
+    nearest_fixed = _squared(centres, fixed).min(1, initial=np.inf)
+    giving_up = masses * nearest_fixed
     giving_up[:num_opened] = np.inf
     merges = []
-    for _ in range(len(held) + len(seeds) - fewest):
+    for _ in range(len(fixed) + len(seeds) - fewest):
         one, lost = int(cheapest.argmin()), int(giving_up.argmin())
         if giving_up[lost] <= cheapest[one]:
             kept, gone = GIVEN_UP, lost
@@ -270,7 +270,7 @@ def _cheapest_merges(
             row[np.isinf(costs[kept])] = np.inf
             costs[kept], costs[:, kept] = row, row
             if np.isfinite(giving_up[kept]):
-                giving_up[kept] = mass * _squared(centres[kept : kept + 1], held).min(initial=np.inf)
+                giving_up[kept] = mass * _squared(centres[kept : kept + 1], fixed).min(initial=np.inf)
             stale |= (nearest == kept) | (row < cheapest)
             stale[kept] = True
         stale &= cheapest < np.inf

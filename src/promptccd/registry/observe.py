@@ -7,7 +7,7 @@ before). Images that a person has pinned say little about a cluster: they stay i
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
-from promptccd.registry.tables import LONGEST_KEY, Draft, Tables
+from promptccd.registry.categories import LONGEST_KEY, Category
+from promptccd.registry.draft import Draft, categories_in, constraints_in, prototypes_in
+from promptccd.registry.store import Store, stored_key, text_key
 
 NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
@@ -127,97 +129,188 @@ class StageGroups:
             raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
 
 
-def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> tuple[int | None, ...]:
+@dataclass(frozen=True)
+class Snapshot:
+    """What a store knew of categories and images, as one reading of it.
+
+    Attributes:
+        categories: by id.
+        images: the stage that every image came with.
+        members: category of every image that has one.
+        confidences: how sure the last grouping was of each image, where it said so.
+        pinned: category of every image that a person has put there.
+    """
+
+    categories: Mapping[int, Category]
+    images: Mapping[str, int]
+    members: Mapping[str, int]
+    confidences: Mapping[str, float]
+    pinned: Mapping[str, int]
+
+    @classmethod
+    def of(cls, store: Store) -> "Snapshot":
+        """Read a store."""
+        images, members, confidences, pinned = (
+            dict[str, int](),
+            dict[str, int](),
+            dict[str, float](),
+            dict[str, int](),
+        )
+        for stored, stage, category, confidence, is_pinned in store.all(
+            "select key, stage, category, confidence, pinned from image order by id"
+        ):
+            key = text_key(stored)
+            images[key] = stage
+            if category is not None:
+                members[key] = category
+            if confidence is not None:
+                confidences[key] = confidence
+            if is_pinned:
+                pinned[key] = category
+        return cls({each.id: each for each in categories_in(store)}, images, members, confidences, pinned)
+
+    def not_retired(self) -> list[Category]:
+        """Categories that are not retired, by id."""
+        return [each for each in self.categories.values() if not each.retired]
+
+    def resolve(self, identity: int) -> int | None:
+        """The category that holds what this one held: itself, what it was merged into, or none."""
+        category = self.categories[identity]
+        while category.merged_into is not None:
+            category = self.categories[category.merged_into]
+        return None if category.retired else category.id
+
+
+def apply_grouping(draft: Draft, stage: int, groups: StageGroups, before: Snapshot) -> tuple[int | None, ...]:
     """Write the values after a grouping into a draft; returns `StageChange.cluster_ids`.
 
     Args:
         draft: of the registry.
         stage: stage of the images that were never seen before.
         groups: the grouping.
+        before: what the registry knows.
 
     Raises:
         RegistryError: the grouping is malformed, or does not fit the registry.
     """
     groups.check()
-    tables, prototypes = draft.tables, draft.prototypes
+    prototypes, constraints = prototypes_in(draft.store), constraints_in(draft.store)
     if len(prototypes) and prototypes.shape[1] != groups.prototypes.shape[1]:
         raise RegistryError(
             f"Expected prototypes of {prototypes.shape[1]} values as the registry has, got "
             f"{groups.prototypes.shape[1]}: these are features of another backbone."
         )
     groups, waiting = groups.parted()
-    for key in waiting:
-        if key not in tables.images:
-            draft.put("images", key, stage)
-        draft.put("members", key, tables.pinned.get(key))
-    matched = _match_clusters(groups, tables, prototypes)
-    constraints = tables.constraints()
+    if waiting:
+        stay = before.pinned.keys() & set(waiting)
+        homes_of_waiting = [before.pinned[key] if key in stay else None for key in waiting]
+        _write_images(draft, stage, before, waiting, homes_of_waiting, [None] * len(waiting))
+        gone = set(waiting) - stay
+        before = replace(
+            before, members={key: home for key, home in before.members.items() if key not in gone}
+        )
+    matched = _match_clusters(groups, before, constraints.forbidden, prototypes)
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.
-    first_new = draft.next_id
-    targets = _targets(groups.keys, groups.clusters, matched, tables, first_new)
-    _keep_together(targets, constraints, tables)
-    _keep_apart(targets, constraints, tables)
+    first_new = int(draft.store.one("select next_id from state"))
+    targets = _targets(groups.keys, groups.clusters, matched, before, constraints.forbidden, first_new)
+    _keep_together(targets, constraints, before)
+    _keep_apart(targets, constraints, before)
     numbers = _number(draft, targets, first_new, stage)
     homes = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
-    for index, (key, home) in enumerate(zip(groups.keys, homes.tolist(), strict=True)):
-        if key not in tables.images:
-            draft.put("images", key, stage)
-        draft.put("members", key, None if home == NO_CATEGORY else home)
-        if groups.confidences is not None:
-            draft.put("confidences", key, round(float(groups.confidences[index]), 6))
+    sure: Sequence[float | None] = [None] * len(groups.keys)
+    if groups.confidences is not None:
+        sure = [round(float(each), 6) for each in groups.confidences]
+    placed = [None if home == NO_CATEGORY else home for home in homes.tolist()]
+    _write_images(draft, stage, before, groups.keys, placed, sure)
     ids = [
         numbers.get(first_new + cluster) if each == NEW else None if each == REJECTED else int(each)
         for cluster, each in enumerate(matched.tolist())
     ]
-    _update_prototypes(draft, groups, ids, homes, first_new)
+    _update_prototypes(draft, groups, ids, homes, first_new, prototypes, before)
     return tuple(ids)
 
 
+def _write_images(
+    draft: Draft,
+    stage: int,
+    before: Snapshot,
+    keys: Sequence[str],
+    homes: Sequence[int | None],
+    sure: Sequence[float | None],
+) -> None:
+    """Put images into categories, or into none, with a confidence where there is one; new ones come with a stage."""
+    new, changed = [], []
+    for key, home, confidence in zip(keys, homes, sure, strict=True):
+        if key not in before.images:
+            new.append((key, home, confidence))
+        elif before.members.get(key) != home or confidence not in (None, before.confidences.get(key)):
+            changed.append((home, confidence, stored_key(key)))
+    draft.store.run_each(
+        "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
+        [
+            (stored_key(key), stage, home, confidence)
+            for key, home, confidence in sorted(new, key=lambda row: row[0])
+        ],
+    )
+    draft.store.run_each(
+        "update image set category = ?, confidence = coalesce(?, confidence) where key = ?", changed
+    )
+
+
 def _targets(
-    keys: Sequence[str], clusters: np.ndarray, matched: np.ndarray, tables: Tables, first_new: int
+    keys: Sequence[str],
+    clusters: np.ndarray,
+    matched: np.ndarray,
+    before: Snapshot,
+    forbidden: Mapping[str, Collection[int]],
+    first_new: int,
 ) -> dict[str, int]:
     targets: dict[str, int] = {}
     for key, cluster in zip(keys, clusters.tolist(), strict=True):
-        stays = tables.members.get(key, NO_CATEGORY)
+        stays = before.members.get(key, NO_CATEGORY)
         found = int(matched[cluster])
         target = first_new + cluster if found == NEW else stays if found == REJECTED else found
-        if target in tables.forbidden.get(key, ()):
+        if target in forbidden.get(key, ()):
             target = stays
-        targets[key] = tables.pinned.get(key, target)
+        targets[key] = before.pinned.get(key, target)
     return targets
 
 
-def _keep_together(targets: dict[str, int], constraints: GroupingConstraints, tables: Tables) -> None:
+def _keep_together(targets: dict[str, int], constraints: GroupingConstraints, before: Snapshot) -> None:
     """Linked images follow those that are pinned or not being grouped, else the majority."""
     components: dict[str, list[str]] = {}
     for key in sorted({key for pair in constraints.must_link for key in pair}):
         components.setdefault(constraints.component_of(key), []).append(key)
     for keys in components.values():
         fixed = [
-            tables.members[key]
+            before.members[key]
             for key in keys
-            if key in tables.members and (key in tables.pinned or key not in targets)
+            if key in before.members and (key in before.pinned or key not in targets)
         ]
         votes = fixed or [targets[key] for key in keys if targets.get(key, NO_CATEGORY) != NO_CATEGORY]
         if not votes:
             continue
         winner = min(set(votes), key=lambda each: (-votes.count(each), each))
         for key in keys:
-            if key in targets and key not in tables.pinned and winner not in tables.forbidden.get(key, ()):
+            if (
+                key in targets
+                and key not in before.pinned
+                and winner not in constraints.forbidden.get(key, ())
+            ):
                 targets[key] = winner
 
 
-def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, tables: Tables) -> None:
+def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, before: Snapshot) -> None:
     """Of two images that came together and must not, one that was elsewhere before goes back there."""
     linked = {key for pair in constraints.must_link for key in pair}
     for pair in constraints.cannot_link:
-        home, other = (targets.get(key, tables.members.get(key, NO_CATEGORY)) for key in pair)
+        home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
         if home != other:
             continue
         for key in reversed(pair):
-            before = tables.members.get(key, home)
-            if key in targets and key not in tables.pinned and key not in linked and before != home:
-                targets[key] = before
+            earlier = before.members.get(key, home)
+            if key in targets and key not in before.pinned and key not in linked and earlier != home:
+                targets[key] = earlier
                 break
 
 
@@ -231,16 +324,21 @@ def _number(draft: Draft, targets: Mapping[str, int], first_new: int, stage: int
 
 
 def _update_prototypes(
-    draft: Draft, groups: StageGroups, ids: list[int | None], homes: np.ndarray, first_new: int
+    draft: Draft,
+    groups: StageGroups,
+    ids: list[int | None],
+    homes: np.ndarray,
+    first_new: int,
+    prototypes: np.ndarray,
+    before: Snapshot,
 ) -> None:
     """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known."""
-    prototypes = draft.prototypes
     by_cluster = np.array([NO_CATEGORY if each is None else each for each in ids])[groups.clusters]
     sizes = np.bincount(groups.clusters, minlength=len(ids))
     for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
-        category, own = draft.tables.categories[identity], homes == identity
+        category, own = before.categories.get(identity), homes == identity
         rows = [cluster for cluster, each in enumerate(ids) if each == identity]
-        if category.aside:  # what looks like it must not change with what came by itself
+        if category is not None and category.aside:  # later images like it must not change what it looks like
             continue
         is_first = identity >= first_new
         if rows and (own == (by_cluster == identity)).all():
@@ -251,7 +349,7 @@ def _update_prototypes(
             vector = weighted_mean(groups.prototypes[rows], sizes[rows])
         else:
             continue
-        if is_first or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
+        if category is None or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
             draft.set_prototype(identity, vector)
 
 
@@ -271,59 +369,61 @@ class _Evidence:
     totals: np.ndarray  # (C,) images that could speak for the category
 
 
-def _match_clusters(groups: StageGroups, tables: Tables, prototypes: np.ndarray) -> np.ndarray:
+def _match_clusters(
+    groups: StageGroups, before: Snapshot, forbidden: Mapping[str, Collection[int]], prototypes: np.ndarray
+) -> np.ndarray:
     """Category of every cluster ``(K,)``, or `NEW`, or `REJECTED`."""
-    found = _settled(groups, tables)
-    evidence = _gather(groups, tables)
-    _by_shared_images(found, evidence, tables)
-    _join_merged(found, evidence, tables)
-    _by_prototype(found, groups, evidence, tables, prototypes)
+    found = _settled(groups, before)
+    evidence = _gather(groups, before, forbidden)
+    _by_shared_images(found, evidence, before)
+    _join_merged(found, evidence, before)
+    _by_prototype(found, groups, evidence, before, prototypes)
     return found
 
 
-def _settled(groups: StageGroups, tables: Tables) -> np.ndarray:
+def _settled(groups: StageGroups, before: Snapshot) -> np.ndarray:
     found = np.full(len(groups.prototypes), NEW)
     for cluster, identity in enumerate(groups.settled):
         if identity is None:
             continue
-        if identity not in tables.categories:
+        if identity not in before.categories:
             raise RegistryError(
                 f"Cluster {cluster} is said to be category {identity}, which was never registered. Leave it open "
                 "and it gets an id."
             )
-        target = tables.resolve(identity)
+        target = before.resolve(identity)
         found[cluster] = REJECTED if target is None else target
     return found
 
 
-def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
-    living = [each.id for each in tables.not_retired()]
-    rejected = [each.id for each in tables.categories.values() if each.rejected]
+def _gather(groups: StageGroups, before: Snapshot, forbidden: Mapping[str, Collection[int]]) -> _Evidence:
+    living = [each.id for each in before.not_retired()]
+    rejected = [each.id for each in before.categories.values() if each.rejected]
     columns = [*living, *rejected]
     position = {identity: column for column, identity in enumerate(columns)}
     free = np.zeros((len(groups.prototypes), len(columns)))
     pinned = np.zeros_like(free)
     unpinned = np.zeros(len(free))
     for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
-        if key in tables.pinned:
-            pinned[cluster, position[tables.pinned[key]]] += 1
+        if key in before.pinned:
+            pinned[cluster, position[before.pinned[key]]] += 1
             continue
         unpinned[cluster] += 1
-        if key in tables.members:
-            free[cluster, position[tables.members[key]]] += 1
-        for identity in tables.forbidden.get(key, ()):
-            if tables.categories[identity].rejected:
+        if key in before.members:
+            free[cluster, position[before.members[key]]] += 1
+        for identity in forbidden.get(key, ()):
+            if before.categories[identity].rejected:
                 free[cluster, position[identity]] += 1
-    totals = np.array([tables.categories[each].size for each in columns])
-    for identities in tables.forbidden.values():
+    totals = np.array([before.categories[each].size for each in columns])
+    for identities in forbidden.values():
         for identity in identities:
-            if tables.categories[identity].rejected:
+            if before.categories[identity].rejected:
                 totals[position[identity]] += 1
     sizes = np.bincount(groups.clusters, minlength=len(free))
     return _Evidence(columns, free, pinned, sizes, unpinned, totals)
 
 
-def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) -> None:
+def _by_shared_images(found: np.ndarray, evidence: _Evidence, before: Snapshot) -> None:
     """One category per cluster, so that as many images as possible stay where they are.
 
     A pair must share half of the cluster's images or half of the category's. Pinned images break ties only.
@@ -343,13 +443,13 @@ def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) ->
     for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):
         if weight[row, column] > 0:
             identity = evidence.columns[open_columns[column]]
-            found[open_clusters[row]] = REJECTED if tables.categories[identity].rejected else identity
+            found[open_clusters[row]] = REJECTED if before.categories[identity].rejected else identity
 
 
-def _join_merged(found: np.ndarray, evidence: _Evidence, tables: Tables) -> None:
+def _join_merged(found: np.ndarray, evidence: _Evidence, before: Snapshot) -> None:
     """A cluster most of whose images are in a merged category is a part of it that must not come apart."""
     survivors = {
-        tables.resolve(each.id) for each in tables.categories.values() if each.merged_into is not None
+        before.resolve(each.id) for each in before.categories.values() if each.merged_into is not None
     }
     for cluster in np.flatnonzero(found == NEW):
         if not evidence.free[cluster].any():
@@ -364,7 +464,7 @@ def _by_prototype(
     found: np.ndarray,
     groups: StageGroups,
     evidence: _Evidence,
-    tables: Tables,
+    before: Snapshot,
     prototypes: np.ndarray,
 ) -> None:
     """Clusters and categories that are each other's nearest, among all of them, and near enough.
@@ -373,7 +473,7 @@ def _by_prototype(
     nearest to one that was rejected is rejected again.
     """
     candidates = [
-        (identity, row) for identity in sorted(tables.categories) for row in tables.categories[identity].rows
+        (identity, row) for identity in sorted(before.categories) for row in before.categories[identity].rows
     ]
     if not candidates:
         return
@@ -383,10 +483,10 @@ def _by_prototype(
         nearest = int(similarity[cluster].argmax())
         mutual = int(similarity[:, nearest].argmax()) == cluster
         identity, row = candidates[nearest]
-        is_taken = identity in taken and row == tables.categories[identity].prototype_row
+        is_taken = identity in taken and row == before.categories[identity].prototype_row
         if not mutual or similarity[cluster, nearest] < MIN_SIMILARITY or is_taken:
             continue
-        target = tables.resolve(identity)
+        target = before.resolve(identity)
         found[cluster] = REJECTED if target is None else target
 
 

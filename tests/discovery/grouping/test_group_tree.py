@@ -9,8 +9,8 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images, held_kmeans, silhouettes, units
-from promptccd.discovery.grouping.held_kmeans import GIVEN_UP, GroupTree, lloyd, means
+from promptccd.discovery.grouping import KnownCategories, group_images, group_tree, silhouettes, units
+from promptccd.discovery.grouping.group_tree import GIVEN_UP, GroupTree, lloyd, means
 from promptccd.discovery.grouping.units import make_units
 from promptccd.errors import DataError
 from tests.clustering.test_split_merge import blobs
@@ -53,7 +53,7 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_fixed, num_ope
         rng.normal(size=(num_fixed, 3)),
     )
     fewest = max(1, num_fixed + num_opened)
-    merges = held_kmeans._cheapest_merges(seeds, masses, held, num_opened, fewest)
+    merges = group_tree._cheapest_merges(seeds, masses, held, num_opened, fewest)
     assert len(merges) == num_fixed + 9 - fewest
     groups = np.arange(9)
     for kept, gone in merges:
@@ -86,7 +86,7 @@ def test_a_cut_is_a_fixed_point_of_k_means_beside_what_is_held():
     held = torch.stack([points[groups == each].mean(0) for each in (0, 1)]) + 0.01
     tree = GroupTree(units_of(points), held, 0, 30, seed=0)
     for found in (tree.cut(5), tree.best(5)):
-        assert torch.equal(found.centres[:2], tree.held)
+        assert torch.equal(found.centres[:2], tree.fixed)
         squared = torch.cdist(tree.units.points, found.centres).square()
         assert torch.equal(found.labels, squared.argmin(1))
         for group in range(2, 5):
@@ -144,7 +144,7 @@ def grouped(crowd, **options):
 @pytest.mark.slow
 def test_a_sample_finds_what_all_images_do(crowd, monkeypatch):
     everything, count = grouped(crowd)
-    monkeypatch.setattr(held_kmeans, "MOST_SAMPLED", 300)
+    monkeypatch.setattr(group_tree, "MOST_SAMPLED", 300)
     sampled, again = grouped(crowd)
     assert count.count == again.count == 12
     assert (everything.category_ids[crowd[1] == 7] == 40).all()

@@ -1,0 +1,321 @@
+"""A registry next to a model: ``registry.json``, with prototypes and columns of images in ``registry.safetensors``.
+
+Both are the rows of the store. Their checks are those of its tables: a file that anybody may have written is inserted
+into an empty store, which refuses what it does not allow. The JSON contains the sum of the other file.
+"""
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from promptccd.disk import newer_format, plain_json, refuse_links, sha256_of, write_file
+from promptccd.errors import RegistryError, shown
+from promptccd.registry.categories import LONGEST_KEY
+from promptccd.registry.draft import constraints_in
+from promptccd.registry.registry import CategoryRegistry
+from promptccd.registry.store import HASH, ROWS, Store, text_key
+
+FORMAT = 1
+REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
+MOST_IMAGES = 10_000_000
+LARGEST_JSON = 512 * 2**20  # bytes
+LARGEST_TENSORS = 2 * 2**30  # bytes
+_NONE = -1  # no value in a column of integers
+_STATE = ("num_known", "stage", "next_id", "next_number")
+_TABLES = {  # in the JSON: columns, and the order of the rows
+    "category": ("id, name, state, born, size, vector, dormant, merged_into, earlier", "id"),
+    "forbidden": ("image, category", "1, 2"),
+    "link": ("a, b, same", "1, 2"),
+    "log": ("number, kind, what, stage, time, undone, final", "number"),
+    "change": ("entry, tab, before, after", "id"),
+}
+_COLUMNS = ("stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter")
+_KEYS = ("format", *_STATE, "tensors", *_TABLES)
+
+
+def has_registry(folder: str | Path) -> bool:
+    """Whether a folder contains a registry; that of a bare backbone does not."""
+    return (Path(folder) / REGISTRY).is_file()
+
+
+def require_room(count: int) -> None:
+    """Refuse more images than a registry may have with a `RegistryError`."""
+    if count > MOST_IMAGES:
+        raise RegistryError(
+            f"A registry may have {MOST_IMAGES} images, and these are {count}, which could not be read again: group "
+            "them in several parts, each with an --out of its own."
+        )
+
+
+def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
+    """Write a registry into a folder that exists. Equal registries give equal bytes.
+
+    Raises:
+        RegistryError: it is larger than what is read again; nothing is written.
+        DiskError: it cannot be written.
+        RunError: a link has one of the names.
+    """
+    place, store = Path(folder), registry.store
+    refuse_links(place, (REGISTRY, PROTOTYPES))
+    rows = store.all(f"select id, key, {', '.join(_COLUMNS)} from image")
+    require_room(len(rows))
+    rows.sort(key=lambda row: (isinstance(row[1], str), row[1]))
+    number_of = {identity: number for number, (identity, *_) in enumerate(rows)}
+    tensors = save({"prototypes": np.ascontiguousarray(registry.prototypes), **_columns_of(rows)})
+    values: dict[str, Any] = {
+        "format": FORMAT,
+        "tensors": hashlib.sha256(tensors).hexdigest(),
+        **{name: store.one(f"select {name} from state") for name in _STATE},
+        **{
+            name: store.all(f"select {columns} from {name} order by {order}")
+            for name, (columns, order) in _TABLES.items()
+        },
+    }
+    changes = [[entry, table, *map(_json_or_none, sides)] for entry, table, *sides in values["change"]]
+    for each in changes:
+        _number_images(each, number_of)
+    values["change"] = changes
+    values["forbidden"] = sorted([number_of[image], category] for image, category in values["forbidden"])
+    values["link"] = sorted([number_of[a], number_of[b], same] for a, b, same in values["link"])
+    values["category"] = [[*row[:-1], json.loads(row[-1])] for row in values["category"]]
+    values["log"] = [[*row[:2], json.loads(row[2]), *row[3:]] for row in values["log"]]
+    contents = {PROTOTYPES: tensors, REGISTRY: plain_json(values)}
+    for (name, content), most in zip(contents.items(), (LARGEST_TENSORS, LARGEST_JSON), strict=True):
+        if len(content) > most:
+            raise RegistryError(
+                f"{name} would have {len(content)} bytes, more than the {most} that are read again, so nothing was "
+                "written. Most of it are corrections of many images at once, which the next stage makes final: run "
+                "promptccd discover with more images, or undo some."
+            )
+    for name, content in contents.items():
+        write_file(place / name, content)
+
+
+def load_registry(folder: str | Path) -> CategoryRegistry:
+    """Read a registry, from files that anybody may have written. Nothing in them is executed.
+
+    Raises:
+        RegistryError: there is none, it is damaged or contradicts itself, or a newer version wrote it.
+    """
+    path = Path(folder) / REGISTRY
+    if not path.is_file():
+        raise RegistryError(
+            f"{Path(folder).name} holds no {REGISTRY}: give the folder of a finished stage, or one that discover wrote."
+        )
+    try:
+        return _registry(_parsed(path), Path(folder) / PROTOTYPES)
+    except RegistryError as error:
+        raise RegistryError(f"{REGISTRY} is refused: {error}") from error
+
+
+def _registry(values: Any, path: Path) -> CategoryRegistry:
+    version = values.get("format") if isinstance(values, dict) else None
+    if (newer := newer_format(version, FORMAT)) is not None:
+        raise RegistryError(f"it {newer}")
+    if (
+        not isinstance(values, dict)
+        or sorted(values) != sorted(_KEYS)
+        or type(version) is not int
+        or version < 1
+    ):
+        raise RegistryError(f"Expected an object of format {FORMAT} with the keys {', '.join(_KEYS)}.")
+    tensors, registry = _read_tensors(path, values["tensors"]), CategoryRegistry()
+    store = registry.store
+    try:
+        with store.transaction():
+            _insert(store, "vector", [(row, each.tobytes()) for row, each in enumerate(_prototypes(tensors))])
+            _insert(store, "image", _image_rows(tensors))
+            _insert(store, "category", [_texts(row, 8) for row in values["category"]])
+            for name in ("forbidden", "link"):
+                _insert(store, name, values[name])
+            _insert(store, "log", [(*_texts(row, 2), 0) for row in values["log"]])
+            _insert(
+                store, "change", [(row, *_texts(each, 2, 3)) for row, each in enumerate(values["change"])]
+            )
+            store.run(
+                f"update state set {', '.join(f'{name} = ?' for name in _STATE)}",
+                *(values[name] for name in _STATE),
+            )
+            _require_whole(registry)
+    except (TypeError, ValueError, OverflowError, KeyError, IndexError, sqlite3.Error) as error:
+        if isinstance(error, RegistryError):
+            raise
+        raise RegistryError(
+            f"its values are damaged ({str(error)[:100]}): copy the checkpoint again."
+        ) from error
+    return registry
+
+
+def _insert(store: Store, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    if rows:
+        store.run_each(f"insert into {table} values({', '.join('?' * len(rows[0]))})", rows)
+
+
+def _texts(row: Any, *places: int) -> list[Any]:
+    """A row with the values at some places as texts of JSON."""
+    if not isinstance(row, list):
+        raise TypeError("a row is no list")
+    texts = list(row)
+    for place in places:
+        texts[place] = None if row[place] is None else plain_json(row[place]).decode()
+    return texts
+
+
+def _json_or_none(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _number_images(change: list[Any], number_of: dict[int, int]) -> None:
+    """Replace rows of images in a change by their numbers in the file; those that were forgotten get further ones."""
+    table, places = change[1], {"image": (0,), "forbidden": (0,), "link": (0, 1)}.get(change[1], ())
+    assert table in ROWS
+    for side in change[2:]:
+        for place in places if side is not None else ():
+            side[place] = number_of.setdefault(side[place], len(number_of))
+
+
+def _columns_of(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray]:
+    hashes = b"".join(row[1] for row in rows if isinstance(row[1], bytes))
+    names = [row[1] for row in rows if isinstance(row[1], str)]
+    columns = {
+        "hashes": np.frombuffer(hashes, np.uint8).reshape(-1, 32),
+        "names": np.frombuffer(plain_json(names), np.uint8),
+    }
+    for place, name in enumerate(_COLUMNS, start=2):
+        values = [_NONE if row[place] is None else row[place] for row in rows]
+        columns[name] = np.array(values, np.float64) if name == "confidence" else _narrow(values)
+    return columns
+
+
+def _narrow(values: Sequence[int]) -> np.ndarray:
+    """Integers in as few bytes each as all of them need."""
+    column = np.array(values, dtype=np.int64)
+    least, most = column.min(initial=0), column.max(initial=0)
+    return column.astype(np.min_scalar_type(min(least, -most - 1) if least < 0 else most))
+
+
+def _image_rows(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
+    hashes, names = (
+        tensors["hashes"],
+        strict_json(tensors["names"].astype(np.uint8, casting="safe").tobytes()),
+    )
+    if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != 32:
+        raise RegistryError(f"Expected hashes of 32 bytes, got {hashes.dtype} {list(hashes.shape)}.")
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and 0 < len(name) <= LONGEST_KEY and not HASH.fullmatch(name) for name in names
+    ):
+        raise RegistryError(
+            f"Expected the names of images to be a list of texts of 1 to {LONGEST_KEY} characters."
+        )
+    content, count = hashes.tobytes(), len(hashes) + len(names)
+    require_room(count)
+    keys = [*(content[start : start + 32] for start in range(0, len(content), 32)), *names]
+    columns = []
+    for name in _COLUMNS:
+        column, kinds = tensors[name], "f" if name == "confidence" else "iu"
+        if column.shape != (count,) or column.dtype.kind not in kinds:
+            raise RegistryError(
+                f"Expected {count} numbers in the column {name!r}, got {column.dtype} {list(column.shape)}."
+            )
+        columns.append([None if value == _NONE else value for value in column.tolist()])
+    return [(number, *row) for number, row in enumerate(zip(keys, *columns, strict=True))]
+
+
+def _prototypes(tensors: dict[str, np.ndarray]) -> np.ndarray:
+    found = tensors["prototypes"]
+    if (
+        found.dtype != np.float32
+        or found.ndim != 2
+        or (len(found) and not found.size)
+        or not np.isfinite(found).all()
+    ):
+        raise RegistryError(
+            f"Expected finite float32 prototypes (R, D), got {found.dtype} {list(found.shape)}."
+        )
+    return found.astype("<f4")
+
+
+def _require_whole(registry: CategoryRegistry) -> None:
+    """Refuse rows that contradict each other, beyond what the tables check."""
+    store = registry.store
+    registry.require_whole()
+    banned = (
+        "select key from forbidden join image on image.id = image where image.category = forbidden.category"
+    )
+    if (key := store.one(banned)) is not None:
+        raise RegistryError(f"Image {text_key(key)!r} is in a category that is forbidden to it.")
+    if any(first >= second for first, second in registry.links):
+        raise RegistryError("An answer is about two images of which the greater key is first.")
+    if store.one("select 1 from log where number >= (select next_number from state)"):
+        raise RegistryError(
+            f"A log entry has a number that is not below next_number, {registry.next_number}."
+        )
+    if store.one("select 1 from change where tab not in ('category', 'image', 'forbidden', 'link')"):
+        raise RegistryError("A change is of an unknown table.")
+    constraints_in(store, only_linked=True)
+
+
+def _parsed(path: Path) -> Any:
+    if (size := path.stat().st_size) > LARGEST_JSON:
+        raise RegistryError(f"it has {size} bytes, more than the {LARGEST_JSON} that a registry may have.")
+    try:
+        return strict_json(path.read_bytes())
+    except ValueError as error:
+        raise RegistryError(
+            f"it is no plain JSON ({str(error)[:100]}): copy the checkpoint again."
+        ) from error
+
+
+def _read_tensors(path: Path, expected: Any) -> dict[str, np.ndarray]:
+    """Prototypes and columns of a file that has the expected SHA-256."""
+    if not path.is_file() or path.stat().st_size > LARGEST_TENSORS:
+        raise RegistryError(f"{path.name} is missing or too large: copy the checkpoint again.")
+    if sha256_of(path) != expected:
+        raise RegistryError(f"{path.name} is not what was saved with it: copy the checkpoint again.")
+    try:
+        found: dict[str, np.ndarray] = load(path.read_bytes())
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise RegistryError(
+            f"{path.name} is damaged ({str(error)[:100]}): copy the checkpoint again."
+        ) from error
+    if missing := [name for name in ("prototypes", "hashes", "names", *_COLUMNS) if name not in found]:
+        raise RegistryError(f"The column {missing[0]!r} of images is missing.")
+    return found
+
+
+def strict_json(content: bytes) -> Any:
+    """Values of JSON, which is in UTF-8, gives no key twice and has only finite numbers; or else a `ValueError`."""
+    try:
+        return json.loads(
+            content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {shown(twice)} stands twice")
+    return values
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is too large for a number")
+    return value

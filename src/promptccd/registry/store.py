@@ -1,0 +1,475 @@
+"""Rows of categories, images and corrections in one SQLite database, in a file or in memory.
+
+A change is one transaction, which SQLite's rollback journal makes whole: WAL would need two more files that belong to
+a project, and does not work on network drives. Temporary triggers note each row that it changes, before and after, so
+that every kind of correction is undone and redone by the same statements. `Store.revision` counts the transactions:
+other processes that have the file see by it that something changed, and read what that was.
+"""
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from promptccd.disk import newer_format, temporary
+from promptccd.errors import DiskError, RegistryError
+from promptccd.systems import rename
+
+FORMAT = 1
+_AT_ONCE = 500  # values in a statement
+WAIT_S = 10  # for a reader or writer of another process
+HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 32 bytes
+
+_SCHEMA = f"""
+create table state(
+  row integer primary key check(row = 0),
+  num_known integer not null check(typeof(num_known) = 'integer' and num_known >= 0),
+  stage integer not null check(typeof(stage) = 'integer' and stage >= -1),
+  next_id integer not null check(typeof(next_id) = 'integer' and next_id >= 0),
+  next_number integer not null check(typeof(next_number) = 'integer' and next_number >= 0),
+  revision integer not null, forgotten integer not null);
+create table vector(id integer primary key, value blob not null check(typeof(value) = 'blob'));
+create table category(
+  id integer primary key check(id >= 0),
+  name text not null check(typeof(name) = 'text' and length(name) between 1 and 100),
+  state text not null check(state in ('known', 'discovered', 'aside', 'retired')),
+  born integer not null check(typeof(born) = 'integer' and born >= 0),
+  size integer not null check(typeof(size) = 'integer' and size >= 0 and (size = 0 or state <> 'retired')),
+  vector integer not null references vector deferrable initially deferred,
+  dormant integer not null check(dormant in (0, 1) and (not dormant or (state = 'discovered' and size = 0))),
+  merged_into integer references category deferrable initially deferred
+    check(merged_into is null or (merged_into < id and state = 'retired')),
+  earlier text not null);
+create unique index one_name on category(name) where state <> 'retired';
+create table image(
+  id integer primary key,
+  key not null unique check(typeof(key) in ('text', 'blob') and length(key) between 1 and 1000),
+  stage integer not null check(typeof(stage) = 'integer' and stage >= 0),
+  category integer references category deferrable initially deferred,
+  confidence real check(confidence is null or (typeof(confidence) = 'real' and confidence between 0 and 1)),
+  pinned integer not null check(pinned in (0, 1) and (not pinned or category is not null)),
+  reviewed integer check(reviewed is null or (typeof(reviewed) = 'integer' and reviewed >= 0)),
+  was integer check(was is null or typeof(was) = 'integer'),
+  unseen integer not null check(typeof(unseen) = 'integer' and unseen >= 0),
+  quarter integer not null check(typeof(quarter) = 'integer' and quarter >= 0));
+create index members on image(category);
+create index reviews on image(reviewed) where reviewed is not null;
+create table forbidden(
+  image integer references image deferrable initially deferred,
+  category integer references category deferrable initially deferred, primary key(image, category)) without rowid;
+create table link(
+  a integer references image deferrable initially deferred, b integer references image deferrable initially deferred,
+  same integer not null check(same in (0, 1)), primary key(a, b), check(a <> b)) without rowid;
+create table log(
+  number integer primary key check(number >= 0), kind text not null check(typeof(kind) = 'text'),
+  what text not null check(typeof(what) = 'text'), stage integer not null check(typeof(stage) = 'integer'),
+  time text, undone integer not null check(undone in (0, 1)), final integer not null check(final in (0, 1)),
+  revision integer not null);
+create table change(id integer primary key, entry integer not null, tab text not null, before text, after text);
+create index by_entry on change(entry);
+pragma user_version = {FORMAT};
+"""
+# What names a row, and the other columns, of every table that a correction changes.
+ROWS = {
+    "category": (
+        ("id",),
+        ("name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"),
+    ),
+    "image": (
+        ("id",),
+        ("key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"),
+    ),
+    "forbidden": (("image", "category"), ()),
+    "link": (("a", "b"), ("same",)),
+}
+_CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
+_STATE_OF_CATEGORY = 2
+_PLAIN = {int, float, str, type(None)}
+_FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed between two revisions of a store.
+
+    Attributes:
+        images: keys of the images of which something changed.
+        categories: ids of the categories that changed, or that images entered or left.
+        turned: ids of the categories that were set aside, or are no longer.
+        forgotten: whether images left the store, or returned to it.
+    """
+
+    images: frozenset[str] = frozenset()
+    categories: frozenset[int] = frozenset()
+    turned: frozenset[int] = frozenset()
+    forgotten: bool = False
+
+
+class Store:
+    """A database of categories.
+
+    Args:
+        database: a connection to it.
+
+    Attributes:
+        path: of its file; `None` in memory.
+    """
+
+    def __init__(self, database: sqlite3.Connection, path: Path | None = None):
+        self._database, self.path, self._is_watched = database, path, False
+        self._failures = 0
+
+    @classmethod
+    def in_memory(cls) -> "Store":
+        """An empty store."""
+        store = cls(_connected(":memory:"))
+        store._database.executescript(_SCHEMA)
+        store.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> "Store":
+        """The store in a file, which anybody may have written: nothing in it is executed.
+
+        Raises:
+            RegistryError: there is none, it is damaged, or a newer version wrote it.
+        """
+        if not path.is_file() or path.is_symlink():
+            raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
+        store = cls(_connected(f"{path.absolute().as_uri()}?mode=rw"), path)
+        store.run("pragma query_only = on")  # until the schema is known to be ours
+        version = store.one("pragma user_version")
+        if (newer := newer_format(version, FORMAT)) is not None:
+            raise RegistryError(f"{path.name} {newer}")
+        if set(store.all("select type, name, tbl_name, sql from sqlite_master")) != _schema():
+            raise RegistryError(
+                f"{path.name} is refused: its tables are not those of a project of this version. Group the "
+                "images again with another --out."
+            )
+        store.run("pragma query_only = off")
+        return store
+
+    def copy(self) -> "Store":
+        """A store in memory with the same rows."""
+        copied = _connected(":memory:")
+        self._try(lambda: self._database.backup(copied))
+        return Store(copied)
+
+    def write_to(self, path: Path) -> None:
+        """Replace the rows of a file, whole or not at all.
+
+        Raises:
+            DiskError: it cannot be written; what is there stays.
+        """
+        place = path if path.exists() else temporary(path)
+        with closing(_connected(str(place))) as target:
+            if place != path:
+                target.execute("pragma journal_mode = off")  # nothing to go back to
+            self._try(lambda: self._database.backup(target, progress=_within(WAIT_S)), place)
+        if place != path:
+            rename(place, path)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    # Statements
+
+    def run(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        """Execute a statement."""
+        return self._try(lambda: self._database.execute(sql, values))
+
+    def run_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement for each of some rows of values; returns how many rows it changed."""
+        return int(self._try(lambda: self._database.executemany(sql, rows)).rowcount)
+
+    def all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return self._try(lambda: self._database.execute(sql, values).fetchall())
+
+    def one(self, sql: str, *values: Any) -> Any:
+        """The first value of a query; `None` without a row."""
+        found = self._try(lambda: self._database.execute(sql, values).fetchone())
+        return None if found is None else found[0]
+
+    def _try(self, act: Callable[[], Any], path: Path | None = None) -> Any:
+        try:
+            return act()
+        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
+            place = str(path or self.path or "the categories")
+            name = getattr(error, "sqlite_errorname", "")
+            if name.startswith(
+                ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_BUSY", "SQLITE_CANTOPEN")
+            ):
+                raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
+            raise RegistryError(f"{place!r} would contradict itself, or is damaged ({error}).") from error
+
+    def of_keys(self, query: str, keys: Iterable[str]) -> list[tuple[Any, ...]]:
+        """Rows of a query of images, whose last words are a condition, for some of them by key."""
+        stored, found = [stored_key(key) for key in keys], list[tuple[Any, ...]]()
+        for start in range(0, len(stored), _AT_ONCE):
+            part = stored[start : start + _AT_ONCE]
+            found += self.all(f"{query} and key in ({', '.join('?' * len(part))})", *part)
+        return found
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What happens within happens whole or not at all; one inside another belongs to that one."""
+        if not self._is_watched:  # here, because a transaction that fails takes back what it created
+            self.run("create temp table recording(entry integer)")
+            self.run("create temp table moved(image integer primary key, before integer)")
+            for trigger in _triggers():
+                self.run(trigger)
+            self._is_watched = True
+        begin, end, back = (
+            ("savepoint inner", "release inner", "rollback to inner")
+            if self._database.in_transaction
+            else ("begin immediate", "commit", "rollback")
+        )
+        self.run(begin)
+        try:
+            yield
+            self.run(end)
+        except BaseException:
+            self._failures += 1
+            if self._database.in_transaction:
+                self.run(back)
+                if back == "rollback to inner":
+                    self.run(end)
+            raise
+
+    @property
+    def token(self) -> tuple[int, ...]:
+        """A value that differs after every change of rows, by whoever has the file."""
+        return self._database.total_changes, self._failures, self.one("pragma data_version")
+
+    # Undo and redo
+
+    def watch(self, entry: int | None) -> None:
+        """Note from now on which images change their category, and for an entry of the log all rows that change."""
+        self.run("delete from recording")
+        self.run("delete from moved")
+        if entry is not None:
+            self.run("insert into recording values(?)", entry)
+
+    def stop_watching(self) -> None:
+        """Note no more rows."""
+        self.run("delete from recording")
+
+    def replay(self, entry: int, *, undo: bool) -> set[int]:
+        """Put rows back as they were before an entry of the log, or as they were after it.
+
+        Returns:
+            Ids of the categories that changed, or that images entered or left.
+
+        Raises:
+            RegistryError: the rows are not those of the entry, since somebody altered the file.
+        """
+        rows = self.all(
+            f"select tab, before, after from change where entry = ? order by id {'desc' if undo else 'asc'}",
+            entry,
+        )
+        self.stop_watching()
+        steps, categories = list[tuple[str, list[Any]]](), set[int]()
+        for (table, *_), sides in zip(rows, _parsed(rows), strict=True):
+            here, target = sides[::-1] if undo else sides
+            steps.append(_statement(table, here, target))
+            if table in _CATEGORY_OF:
+                categories.update(each[_CATEGORY_OF[table]] for each in sides if each is not None)
+        for statement, alike in groupby(steps, key=lambda step: step[0]):
+            values = [row for _, row in alike]
+            if self.run_each(statement, values) != len(values):
+                raise RegistryError(_FORGED)
+        return {each for each in categories if isinstance(each, int)}
+
+    # Revisions
+
+    @property
+    def revision(self) -> int:
+        """Counts transactions that changed something."""
+        return int(self.one("select revision from state"))
+
+    def count_revision(self, entry: int | None = None, *, final: bool = False) -> None:
+        """Begin a revision, in which an entry of the log was made, undone or redone.
+
+        Args:
+            entry: its number.
+            final: whether more changed than the log tells, such as by a new stage.
+        """
+        self.run("update state set revision = revision + 1")
+        if final:
+            self.run("update state set forgotten = revision")
+        if entry is not None:
+            self.run("update log set revision = (select revision from state) where number = ?", entry)
+
+    def sizes(self, ids: Iterable[int]) -> dict[int, int]:
+        """How many images categories have, by id."""
+        counts = dict.fromkeys(ids, 0)
+        listed = ", ".join(map(str, counts))
+        return counts | dict(
+            self.all(f"select category, count(*) from image where category in ({listed}) group by category")
+        )
+
+    def changes_since(self, revision: int) -> Changes | None:
+        """What changed since a revision; `None` if the log does not tell, so that all has to be read again."""
+        if revision == self.revision:
+            return Changes()
+        if revision < self.one("select forgotten from state") or revision > self.revision:
+            return None
+        rows = self.all(
+            "select tab, before, after from change where entry in (select number from log where revision > ?)",
+            revision,
+        )
+        images, categories, turned, forgotten = set[str](), set[int](), set[int](), False
+        linked = set[int]()
+        for table, before, after in rows:
+            sides = [json.loads(each) for each in (before, after) if each is not None]
+            if table == "image":
+                images.update(each[1] for each in sides)
+                categories.update(each[_CATEGORY_OF[table]] for each in sides)
+                forgotten |= len(sides) == 1
+            elif table == "category":
+                categories.update(each[0] for each in sides)
+                if len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
+                    turned.add(sides[0][0])
+            else:
+                linked.update(sides[0][: 2 if table == "link" else 1])
+        images.update(
+            text_key(key)
+            for identity in linked
+            for (key,) in self.all("select key from image where id = ?", identity)
+        )
+        return Changes(frozenset(images), frozenset(categories - {None}), frozenset(turned), forgotten)
+
+
+def stored_key(key: str) -> str | bytes:
+    """The key of an image as it is stored."""
+    return bytes.fromhex(key) if len(key) == 64 and HASH.fullmatch(key) else key
+
+
+def text_key(key: str | bytes) -> str:
+    """The key of an image from what is stored."""
+    return key.hex() if isinstance(key, bytes) else key
+
+
+def _parsed(changes: Sequence[tuple[Any, ...]]) -> list[list[list[Any] | None]]:
+    """Rows before and after each of some changes, which anybody may have written; `None` is no row."""
+    try:
+        pairs = (f"[{before or 'null'},{after or 'null'}]" for _, before, after in changes)
+        found: list[list[list[Any] | None]] = json.loads(f"[{','.join(pairs)}]")
+        for (table, *_), sides in zip(changes, found, strict=True):
+            for values in sides:
+                length = sum(map(len, ROWS.get(table, ())))
+                if values is None:
+                    continue
+                if (
+                    type(values) is not list
+                    or len(values) != length
+                    or not _PLAIN.issuperset(map(type, values))
+                ):
+                    raise ValueError(f"{table} has {length} columns")
+                if table == "image":
+                    values[1] = stored_key(values[1])
+    except (ValueError, TypeError) as error:
+        raise RegistryError(_FORGED) from error
+    return found
+
+
+def _statement(table: str, here: list[Any] | None, target: list[Any] | None) -> tuple[str, list[Any]]:
+    """What puts a row into another state, and its values; `None` is no row."""
+    names, others = ROWS[table]
+    count, named = len(names), " and ".join(f"{each} = ?" for each in names)
+    if here is not None and target is not None:
+        if here[:count] != target[:count]:
+            raise RegistryError(_FORGED)
+        sets = ", ".join(f"{each} = ?" for each in others)
+        return f"update {table} set {sets} where {named}", [*target[count:], *here[:count]]
+    if target is not None:
+        marks = ", ".join("?" * len(target))
+        return f"insert into {table}({', '.join((*names, *others))}) values({marks})", target
+    if here is not None:
+        return f"delete from {table} where {named}", here[:count]
+    raise RegistryError(_FORGED)
+
+
+def _triggers() -> Iterator[str]:
+    for table, (names, others) in ROWS.items():
+        columns = (*names, *others)
+        old, new = (
+            f"json_array({', '.join(_text_of(f'{side}.{each}') for each in columns)})"
+            for side in ("old", "new")
+        )
+        differs = " or ".join(f"old.{each} is not new.{each}" for each in columns)
+        for verb, condition, before, after in (
+            ("insert", "", "null", new),
+            ("update", f"when {differs}", old, new),
+            ("delete", "", old, "null"),
+        ):
+            yield (
+                f"create temp trigger note_{table}_{verb} after {verb} on main.{table} {condition} begin "
+                f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
+                "from recording; end"
+            )
+    for verb, condition, image, before in (
+        ("insert", "", "new.id", "null"),
+        ("update of category", "when old.category is not new.category", "old.id", "old.category"),
+        ("delete", "", "old.id", "old.category"),
+    ):
+        yield (
+            f"create temp trigger move_{verb.split()[0]} after {verb} on main.image {condition} begin "
+            f"insert or ignore into moved values({image}, {before}); end"
+        )
+
+
+def _text_of(column: str) -> str:
+    """SQL of a value as JSON can hold it."""
+    name = column.partition(".")[2]
+    return (
+        f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end"
+        if name == "key"
+        else column
+    )
+
+
+def _within(seconds: float) -> Callable[[int, int, int], None]:
+    """Ends a copy that waits for so long for another process."""
+    end = time.monotonic() + seconds
+
+    def progress(status: int, remaining: int, total: int) -> None:
+        if remaining and time.monotonic() > end:
+            raise sqlite3.OperationalError("another process has locked it")
+
+    return progress
+
+
+def _connected(name: str) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(
+            name, isolation_level=None, timeout=WAIT_S, check_same_thread=False, uri=name.startswith("file:")
+        )
+        for setting in (
+            "trusted_schema = off",
+            "foreign_keys = on",
+            "cache_size = -65536",
+            "synchronous = full",
+        ):
+            database.execute(f"pragma {setting}")
+        return database
+    except sqlite3.Error as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise DiskError(f"{name!r} cannot be opened ({error}).") from error
+        raise RegistryError(f"{name!r} is damaged ({error}).") from error
+
+
+@cache
+def _schema() -> frozenset[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(_SCHEMA)
+        return frozenset(ours.execute("select type, name, tbl_name, sql from sqlite_master"))
