@@ -159,8 +159,8 @@ def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts
     return ""
 
 
-def take_over(session: DiscoverySession, project: Path) -> None:
-    """Put what was made of parts into a project, in order; only the holder of its lock may.
+def import_parts(session: DiscoverySession, project: Path) -> None:
+    """Import the results of parts into a project, in order; only the holder of its lock may.
 
     Raises:
         RunError: a process is still at work on one of them.

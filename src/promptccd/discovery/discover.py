@@ -23,7 +23,7 @@ from promptccd.discovery.adapt import (
     save_adapted,
 )
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
-from promptccd.discovery.chunks import results_folder, spread, take_over
+from promptccd.discovery.chunks import import_parts, results_folder, spread
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
@@ -180,7 +180,7 @@ class _Discovery:
             if self.engine is not None and self.trained is None:
                 with self._timed(seconds, "parts"):
                     spread(session, self.source, self.out, self.engine, self._heed, self._progress)
-            take_over(session, project)
+            import_parts(session, project)
             with self._timed(seconds, "reading"):
                 self._read()
             with self._timed(seconds, "features"):
@@ -218,7 +218,7 @@ class _Discovery:
             self.command = command_of(session, out, self.adaptation, self.num_categories)
             self.trained = AdaptedStage.left_by(self.command, out)
         if self.command is not None and self.trained is not None:
-            self.earlier = self.trained.take_up(session, out, self.command)
+            self.earlier = self.trained.resume(session, out, self.command)
         else:
             self.earlier = self._earlier()
             self._require_count()

@@ -19,14 +19,9 @@ from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.intake.archives import (
-    ArchiveSource,
-    UploadSource,
-    is_archive,
-)
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
-from promptccd.discovery.intake.sources import CombinedSource, DatasetSource
+from promptccd.discovery.intake.sources import DatasetSource, FilesSource
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
@@ -58,7 +53,7 @@ def find_source(
         DataError: there is nothing of that name.
     """
     if not isinstance(path, str | os.PathLike):
-        return _uploaded(path)
+        return FilesSource(path)
     name = os.fspath(path)
     if "://" in name:
         raise DataError(
@@ -69,7 +64,7 @@ def find_source(
     if place.is_dir():
         return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place, roots)
     if place.exists():
-        return _uploaded([place])
+        return FilesSource([place])
     if name in BUILT_IN or (
         isinstance(path, str)
         and name.count("/") == 1
@@ -126,8 +121,14 @@ def read_intake(
         unread = sum(not entry.reason and not known for entry, _, known in listed)
         started = time.monotonic()
         with ThreadPoolExecutor(workers) as pool:
-            for each in listed if progress is None else progress(listed, len(listed), "reading images"):
-                if reader.add(*each, pool) and reader.num_read == TRIED and announce is not None:
+            for entry, stamp, known in (
+                listed if progress is None else progress(listed, len(listed), "reading images")
+            ):
+                if (
+                    reader.add(entry, stamp, known, pool)
+                    and reader.num_read == TRIED
+                    and announce is not None
+                ):
                     announce(unread, (time.monotonic() - started) / TRIED)
             files = reader.finish(pool)
     except BaseException:
@@ -342,11 +343,3 @@ def _is_dataset(folder: Path) -> bool:
     names = [item.name.lower() for item in folder.iterdir()]
     has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
     return has_tables and not any(name.endswith(IMAGE_SUFFIXES) for name in names)
-
-
-def _uploaded(paths: Sequence[str | os.PathLike[str]]) -> ImageSource:
-    sources: list[ImageSource] = [ArchiveSource(path) for path in paths if is_archive(path)]
-    images = [path for path in paths if not is_archive(path)]
-    if images or not sources:
-        sources.insert(0, UploadSource(images))
-    return sources[0] if len(sources) == 1 else CombinedSource(sources)

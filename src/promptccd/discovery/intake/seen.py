@@ -417,7 +417,7 @@ class SeenFiles(Database):
             found = db.execute(
                 f"select {columns} from content where hash = ?", (bytes_of(digest),)
             ).fetchone()
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _file_at(self, path: str) -> tuple[Stamp | None, str, bool]:
         """Stamp and content of the file that was read at a path, and whether with these settings."""
