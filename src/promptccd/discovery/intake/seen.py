@@ -50,7 +50,7 @@ create table cell(hash blob primary key, picture blob);
 create table feature(space integer, key blob, start integer, width integer, sum integer, primary key(space, key))
   without rowid;
 create table follower(key blob primary key, first blob) without rowid;
-create table moment(source blob primary key, firsts blob);
+create table near_duplicate(source blob primary key, first_of blob);
 """
 _CHECKED = ("content", "file", "feature")
 _ADD_CONTENT = """
@@ -371,25 +371,25 @@ class SeenFiles(Database):
 
     # Near-duplicates
 
-    def moments(self, source: str, count: int) -> np.ndarray | None:
+    def near_duplicates(self, source: str, count: int) -> np.ndarray | None:
         """``(N,)`` near-duplicate groups as `find_near_duplicates` gave them; `None` if they are not stored.
 
         Args:
             source: SHA-256 of its arguments.
             count: N.
         """
-        for _, row in self.rows("firsts", "moment", [source], "source"):
+        for _, row in self.rows("first_of", "near_duplicate", [source], "source"):
             found = np.frombuffer(row[: len(row) // 4 * 4], np.uint32).astype(np.int64)
             if len(found) == count and (found <= np.arange(count)).all() and (found[found] == found).all():
                 return found
         return None
 
-    def store_moments(self, source: str, moments: np.ndarray) -> None:
+    def store_near_duplicates(self, source: str, first_of: np.ndarray) -> None:
         """Store near-duplicate groups in place of the earlier ones."""
         with self.writing() as db:
-            db.execute("delete from moment")
-            values = bytes_of(source), moments.astype(np.uint32).tobytes()
-            db.execute("insert into moment values(?, ?)", values)
+            db.execute("delete from near_duplicate")
+            values = bytes_of(source), first_of.astype(np.uint32).tobytes()
+            db.execute("insert into near_duplicate values(?, ?)", values)
 
     def store_followers(self, firsts: Mapping[str, str]) -> None:
         """Store the first picture of its near-duplicate group, by key, for pictures that are not the first."""
