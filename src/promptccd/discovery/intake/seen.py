@@ -15,11 +15,9 @@ from dataclasses import asdict, replace
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from promptccd.data.names import display_name
 from promptccd.data.sources import Stamp
@@ -30,6 +28,9 @@ from promptccd.images.capture_dates import KEPT
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -253,9 +254,7 @@ class SeenFiles(Database):
             for space in spaces:
                 rows, there = other.features(space, [*key_of])
                 lacking = there & ~self.features(space, [*key_of.values()])[1]
-                self.store_features(
-                    space, [*compress(key_of.values(), lacking)], rows[torch.from_numpy(lacking)]
-                )
+                self.store_features(space, [*compress(key_of.values(), lacking)], rows[lacking])
 
     # Pictures
 
@@ -328,7 +327,7 @@ class SeenFiles(Database):
         """Whether a feature of this picture is stored."""
         return any(self.rows("start", "feature", [key], "key", f"space = {self._number_of(space)} and "))
 
-    def features(self, space: str, keys: Sequence[str]) -> tuple[Tensor, np.ndarray]:
+    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
         """Features of pictures ``(N, D)`` float32, zeros where none is stored; and where one is ``(N,)`` bool.
 
         Args:
@@ -352,9 +351,11 @@ class SeenFiles(Database):
         if lost := len(found) - int(there.sum()):
             logger.warning("%s: %d features are damaged, and computed again.", self.features_file, lost)
         matrix[~there] = 0
-        return torch.from_numpy(matrix), there
+        from torch import from_numpy  # a project is opened and corrected without torch
 
-    def store_features(self, space: str, keys: Sequence[str], features: Tensor) -> None:
+        return from_numpy(matrix), there
+
+    def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:
         """Store features ``(N, D)`` of pictures; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
         with self.writing() as db:
