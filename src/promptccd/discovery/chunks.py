@@ -99,7 +99,7 @@ def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) 
             return not is_begun  # a row of a data set, which has to be read to see whether it is known
         key = seen.known_key(seen.content_of(stamp))
         lacks_feature = key != "" and not seen.has_feature(embedder.space, key)
-        return lacks_feature or not seen.hash_at(stamp.path)
+        return lacks_feature or not seen.has_file(stamp.path)
 
     files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_new(entry)]
     return files if len(files) > embedder.batch_size else []

@@ -24,7 +24,7 @@ from promptccd.data.sources import Stamp
 from promptccd.discovery.intake.database import Database, bytes_of, files_of
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import append_to
-from promptccd.images.capture_dates import KEPT
+from promptccd.images.capture_dates import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
@@ -137,6 +137,10 @@ class SeenFiles(Database):
     def hash_at(self, path: str) -> str:
         """The content hash of the file that was read at a path, whatever it contains now; empty if there was none."""
         return self._file_at(path)[1]
+
+    def has_file(self, path: str) -> bool:
+        """Whether a file was read at a path, and its content was decoded with these settings."""
+        return self._file_at(path)[2]
 
     def decoded(self, digest: str) -> DecodedFile | None:
         """The result of decoding a content, without small pictures and view; `None` if the content is new."""
@@ -479,7 +483,7 @@ def _decoded_of(row: tuple[Any, ...]) -> DecodedFile:
 
 
 def _date(taken: str) -> str:
-    return taken if KEPT.fullmatch(taken) else ""
+    return taken if CAPTURE_DATE.fullmatch(taken) else ""
 
 
 def _small_row(of: tuple[str, SeenImage]) -> tuple[Any, ...]:
