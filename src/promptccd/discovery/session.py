@@ -426,9 +426,8 @@ class DiscoverySession:
     @property
     def is_grouped(self) -> bool:
         """Whether the newest images were grouped already, as this very stage."""
-        return self.current.stage == self.registry.stage and all(
-            key in self.registry.images for key in self.current.keys
-        )
+        seen = self.registry.images.keys()
+        return self.current.stage == self.registry.stage and seen >= set(self.current.keys)
 
     @property
     def num_categories(self) -> int:

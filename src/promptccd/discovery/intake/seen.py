@@ -14,11 +14,9 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from promptccd import systems
 from promptccd.data.names import display_name
@@ -26,10 +24,13 @@ from promptccd.data.sources import Stamp
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import append_to, make_folder, open_to_change, refuse_links, remove
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.images.capture_dates import KEPT
+from promptccd.images.capture_dates import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -275,7 +276,7 @@ class SeenFiles:
                 self.store_features(
                     space,
                     [key for key, is_new in zip(key_of.values(), there, strict=True) if is_new],
-                    rows[torch.from_numpy(there)],
+                    rows[there],
                 )
 
     # Pictures
@@ -365,7 +366,7 @@ class SeenFiles:
         """Whether any feature of a space was stored."""
         return self._number_of(space) >= 0
 
-    def features(self, space: str, keys: Sequence[str]) -> tuple[Tensor, np.ndarray]:
+    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
         """Features of pictures ``(N, D)`` float32, zeros where none is stored; and where one is ``(N,)`` bool.
 
         Args:
@@ -390,9 +391,11 @@ class SeenFiles:
         if lost := len(found) - int(there.sum()):
             logger.warning("%s: %d features are damaged, and computed again.", self.folder / FEATURES, lost)
         matrix[~there] = 0
-        return torch.from_numpy(matrix), there
+        from torch import from_numpy  # a project is opened and corrected without torch
 
-    def store_features(self, space: str, keys: Sequence[str], features: Tensor) -> None:
+        return from_numpy(matrix), there
+
+    def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:
         """Store features ``(N, D)`` of pictures; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
         with self._writing() as db:
@@ -619,7 +622,7 @@ def _decoded_of(row: tuple[Any, ...]) -> DecodedFile:
 
 
 def _date(taken: str) -> str:
-    return taken if KEPT.fullmatch(taken) else ""
+    return taken if CAPTURE_DATE.fullmatch(taken) else ""
 
 
 def _small_row(of: tuple[str, SeenImage]) -> tuple[Any, ...]:
