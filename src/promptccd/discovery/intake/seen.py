@@ -24,7 +24,7 @@ from promptccd.data.sources import Stamp
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import append_to, make_folder, open_to_change, refuse_links, remove
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.images.capture_dates import KEPT
+from promptccd.images.capture_dates import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
@@ -622,7 +622,7 @@ def _decoded_of(row: tuple[Any, ...]) -> DecodedFile:
 
 
 def _date(taken: str) -> str:
-    return taken if KEPT.fullmatch(taken) else ""
+    return taken if CAPTURE_DATE.fullmatch(taken) else ""
 
 
 def _small_row(of: tuple[str, SeenImage]) -> tuple[Any, ...]:
