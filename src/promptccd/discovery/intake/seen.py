@@ -14,11 +14,9 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from promptccd import systems
 from promptccd.data.names import display_name
@@ -30,6 +28,9 @@ from promptccd.images.capture_dates import KEPT
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -275,7 +276,7 @@ class SeenFiles:
                 self.store_features(
                     space,
                     [key for key, is_new in zip(key_of.values(), there, strict=True) if is_new],
-                    rows[torch.from_numpy(there)],
+                    rows[there.nonzero()[0]],
                 )
 
     # Pictures
@@ -365,13 +366,15 @@ class SeenFiles:
         """Whether any feature of a space was stored."""
         return self._number_of(space) >= 0
 
-    def features(self, space: str, keys: Sequence[str]) -> tuple[Tensor, np.ndarray]:
+    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
         """Features of pictures ``(N, D)`` float32, zeros where none is stored; and where one is ``(N,)`` bool.
 
         Args:
             space: name of what they were computed with, see `feature_space`.
             keys: of the pictures.
         """
+        import torch  # takes a second that commands which read names need not wait for
+
         row_of = {key: row for row, key in enumerate(keys)}
         found = [
             *self._rows("start, width, sum", "feature", f"space = {self._number_of(space)} and key", row_of)
@@ -392,7 +395,7 @@ class SeenFiles:
         matrix[~there] = 0
         return torch.from_numpy(matrix), there
 
-    def store_features(self, space: str, keys: Sequence[str], features: Tensor) -> None:
+    def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:
         """Store features ``(N, D)`` of pictures; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
         with self._writing() as db:
