@@ -408,14 +408,14 @@ def test_signals_of_windows_end_a_command(windows):
     windows.run(
         """
 import signal
-from promptccd.cli.ends import ended_by_signals, end_of, Terminated
+from promptccd.cli.exit_codes import signals_end_command, exit_for, Terminated
 assert processes._ENDING == [signal.SIGINT, signal.SIGTERM, signal.SIGBREAK]
 for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGBREAK, 143)):
-    with ended_by_signals():
+    with signals_end_command():
         try:
             processes.signal_myself(number); time.sleep(5)
         except KeyboardInterrupt as ended:
-            assert end_of(ended).exit_code == code, number
+            assert exit_for(ended).code == code, number
 """
     )
     told = windows.run(

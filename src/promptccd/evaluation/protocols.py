@@ -140,7 +140,7 @@ def _continual(
 def _forgetting(
     task: Task,
     labels: Sequence[np.ndarray],
-    answer: Callable[[int, Discovery], Discovery],
+    regroup: Callable[[int, Discovery], Discovery],
     known_at_first: Callable[[int, np.ndarray], np.ndarray],
 ) -> ContinualScore:
     """PA-CGCD's figures of images with these true ids, from stage 1 on; stages are grouped as for continual accuracy.
@@ -149,8 +149,8 @@ def _forgetting(
     the stage lost of it as ``forgotten``. ACC_0 is measured on the known ones among the same images, so that M_f never
     compares two sets.
 
-    `answer` puts the ids of the scored images into the discovery of a stage. `known_at_first` gives the ids of known
-    images by the model of stage 0, from a stage and the mask of known images among the scored ones.
+    `regroup` replaces the ids in the discovery of a stage by those of the scored images. `known_at_first` gives the ids
+    of known images by the model of stage 0, from a stage and the mask of known images among the scored ones.
     """
     trained = task.trained
     continual = ContinualAccuracy(trained.labels[0], task.num_known, restarts=task.restarts, seed=task.seed)
@@ -158,7 +158,7 @@ def _forgetting(
     for stage, true_ids in enumerate(labels, start=1):
         count = task.count_of_stage(stage)
         found = continual.discover(task.features(stage, trained.images[: stage + 1]), count.count)
-        row = continual.score(answer(stage, found), true_ids, count)
+        row = continual.score(regroup(stage, found), true_ids, count)
         is_known, before = np.isin(true_ids, task.known), math.nan
         if is_known.any():
             ids = known_at_first(stage, is_known)
@@ -213,10 +213,10 @@ def _sessions(task: Task) -> ContinualScore:
     (test,), (labels,) = task.test_images().images, task.test_images().labels
     rows = []
     for row, count in zip(found.stages, task.categories_so_far, strict=True):
-        if (answers := task.native(row.stage, test)) is None:
+        if (predicted := task.native(row.stage, test)) is None:
             return found
         seen = labels < count
-        own = separate_clustering_accuracy(labels[seen], answers[seen], task.known)
+        own = separate_clustering_accuracy(labels[seen], predicted[seen], task.known)
         rows.append(replace(row, native=own))
     return replace(found, stages=rows)
 
@@ -225,12 +225,12 @@ def _native(task: Task) -> ContinualScore:
     """A method's native predictions."""
     rows = []
     for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
-        answers = task.native(stage, task.trained.images[stage])
-        if answers is None:
+        predicted = task.native(stage, task.trained.images[stage])
+        if predicted is None:
             raise ConfigurationError(
                 f"Protocol native needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
             )
-        rows.append(StageScore.of(stage, true_ids, answers, task.num_known))
+        rows.append(StageScore.of(stage, true_ids, predicted, task.num_known))
     return ContinualScore("native", rows)
 
 

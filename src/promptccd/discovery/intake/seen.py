@@ -24,7 +24,7 @@ from promptccd.data.sources import Stamp
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import append_to, make_folder, open_to_change, refuse_links, remove
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.images.capture_dates import KEPT
+from promptccd.images.capture_dates import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
@@ -276,7 +276,7 @@ class SeenFiles:
                 self.store_features(
                     space,
                     [key for key, is_new in zip(key_of.values(), there, strict=True) if is_new],
-                    rows[there.nonzero()[0]],
+                    rows[there],
                 )
 
     # Pictures
@@ -373,8 +373,6 @@ class SeenFiles:
             space: name of what they were computed with, see `feature_space`.
             keys: of the pictures.
         """
-        import torch  # takes a second that commands which read names need not wait for
-
         row_of = {key: row for row, key in enumerate(keys)}
         found = [
             *self._rows("start, width, sum", "feature", f"space = {self._number_of(space)} and key", row_of)
@@ -393,7 +391,9 @@ class SeenFiles:
         if lost := len(found) - int(there.sum()):
             logger.warning("%s: %d features are damaged, and computed again.", self.folder / FEATURES, lost)
         matrix[~there] = 0
-        return torch.from_numpy(matrix), there
+        from torch import from_numpy  # a project is opened and corrected without torch
+
+        return from_numpy(matrix), there
 
     def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:
         """Store features ``(N, D)`` of pictures; if the disk refuses them, only log it."""
@@ -622,7 +622,7 @@ def _decoded_of(row: tuple[Any, ...]) -> DecodedFile:
 
 
 def _date(taken: str) -> str:
-    return taken if KEPT.fullmatch(taken) else ""
+    return taken if CAPTURE_DATE.fullmatch(taken) else ""
 
 
 def _small_row(of: tuple[str, SeenImage]) -> tuple[Any, ...]:
