@@ -4,9 +4,8 @@ import argparse
 import re
 from collections.abc import Iterable, Iterator
 
-from promptccd.cli.options import Parser
-
 from promptccd.cli.main import COMMANDS, command_parser
+from promptccd.cli.options import Parser
 from promptccd.training.recipe import Recipe, describe_type, section_types
 
 EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
