@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.disk import plain_json
 from promptccd.errors import DataError, RegistryError
 from promptccd.registry.categories import Category, CategoryState, default_name, free_name
 from promptccd.registry.store import Store, text_key
@@ -216,7 +217,7 @@ class Draft:
             [
                 (
                     position[each.prototype_row],
-                    json.dumps([position[row] for row in each.earlier_rows]),
+                    plain_json([position[row] for row in each.earlier_rows]).decode(),
                     each.id,
                 )
                 for each in found

@@ -1,7 +1,6 @@
 """What people correct about categories: each edit is a function of statements with its checks, and is written once."""
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import ArrayLike
 
+from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 from promptccd.registry.categories import Category, CategoryState, check_name
 from promptccd.registry.draft import Draft, constraints_in
@@ -127,7 +127,7 @@ def Merge(draft: Draft, categories: Sequence[int], name: str | None = None) -> N
         survivor.id,
         name=named or next((each.name for each in others if each.named), survivor.name),
         vector=draft.append_prototype(mean),
-        earlier=json.dumps([*survivor.earlier_rows, survivor.prototype_row]),
+        earlier=plain_json([*survivor.earlier_rows, survivor.prototype_row]).decode(),
     )
     if name is not None:
         _rename(draft, survivor.id, name)
