@@ -30,7 +30,7 @@ def correct(
 
 def registry_in(folder: Path) -> CategoryRegistry:
     """The registry of a folder."""
-    return Project(folder).registry
+    return Project(folder).registry.copy()
 
 
 def content_of(folder: Path) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import AnchoredKMeans, CountEstimate
+from promptccd.clustering import AnchoredKMeans, CalibratedMixture, CountEstimate
 from promptccd.data.randomness import seed_of
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
@@ -234,6 +234,28 @@ def _native(task: Task) -> ContinualScore:
     return ContinualScore("native", rows)
 
 
+def _calibrated(task: Task) -> ContinualScore:
+    """Predictions of a calibrated mixture that saw the labelled images, then one stage after the other."""
+    trained, rows = task.trained, []
+    for stage, true_ids in enumerate(trained.labels[1:], start=1):
+        labelled, *unlabelled = task.features(stage, trained.images[: stage + 1])
+        mixture = CalibratedMixture(random_state=seed_of("calibrated", task.seed) % 2**32)
+        mixture.fit(labelled, trained.labels[0])
+        for earlier, features in enumerate(unlabelled, start=1):
+            mixture.partial_fit(features, num_categories=task.count_of_stage(earlier).count)
+        count = task.count_of_stage(stage)
+        row = StageScore.of(
+            stage,
+            true_ids,
+            mixture.predict(unlabelled[-1]),
+            task.num_known,
+            num_categories=count.count,
+            count_range=count.range if count.is_estimate else None,
+        )
+        rows.append(row)
+    return ContinualScore("calibrated", rows)
+
+
 def _part_routing(task: Task) -> ContinualScore:
     """Share of patches for which the router of PromptCCD++ agrees with the part labels."""
     score = task.part_routing()
@@ -256,5 +278,6 @@ SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
     "pa-cgcd-test": _steps_on_test,
     "metagcd": _sessions,
     "native": _native,
+    "calibrated": _calibrated,
     "part-routing": _part_routing,
 }
