@@ -30,7 +30,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from promptccd.disk import sha256_of
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
-from promptccd.runs.card import KEPT, merge_card
+from promptccd.runs.card import KEPT_METADATA, merge_card
 from promptccd.runs.provenance import CARD
 from promptccd.version import __version__
 
@@ -139,7 +139,7 @@ def bring(
     message: str,
     holds: str,
     replaces: str = "",
-    kept: Sequence[str] = KEPT,
+    kept: Sequence[str] = KEPT_METADATA,
     dry_run: bool = False,
 ) -> PushedRepository:
     """Make a repository hold these files, with at most one commit; other files stay.
