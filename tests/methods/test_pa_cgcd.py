@@ -299,7 +299,7 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
         is_old = torch.arange(140) < 60
         return is_old & clear, ~is_old & clear
 
-    monkeypatch.setattr(pa_cgcd, "split", told)
+    monkeypatch.setattr(pa_cgcd, "split_old_and_new", told)
     objective = objective_for(trained, features)
     objective.begin_stage()
     old, new = objective.old_labels, objective.new_labels
@@ -325,7 +325,7 @@ def test_a_new_class_has_the_two_strangest_images_where_all_are_clearly_old(
 ) -> None:
     features = stream()
     every = torch.ones(140, dtype=torch.bool)
-    monkeypatch.setattr(pa_cgcd, "split", lambda *_: (every, ~every))
+    monkeypatch.setattr(pa_cgcd, "split_old_and_new", lambda *_: (every, ~every))
     objective = objective_for(trained, features, count=NUM_OLD + 1)
     objective.begin_stage()
     strangest = (features @ proxies().T).amax(1).argsort(stable=True)[:2]
