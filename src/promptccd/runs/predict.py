@@ -26,7 +26,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
 from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.stage import load_view, require_whole
+from promptccd.runs.stage import load_view, require_undamaged
 from promptccd.training.devices import in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
@@ -112,7 +112,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
     Raises:
         RunError: the folder is damaged, contains no model of this package, or one that is refused.
     """
-    require_whole(path)
+    require_undamaged(path)
     try:
         model = load_checkpoint(path, max_model_bytes=max_model_bytes)
     except (OSError, ValueError) as error:
