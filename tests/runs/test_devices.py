@@ -1,5 +1,7 @@
 """Devices that have too little memory or are lost, raised where the device would raise it, and disks without room."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -226,6 +228,18 @@ def test_predictions_are_made_on_the_device_that_is_named(
     for name in ("meta", "cpu"):  # the other device that every machine has
         assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0
     assert devices == ["meta", "cpu"]
+
+
+@pytest.mark.moderate
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow fewer names")
+def test_a_file_may_have_any_name(trained_run: Path, tmp_path: Path) -> None:
+    names = [" a.png", "a::b.png", "file:: c.png", os.fsdecode(b"\xff.png")]
+    for name, image in zip(names, coloured_images(1, 4), strict=True):
+        with open(tmp_path / name, "wb") as file:
+            image["image"].save(file, "PNG")
+    found = predict_folder(load_model(trained_run / "stage1"), trained_run / "stage1", tmp_path)
+    assert [each.file for each in found.predictions] == sorted(names)
+    assert not found.skipped
 
 
 @pytest.mark.moderate
