@@ -73,7 +73,7 @@ function pace(desk: Desk): string {
 
 interface Screen {
   group: number; // that is proposed
-  approved: number; // photographs that speak for it
+  reviewed: number; // photographs that speak for it
   rows: number[];
   like: number[];
   offered: number[][]; // groups that a digit means, by row
@@ -137,7 +137,7 @@ export function Check({ desk }: { desk: Desk }) {
   return (
     <Keyed desk={desk} acts={acts} more={point}>
       <div class="screen">
-        <h2 dir="auto">{t(screen.approved ? "checkHow" : "checkFirst", { name: group.name, n: screen.approved })}</h2>
+        <h2 dir="auto">{t(screen.reviewed ? "checkHow" : "checkFirst", { name: group.name, n: screen.reviewed })}</h2>
         <p><RightLine desk={desk} /></p>
         <ul class="page" ref={grid} aria-label={t("photos", { n: rows.length })}>
           {rows.map((each, index) => (

@@ -192,7 +192,7 @@ def _engine(options: argparse.Namespace) -> "PoolOfDevices | RayEngine | None":
 def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
     return {
         "files": asdict(result.report),
-        "moments": result.moments,
+        "distinct": result.distinct,
         "counts": result.counts,
         "num_categories": result.estimate.to_dict(),
         "new": list(result.change.new),
@@ -209,11 +209,9 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     report, counts = result.report, result.counts
     sizes = Counter((row.category, row.name, row.known) for row in result.rows if row.category is not None)
     unseen = ", those without an image here included" if result.estimate.count > len(sizes) else ""
-    moments = (
-        f" of {result.moments} moment{'s' * (result.moments != 1)}" if result.moments < report.used else ""
-    )
+    distinct = f" ({result.distinct} without near-duplicates)" if result.distinct < report.used else ""
     lines = [
-        f"{report.found} file{'s' * (report.found != 1)}: {report.used} image{'s' * (report.used != 1)}{moments}, "
+        f"{report.found} file{'s' * (report.found != 1)}: {report.used} image{'s' * (report.used != 1)}{distinct}, "
         f"{report.duplicates} "
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),

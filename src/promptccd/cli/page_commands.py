@@ -120,7 +120,10 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         )
         found = discover(session, folder, out, stop=stop)
     logger.info(
-        "Photographs: %d, of %d moments; groups: about %s.", found.report.used, found.moments, found.estimate
+        "Photographs: %d (%d without near-duplicates); groups: about %s.",
+        found.report.used,
+        found.distinct,
+        found.estimate,
     )
     if found.report.depths:
         logger.info("%s (--bit-depth sets another).", found.report.depths.capitalize())

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
+    from promptccd.clustering.calibrated import CalibratedMixture as CalibratedMixture
     from promptccd.clustering.constraints import GroupingConstraints as GroupingConstraints
     from promptccd.clustering.counting import PRIORS as PRIORS
     from promptccd.clustering.counting import CountCalibration as CountCalibration

@@ -81,8 +81,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         restarts = RESTARTS if isinstance(self.n_init, str) and self.n_init == "auto" else self.n_init
         check_scalar(restarts, "n_init", Integral, min_val=1)
         check_scalar(self.tol, "tol", Real, min_val=0)
-        points = _points_of(self, X)
-        labels = _read_labels(y, len(points))
+        points = points_of(self, X)
+        labels = read_labels(y, len(points))
         free = labels < 0
         num_clusters, known = self.n_clusters, len(np.unique(labels[~free]))
         if not free.any() and num_clusters > known:  # nothing that a new cluster could be made of
@@ -99,7 +99,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
                 "that are labelled: ask for fewer clusters."
             )
         kmeans = AnchoredKMeans(
-            num_clusters, restarts, self.max_iter, self.tol, _seed(self.random_state), self.fix_labelled
+            num_clusters, restarts, self.max_iter, self.tol, seed_from(self.random_state), self.fix_labelled
         )
         kmeans.fit(points[free], *((points[~free], labels[~free]) if known else ()))
         self.labels_ = labels
@@ -124,7 +124,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
 
     def _nearest(self, X: Any) -> tuple[NumericArray, NumericArray]:
         check_is_fitted(self)
-        points = torch.from_numpy(_points_of(self, X, reset=False))
+        points = torch.from_numpy(points_of(self, X, reset=False))
         nearest, distances = nearest_centres(points, torch.from_numpy(self.cluster_centers_))
         return nearest.numpy(), distances.numpy()
 
@@ -170,8 +170,8 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
             check_scalar(self.start, "start", Integral, min_val=1)
         if self.prior not in ("auto", *PRIORS):
             raise DataError(f"Expected a prior of auto, {', '.join(PRIORS)}, got {self.prior!r}.")
-        points = torch.from_numpy(_points_of(self, X, ensure_min_samples=2))
-        fixed = torch.from_numpy(_read_labels(y, len(points)))
+        points = torch.from_numpy(points_of(self, X, ensure_min_samples=2))
+        fixed = torch.from_numpy(read_labels(y, len(points)))
         known = fixed[fixed >= 0]
         sizes = known.unique(return_counts=True)[1]
         categories, prior = len(sizes), self.prior
@@ -189,14 +189,14 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
             fixed=fixed,
             labelled=features[fixed >= 0],
             labels=known,
-            seed=_seed(self.random_state) or 0,
+            seed=seed_from(self.random_state) or 0,
             prior=prior,
         )
         self.n_categories_, self.range_ = self.estimate_.count, self.estimate_.range
         return self
 
 
-def _points_of(estimator: Any, X: Any, reset: bool = True, **options: Any) -> NumericArray:
+def points_of(estimator: Any, X: Any, reset: bool = True, **options: Any) -> NumericArray:
     """Points as floating numbers, checked as scikit-learn does; tensors are taken too."""
     if isinstance(X, torch.Tensor):
         X = (X.float() if X.dtype == torch.bfloat16 else X).detach().cpu().numpy()  # NumPy has no bfloat16
@@ -206,7 +206,7 @@ def _points_of(estimator: Any, X: Any, reset: bool = True, **options: Any) -> Nu
     return rows if rows.flags.writeable else rows.copy()
 
 
-def _read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
+def read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
     """Labels ``(N,)``, a copy; -1 everywhere where there are none."""
     if y is None:
         return np.full(number, -1, np.int64)
@@ -229,7 +229,7 @@ def _read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
-def _seed(random_state: Any) -> int | None:
+def seed_from(random_state: Any) -> int | None:
     """A seed of what scikit-learn takes as one; `None` stays, and is a fresh one."""
     if random_state is None or isinstance(random_state, Integral):
         return None if random_state is None else int(random_state)

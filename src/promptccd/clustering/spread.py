@@ -52,7 +52,7 @@ def measure_spread(
     products, squares = images.scatter(chosen, means)
     if squares.sum() <= NOISE_SHARE * num:
         return None
-    shrinkage = _shrinkage(products, squares)
+    shrinkage = shrinkage_of(products, squares)
     places = torch.randperm(num, generator=torch_generator("spread", seed)) % FOLDS
     folds = [images.fold(chosen, places == left_out, shrinkage) for left_out in range(FOLDS)]
     own, nearest, without_own = torch.empty(3, len(rows), dtype=torch.float64)
@@ -135,7 +135,7 @@ class _Fold:
             yield some, squared_distances(points @ self.whitener, self.centres)
 
 
-def _shrinkage(products: Tensor, squares: Tensor) -> float:
+def shrinkage_of(products: Tensor, squares: Tensor) -> float:
     """How far to shrink a covariance towards one variance in all directions (Ledoit and Wolf, 2004)."""
     num, width = len(squares), len(products)
     covariance = products / num

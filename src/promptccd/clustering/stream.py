@@ -4,7 +4,7 @@ Known categories explain first, and the images of earlier stages say what they l
 everything that is odd among them. A place that holds more of the newest images than that is new. So no assumption
 about the form of a category is made: this is a scan statistic in feature space and time (Kulldorff, 2001).
 
-Letters: N newest images (or their moments), R earlier ones, D width, C known categories, P places.
+Letters: N newest images (near-duplicates once), R earlier ones, D width, C known categories, P places.
 """
 
 import itertools
@@ -40,7 +40,7 @@ UNSEEN = 0.25  # share of the usual rate that a place has at least where no earl
 
 @dataclass(frozen=True, eq=False)
 class EarlierImages:
-    """Images of earlier stages, those of one moment once.
+    """Images of earlier stages, near-duplicates once.
 
     Attributes:
         features: unit features ``(R, D)``.

@@ -72,7 +72,7 @@ class DiscoveryResult:
 
     Attributes:
         report: counts of the files.
-        moments: moments of the images: those of one, such as a burst, counted once for the estimate.
+        distinct: images, near-duplicates (such as a burst) counted once, as for the estimate.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
         waiting: name of the category that each image, of this stage or an earlier one, is most like that fits nowhere.
@@ -84,7 +84,7 @@ class DiscoveryResult:
     """
 
     report: IntakeReport
-    moments: int
+    distinct: int
     estimate: CountEstimate
     change: StageChange
     waiting: dict[str, str]
@@ -175,6 +175,7 @@ class _Discovery:
             remove_leftovers(self.out)
             clear_leftovers(project)
             session.seen = SeenFiles(project, session.made_with)
+            stack.callback(setattr, session, "seen", None)  # a session that is used later has its own memory
             stack.callback(session.seen.close)
             self._begin()
             if self.engine is not None and self.trained is None:
@@ -196,7 +197,7 @@ class _Discovery:
             report = session.current.intake.report()
             return DiscoveryResult(
                 report,
-                session.num_moments,
+                session.num_distinct,
                 session.estimate,
                 session.change,
                 {

@@ -22,7 +22,7 @@ class Remembered:
     Args:
         registry: says with which stage each image came, and where it is now.
         space: what the features have to be of, see `feature_space`.
-        seen: stores features, and which images were not the first ones of their moments; `None` if nothing is stored.
+        seen: stores features, and which images are near-duplicates of earlier ones; `None` if nothing is stored.
         here: features by key where nothing is stored.
     """
 
@@ -41,11 +41,11 @@ class Remembered:
         return {key: found[key] for key in keys if key in found and len(found[key]) == width}
 
     def followers(self, keys: Sequence[str]) -> dict[str, str]:
-        """The first image of its moment, of those of these that are not that themselves."""
+        """The first image of its near-duplicate group, by key, of each image that is not the first."""
         return {} if self._seen is None else self._seen.followers(keys)
 
     def before(self, stage: int, num_new: int, ids: Sequence[int], seed: int) -> EarlierImages | None:
-        """Images that came before a stage, the first ones of their moments; `None` if they are too few.
+        """Images that came before a stage, near-duplicates once; `None` if they are too few.
 
         Args:
             stage: the number of the new images' stage.

@@ -94,7 +94,7 @@ def write_page(
             (names[stage.files[key].index], names[first.index])
             for key, first in list(session.near_duplicates.items())[:MAX_LISTED]
         ],
-        moments=session.num_moments,
+        distinct=session.num_distinct,
     )  # fmt: skip
     write_file(path, page + end)
     return path

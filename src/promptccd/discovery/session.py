@@ -42,8 +42,8 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
-        moments: ``(N,)`` row of the first image of each image's moment, see `find_near_duplicates`; `None` as
-            the features are.
+        first_of: ``(N,)`` row of the first image of each image's near-duplicate group, see
+            `find_near_duplicates`; `None` as the features are.
     """
 
     stage: int
@@ -51,7 +51,7 @@ class SessionStage:
     before: CategoryRegistry
     features: Tensor | None = None
     space: str = ""
-    moments: np.ndarray | None = None
+    first_of: np.ndarray | None = None
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -229,16 +229,16 @@ class DiscoverySession:
         return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
 
     def embed(self, progress: Progress | None = None) -> Tensor:
-        """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
+        """Unit features ``(N, D)`` of the newest stage's images; with them, near-duplicates are found."""
         stage, embedder = self.current, self._embedder or self.new_embedder()
         self._embedder = None
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
-        stage.moments = self._moments_of(stage, stage.features)
+        stage.first_of = self._near_duplicates_of(stage, stage.features)
         if self.seen is not None:
-            followers = np.flatnonzero(stage.moments != np.arange(len(stage.moments))).tolist()
-            firsts = stage.moments.tolist()
-            self.seen.store_followers({stage.keys[row]: stage.keys[firsts[row]] for row in followers})
+            followers = np.flatnonzero(stage.first_of != np.arange(len(stage.first_of))).tolist()
+            first_of = stage.first_of.tolist()
+            self.seen.store_followers({stage.keys[row]: stage.keys[first_of[row]] for row in followers})
         return stage.features
 
     def new_embedder(self, part: SeenFiles | None = None) -> Embedder:
@@ -248,7 +248,7 @@ class DiscoverySession:
             seen=part or self.seen, is_part=part is not None,
         )  # fmt: skip
 
-    def _moments_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
+    def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
         """Found, or known from when the same pictures were looked at before."""
         miniatures, taken = stage.intake.miniatures, stage.intake.taken
         if self.seen is None:
@@ -256,10 +256,10 @@ class DiscoverySession:
         given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
-        known = self.seen.moments(given.hexdigest(), len(features))
+        known = self.seen.near_duplicates(given.hexdigest(), len(features))
         if known is None:
             known = find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
-            self.seen.store_moments(given.hexdigest(), known)
+            self.seen.store_near_duplicates(given.hexdigest(), known)
         return known
 
     # Groups
@@ -282,26 +282,28 @@ class DiscoverySession:
         return self.current.features
 
     @property
-    def moments(self) -> np.ndarray:
-        """``(N,)`` row of the first image of each image's moment, in the newest stage.
+    def first_of(self) -> np.ndarray:
+        """``(N,)`` row of the first image of each image's near-duplicate group, in the newest stage.
 
         Raises:
             DataError: its images are not embedded yet.
         """
         _ = self.features  # it says where they are not embedded yet
-        assert self.current.moments is not None
-        return self.current.moments
+        assert self.current.first_of is not None
+        return self.current.first_of
 
     @property
-    def num_moments(self) -> int:
-        """Moments of the newest images."""
-        return len(np.unique(self.moments))
+    def num_distinct(self) -> int:
+        """Newest images, near-duplicates counted once."""
+        return len(np.unique(self.first_of))
 
     @property
     def near_duplicates(self) -> dict[str, IntakeFile]:
-        """By key of each of the newest images that is not the first of its moment: that first one."""
+        """By key of each of the newest images that is not the first of its near-duplicate group: that first one."""
         used = self.current.intake.used
-        return {used[row].key: used[first] for row, first in enumerate(self.moments.tolist()) if first != row}
+        return {
+            used[row].key: used[first] for row, first in enumerate(self.first_of.tolist()) if first != row
+        }
 
     @property
     def settled(self) -> list[int]:
@@ -352,7 +354,7 @@ class DiscoverySession:
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
         features = self.features if whole else self.features[rows]
-        images = NewImages(keys, features, self.moments[rows], self._constraints(), stage.stage)
+        images = NewImages(keys, features, self.first_of[rows], self._constraints(), stage.stage)
         change, estimate = self._grouping(self.remembered).group(images, num_categories)
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
@@ -394,16 +396,16 @@ class DiscoverySession:
         return Remembered(self.registry, space, self.seen, here)
 
     def _constraints(self) -> GroupingConstraints:
-        """What people said, and that a new image of a moment of which images are in a category is there too."""
+        """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
         said, members = self.registry.constraints(), self.registry.members.read()
         earlier: dict[int, set[int]] = {}
         fresh = set(self.fresh)
-        for row, moment in enumerate(self.moments.tolist()):
+        for row, first in enumerate(self.first_of.tolist()):
             if row not in fresh and (category := members.get(self.current.keys[row])) is not None:
-                earlier.setdefault(moment, set()).add(category)
+                earlier.setdefault(first, set()).add(category)
         pins = {}
         for row in fresh:
-            key, found = self.current.keys[row], earlier.get(int(self.moments[row]), set())
+            key, found = self.current.keys[row], earlier.get(int(self.first_of[row]), set())
             if len(found) == 1 and key not in said.keys:
                 pins[key] = next(iter(found))
         return replace(said, pinned={**said.pinned, **pins}) if pins else said

@@ -23,14 +23,14 @@ class NewImages:
     Attributes:
         keys: of the images.
         features: ``(N, D)``.
-        moments: numbers of their moments ``(N,)``.
+        duplicates: ``(N,)`` equal numbers for near-duplicates.
         constraints: what people said.
         stage: that they came with.
     """
 
     keys: Sequence[str]
     features: Tensor
-    moments: np.ndarray
+    duplicates: np.ndarray
     constraints: GroupingConstraints
     stage: int
 
@@ -38,7 +38,7 @@ class NewImages:
         """All but some of them."""
         rows = [row for row, key in enumerate(self.keys) if key not in gone]
         kept = [self.keys[row] for row in rows]
-        return replace(self, keys=kept, features=self.features[rows], moments=self.moments[rows])
+        return replace(self, keys=kept, features=self.features[rows], duplicates=self.duplicates[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +166,10 @@ class StageGrouping:
             return None
         keys, numbers = list(features), dict[str, int]()
         first = remembered.followers(keys)
-        moments = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
+        duplicates = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
         rows = torch.stack(list(features.values()))
         # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
-        images = NewImages(keys, rows, moments, registry.constraints(), registry.stage)
+        images = NewImages(keys, rows, duplicates, registry.constraints(), registry.stage)
         return self.find(images, num_categories, aside_draws=False)
 
     def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
@@ -189,7 +189,7 @@ class StageGrouping:
         self, images: NewImages, known: KnownCategories, num_categories: int | None
     ) -> tuple[Assignment, CountEstimate]:
         # Position of the first image with the same number.
-        _, first, moment = np.unique(images.moments, return_index=True, return_inverse=True)
+        _, first, number = np.unique(images.duplicates, return_index=True, return_inverse=True)
         return group_images(
             images.features,
             images.keys,
@@ -199,7 +199,7 @@ class StageGrouping:
             constraints=images.constraints,
             seed=self._seed,
             temperature=self._temperature,
-            first_of=first[moment],
+            first_of=first[number],
         )
 
     def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:

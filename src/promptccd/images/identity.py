@@ -126,7 +126,7 @@ class SeenImage:
     Attributes:
         size: width and height in pixels, upright.
         key: what the picture is known by, see `picture_key`.
-        miniature: ``(32, 32)`` uint8, grey; finds images of the same moment.
+        miniature: ``(32, 32)`` uint8, grey; finds near-duplicates.
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
             lose their ends first, because their short side would vanish otherwise.
         view: ``(3, S, S)`` uint8, or `None` if no view was asked for.

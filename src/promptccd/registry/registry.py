@@ -30,6 +30,8 @@ from promptccd.registry.observe import Snapshot, StageGroups, apply_grouping
 from promptccd.registry.store import Changes, Store, stored_key, text_key
 
 NOTHING_YET = -1  # stage of a registry that observed none
+# A correction of many, such as a split, pins images that nobody has looked at.
+STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 
 Value = TypeVar("Value")
 
@@ -110,7 +112,7 @@ class CategoryRegistry:
         confidences: how sure the last grouping was of each image, in 0..1, where it said so.
         pinned: category of every image that a person has put there.
         looks: of every image that a person has looked at.
-        states: stage, category, confidence, and whether it is pinned, of every image.
+        states: stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image.
     """
 
     def __init__(self, store: Store | None = None):
@@ -122,8 +124,8 @@ class CategoryRegistry:
         self.looks: ByImage[Look] = ByImage(
             self.store, "reviewed, was, unseen, quarter", "reviewed is not null", Look
         )
-        self.states: ByImage[tuple[int, int | None, float | None, int]] = ByImage(
-            self.store, "stage, category, confidence, pinned", "true", lambda *values: values
+        self.states: ByImage[tuple[int, int | None, float | None, str]] = ByImage(
+            self.store, f"stage, category, confidence, {STATE}", "true", lambda *values: values
         )
         self._categories: tuple[Any, dict[int, Category]] = (None, {})
 

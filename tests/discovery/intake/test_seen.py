@@ -182,13 +182,13 @@ def test_what_is_decoded_in_another_way_is_replaced_and_what_was_made_of_it_goes
 def test_near_duplicate_groups_that_fit_no_pictures_are_found_again(tmp_path: Path) -> None:
     seen = SeenFiles(tmp_path)
     for number, wrong in enumerate(([0, 0, 3, 3], [0, 2, 2, 0], [0, 0, 1, 1], [0, 0, 2])):
-        seen.store_moments(f"{number:064x}", np.array(wrong))
-        assert seen.moments(f"{number:064x}", 4) is None
-    found = seen.moments(f"{3:064x}", 3)
+        seen.store_near_duplicates(f"{number:064x}", np.array(wrong))
+        assert seen.near_duplicates(f"{number:064x}", 4) is None
+    found = seen.near_duplicates(f"{3:064x}", 3)
     assert found is not None and found.tolist() == [0, 0, 2]
-    seen.store_moments("cd" * 32, np.array([0, 0, 2, 0]))
-    assert seen.moments("cd" * 32, 3) is None
-    assert seen.moments(f"{3:064x}", 3) is None, "only the newest are stored"
+    seen.store_near_duplicates("cd" * 32, np.array([0, 0, 2, 0]))
+    assert seen.near_duplicates("cd" * 32, 3) is None
+    assert seen.near_duplicates(f"{3:064x}", 3) is None, "only the newest are stored"
     seen.store_followers({KEYS[1]: KEYS[0]})
     seen.store_followers({KEYS[3]: KEYS[2]})
     assert seen.followers([*KEYS, "row:7"]) == {KEYS[1]: KEYS[0], KEYS[3]: KEYS[2]}
@@ -206,7 +206,9 @@ STRANGE = {
     "a trigger": altered("create trigger t after insert on file begin delete from content; end"),
     "a view": altered("create view v as select * from file"),
     "a table": altered("create table t(a)"),
-    "another table": altered("drop table moment; create table moment(source blob primary key, firsts text)"),
+    "another table": altered(
+        "drop table near_duplicate; create table near_duplicate(source blob primary key, first_of text)"
+    ),
     "an index": altered("create index i on file(hash)"),
     "no database": lambda folder: (folder / SEEN).write_bytes(b"x" * 5000),
     "half": lambda folder: (folder / SEEN).write_bytes((folder / SEEN).read_bytes()[:9000]),

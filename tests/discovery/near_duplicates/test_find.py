@@ -192,7 +192,7 @@ def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
     assert estimate.high <= expected.high + 1
     assert torch.equal(found.category_ids, plain.category_ids[moments])
     assert group_images(frames, keys, none, next_id=0)[1].count > 50, "else this test shows nothing"
-    with pytest.raises(DataError, match="<= num_categories <= 100, .* one moment counted once, got 101"):
+    with pytest.raises(DataError, match="<= num_categories <= 100, .* near-duplicates counted once, got 101"):
         group_images(frames, keys, none, num_categories=101, next_id=0, first_of=first)
 
 
@@ -250,7 +250,7 @@ def album(tmp_path):
 def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["discover", str(stage0), str(album), "--out", str(out)]) == 0
-    assert "18 files: 18 images of 6 moments, 0 copies, 0 skipped" in capsys.readouterr().out
+    assert "18 files: 18 images (6 without near-duplicates), 0 copies, 0 skipped" in capsys.readouterr().out
     with (out / "assignments.csv").open(newline="") as table:
         rows = list(csv.DictReader(table))
     for row in rows:
@@ -260,16 +260,16 @@ def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, t
         assert ("nearly" in row["note"]) == bool(expected)
     assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was split_revision"
     page = (out / "discovery.html").read_text()
-    assert "18 images of 6 moments" in page
+    assert "18 images (6 without near-duplicates)" in page
     assert page.count("<td>0-0.png") == 2
     assert main(["discover", str(stage0), str(album), "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["moments"] == 6
+    assert json.loads(capsys.readouterr().out)["distinct"] == 6
 
 
 @pytest.mark.moderate
 def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_path):
     before = discover(session, album, tmp_path / "out")
-    assert before.moments == 6
+    assert before.distinct == 6
     moved = session.current.keys[3]
     other = next(each.id for each in session.registry.active if each.id != session.registry.members[moved])
     session.registry.edit(Move(session.current.keys[3:6], other))

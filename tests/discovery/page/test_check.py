@@ -54,7 +54,7 @@ def test_what_looks_like_another_group_comes_first_and_is_proposed_for_it() -> N
     assert found["group"] == 1
     assert strays <= set(found["images"])
     assert len(found["images"]) == SCREEN
-    assert found["approved"] == 4
+    assert found["reviewed"] == 4
     assert {each[0] for each in found["offered"]} == {1}
     assert not set(found["images"]) & registry.pinned.keys()
     likest = dict(zip(found["images"], found["like"], strict=True))
@@ -66,7 +66,7 @@ def test_the_surest_stand_for_a_group_until_as_many_are_approved() -> None:
     found = screen(registry, features, features.keys)
     assert found["group"] == 1
     assert {f"{number:02}" for number in range(STRAY)} <= set(found["images"])
-    assert (found["approved"], SEEDS) == (0, 4)
+    assert (found["reviewed"], SEEDS) == (0, 4)
 
 
 def test_a_photograph_that_stands_for_its_group_does_not_speak_for_itself() -> None:

@@ -356,7 +356,7 @@ def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> No
     assert window.do(**asked, seen=["x"])[0] == 409
     assert window.do(**asked, seen=[0])[0] == 200
     rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
-    assert [row["state"] for row in rows] == ["approved"] * 3 + ["suggested"] * (len(rows) - 3)
+    assert [row["state"] for row in rows] == ["reviewed", "pinned", "pinned"] + ["found"] * (len(rows) - 3)
     assert len(Project(project).registry.looks) == 1
     assert window.get("right?within=0")["count"] < window.get("right")["count"]
     assert window.ask("/api/right?within=99")[0] == 409

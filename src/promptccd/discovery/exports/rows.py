@@ -35,7 +35,8 @@ class AssignmentRow:
         stage: the stage it came with.
         status: ``used``, ``duplicate``, ``skipped``, ``away`` if it is not where it was, or ``aside``, in no category,
             if a person set it aside or it is like what they did.
-        state: ``approved`` if a person put or left it in its category, else ``suggested``; empty without a category.
+        state: ``reviewed`` if a person looked at it and put or left it in its category; ``pinned`` if a correction of
+            many, such as a split, put it there; else ``found``. Empty without a category.
         note: the reason for a skipped file, the file that a duplicate equals, how an image was read, which of the two
             set it aside, or that it is more like an image of none of the categories.
     """
@@ -132,7 +133,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=states[file.key][0] if file.key in states else stage.stage,
                 status=status,
-                state="" if category is None else "approved" if states[file.key][3] else "suggested",
+                state="" if category is None else states[file.key][3],
                 note="; ".join(filter(None, notes)),
             )
         )
@@ -145,7 +146,7 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
     aside, rows, states = _aside_notes(registry), [], registry.states.read(photos.keys)
     categories, newest = registry.categories, registry.stage
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
-        stage, home, confidence, is_pinned = states[key]
+        stage, home, confidence, state = states[key]
         home = None if key in aside else home
         category = None if home is None else categories[home]
         rows.append(
@@ -162,7 +163,7 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 distance=None,
                 stage=stage,
                 status="aside" if key in aside else "used" if is_here else "away",
-                state="" if category is None else "approved" if is_pinned else "suggested",
+                state="" if category is None else state,
                 note="; ".join(filter(None, [aside.get(key, ""), "" if is_here else "not where it was"])),
             )
         )

@@ -49,7 +49,7 @@ create table cell(hash blob primary key, picture blob);
 create table feature(space integer, key blob, start integer, width integer, sum integer, primary key(space, key))
   without rowid;
 create table follower(key blob primary key, first blob) without rowid;
-create table moment(source blob primary key, firsts blob);
+create table near_duplicate(source blob primary key, first_of blob);
 """
 _CHECKED = ("content", "file", "feature")  # what results depend on and no checksum covers
 _ADD_CONTENT = """
@@ -410,26 +410,26 @@ class SeenFiles:
 
     # Near-duplicates
 
-    def moments(self, source: str, count: int) -> np.ndarray | None:
+    def near_duplicates(self, source: str, count: int) -> np.ndarray | None:
         """``(N,)`` near-duplicate groups as `find_near_duplicates` gave them; `None` if they are not stored.
 
         Args:
             source: SHA-256 of its arguments.
             count: N.
         """
-        for _, row in self._rows("firsts", "moment", "source", [source]):
+        for _, row in self._rows("first_of", "near_duplicate", "source", [source]):
             found = np.frombuffer(row[: len(row) // 4 * 4], np.uint32).astype(np.int64)
             if len(found) == count and (found <= np.arange(count)).all() and (found[found] == found).all():
                 return found
         return None
 
-    def store_moments(self, source: str, moments: np.ndarray) -> None:
+    def store_near_duplicates(self, source: str, first_of: np.ndarray) -> None:
         """Store near-duplicate groups in place of the earlier ones."""
         with self._writing() as db:
-            db.execute("delete from moment")
+            db.execute("delete from near_duplicate")
             db.execute(
-                "insert into moment values(?, ?)",
-                (_hash(source), moments.astype(np.uint32).tobytes()),
+                "insert into near_duplicate values(?, ?)",
+                (_hash(source), first_of.astype(np.uint32).tobytes()),
             )
 
     def store_followers(self, firsts: Mapping[str, str]) -> None:

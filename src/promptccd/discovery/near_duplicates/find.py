@@ -1,8 +1,7 @@
-"""Moments: photographs that show one moment, such as copies, bursts and pans, found by comparing small pictures.
+"""Find near-duplicate groups, such as copies, bursts and pans, by comparing small pictures.
 
-A moment counts once where the number of groups is estimated, and stays together. Three steps find moments among many
-images: which pairs are worth a look (`_candidates`), whether their miniatures fit (`_fitting`), and whether their
-thumbnails agree (`are_near_duplicates`).
+Three steps: choose pairs to compare (`_candidates`), compare their miniatures (`_fitting`), and compare their
+thumbnails (`are_near_duplicates`).
 
 Letters: N images, D width, P pairs, S side of a picture in pixels.
 """
@@ -35,8 +34,8 @@ _BANDS = 4  # two hashes that differ in at most 3 bits agree in one of 4 bands w
 _LARGEST_CELL = 2_048  # images whose features are compared with each other at a time
 _ORIENTATIONS = 8  # four rotations, and their mirror images
 AT_ONCE = 2.0  # seconds between frames of a burst
-# Correlation of miniatures from which thumbnails are looked at, and share of their neighbourhoods that may look
-# different: for any two pictures, for such that follow each other in the source, and for such as were taken at once.
+# Least correlation of miniatures for thumbnails to be compared, and share of their neighbourhoods that may differ: for
+# any two pictures, for successive ones in the source, and for those of one burst.
 FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
 APART, APART_NEXT, APART_AT_ONCE = 0.05, 0.08, 0.4
 # Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
@@ -57,7 +56,7 @@ def find_near_duplicates(
     taken: npt.NDArray[np.float64],
     workers: int = 1,
 ) -> Rows:
-    """Which images are of one moment.
+    """Find the near-duplicate group of each image.
 
     Args:
         miniatures: ``(N, 32, 32)``, see `SeenImage`, in the order of the source.
@@ -68,26 +67,26 @@ def find_near_duplicates(
         workers: thumbnails that are decoded at once.
 
     Returns:
-        ``(N,)`` row of the first image of each image's moment; its own for an image that is like none before it.
+        ``(N,)`` row of the first image of each image's group; its own for an image without an earlier near-duplicate.
     """
-    moment = np.arange(len(miniatures))
+    first_of = np.arange(len(miniatures))
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
     pairs = _fitting(miniatures, hashes, taken, _candidates(hashes, features, taken))
     while len(pairs.one):
-        pairs = pairs.select(moment[pairs.one] != moment[pairs.two])
-        # Of each moment the pair that fits best with an earlier one: most others are then settled without a look.
+        pairs = pairs.select(first_of[pairs.one] != first_of[pairs.two])
+        # Of each group the pair that fits best with an earlier one: then most others need no comparison.
         best = np.zeros(len(pairs.one), dtype=bool)
-        best[np.unique(np.maximum(moment[pairs.one], moment[pairs.two]), return_index=True)[1]] = True
+        best[np.unique(np.maximum(first_of[pairs.one], first_of[pairs.two]), return_index=True)[1]] = True
         alike = _verified(pairs.select(best), thumbnails, taken, workers)
-        moment = _joined(moment, alike)
+        first_of = _joined(first_of, alike)
         pairs = pairs.select(~best)
-    return moment
+    return first_of
 
 
-def _joined(moment: Rows, pairs: "_Pairs") -> Rows:
-    """The moments after the images of these pairs were joined."""
-    count = len(moment)
-    links = np.r_[np.stack([np.arange(count), moment], 1), np.stack([pairs.one, pairs.two], 1)]
+def _joined(first_of: Rows, pairs: "_Pairs") -> Rows:
+    """The groups after the images of these pairs were joined."""
+    count = len(first_of)
+    links = np.r_[np.stack([np.arange(count), first_of], 1), np.stack([pairs.one, pairs.two], 1)]
     graph = coo_array((np.ones(len(links), dtype=np.int8), (links[:, 0], links[:, 1])), (count, count))
     _, labels = connected_components(graph, directed=False)
     return np.unique(labels, return_index=True)[1][labels]
@@ -111,7 +110,7 @@ class _Pairs:
     def by_evidence(
         self, taken: npt.NDArray[np.float64], at_once: float, following: float, other: float
     ) -> Tensor:
-        """``(P,)`` one of three values, by what else than the pictures tells of one moment."""
+        """``(P,)`` one of three values, by the evidence besides the pictures: time, order in the source, neither."""
         values = np.where(self.two - self.one == 1, following, other)
         return torch.from_numpy(np.where(self.at_once(taken), at_once, values))
 
@@ -141,7 +140,7 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
     return rotated.flip(2) if turned >= 4 else rotated
 
 
-# Which pairs are worth a look
+# Choose pairs
 
 
 def _candidates(hashes: Hashes, features: Tensor, taken: npt.NDArray[np.float64]) -> _Pairs:
@@ -157,9 +156,9 @@ def _candidates(hashes: Hashes, features: Tensor, taken: npt.NDArray[np.float64]
         found.append(following.select(following.at_once(taken)))
     for turned, of_turned in enumerate(hashes):
         for one, two in _same_hash(hashes[0], of_turned):
-            # What looks the same when it is turned tells nothing.
-            told = of_turned[two] != hashes[0][two] if turned else one < two
-            found.append(_Pairs(one[told], two[told], np.full(int(told.sum()), turned)))
+            # A symmetric picture is no evidence.
+            differs = of_turned[two] != hashes[0][two] if turned else one < two
+            found.append(_Pairs(one[differs], two[differs], np.full(int(differs.sum()), turned)))
     return _Pairs.joined(found)
 
 
@@ -231,7 +230,7 @@ def _band(hashes: npt.NDArray[np.uint64], band: int) -> npt.NDArray[np.uint64]:
     return (hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
 
 
-# Which of these fit, and which are of one moment
+# Compare them
 
 
 def _fitting(
@@ -280,7 +279,7 @@ def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
 
 
 def _verified(pairs: _Pairs, thumbnails: Thumbnails, taken: npt.NDArray[np.float64], workers: int) -> _Pairs:
-    """The pairs whose thumbnails are of one moment."""
+    """The pairs whose thumbnails are near-duplicates."""
     alike = [np.empty(0, dtype=bool)]
     for loaded in pairs.blocks(_LOADED):
         rows, places = np.unique(np.stack([loaded.one, loaded.two]), return_inverse=True)

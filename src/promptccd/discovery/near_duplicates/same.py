@@ -1,4 +1,4 @@
-"""Whether two small pictures show one moment, such as two frames of a burst or a photograph and its copy.
+"""Compare two small pictures: are they near-duplicates, such as two frames of a burst or a photograph and its copy?
 
 Letters: P pairs, S side of a picture in pixels, R pixels that it may have moved.
 """
@@ -26,7 +26,7 @@ COLOURLESS = 1.5  # grey levels of colour, at most, in a black-and-white copy
 WHITE, BRIGHT = (
     250,
     190,
-)  # grey levels from which light has taken the detail, and which may have been that bright
+)  # grey levels: overexposed, without detail; and which may be overexposed in the other
 RIM = 0.045  # of the side, that is not compared
 MAX_DIFFERENCE = 4.0  # mean absolute difference of pictures that must be equal, in grey levels of 255
 FINE_SIDE = 64
@@ -141,7 +141,7 @@ class Scale:
 
 
 def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
-    """Which of the pairs of pictures are of one moment: they fit at some shift, and agree there nearly everywhere.
+    """Which of the pairs of pictures are near-duplicates: they fit at some shift, and agree there nearly everywhere.
 
     Args:
         one: ``(P, 64, 64, 3)``, 0 to 255.

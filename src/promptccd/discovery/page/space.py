@@ -43,10 +43,10 @@ from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundl
 from promptccd.discovery.page.server import SPACE_FRAMES, RequestFilter, ServingThread, Site, listen
 from promptccd.discovery.page.visits import ENDED, SiteLimits, Visit, Visits
 from promptccd.discovery.session import DiscoverySession
+from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, InterruptedRunError, PromptCCDError
 from promptccd.images.decode import Status
 from promptccd.images.limits import MIB, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.locks import LOCK
 from promptccd.models.checkpoint import split_revision
 from promptccd.reports.page import templates_of
 from promptccd.training.devices import device_named, placed
@@ -319,8 +319,7 @@ class Space:
         with self._visit(request) as visit, visit.working():
             project = visit.project
             made = FORMATS["publish"].write(project.photos, rows_of(project), _emptied(visit.taken))
-            for lock in made.place.glob(f"{LOCK}*"):
-                lock.unlink()
+            (made.place / EXPORTED).unlink()  # our own list of its files
             return _zipped(visit, made.place, "images")
 
     def _model(self, request: gr.Request) -> str:

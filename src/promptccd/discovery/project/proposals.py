@@ -11,7 +11,7 @@ from promptccd.registry import CategoryRegistry
 
 SCREEN = 24
 OFFERED = 9  # groups that a digit chooses
-SEEDS = 4  # the surest of a group stand for it until as many are approved
+SEEDS = 4  # the surest of a group stand for it until as many are reviewed
 _MOST_SEEDS, _MOST_LOOKED_AT = 50, 20_000  # of a group; photographs, least sure first
 _LIKEST, _SHARPNESS = 3, 20.0
 
@@ -21,7 +21,7 @@ def screen(
 ) -> dict[str, Any] | None:
     """The photographs that are worth most to check at once; `None` if there is nothing left.
 
-    Each photograph is likened to the three likest of every group's approved ones. First come those that speak most
+    Each photograph is likened to the three likest of every group's reviewed ones. First come those that speak most
     against the group that they are in, all for the same other one; then those that hardly speak for theirs.
 
     Args:
@@ -32,12 +32,13 @@ def screen(
 
     Returns:
         The ``group``; the keys of ``images``, like beside like, with the ``like`` of each to that group and the
-        groups that are ``offered`` instead, likest first; and how many ``approved`` the group has.
+        groups that are ``offered`` instead, likest first; and how many ``reviewed`` ones the group has.
     """
     sure, members, pinned = registry.confidences.read(), registry.members.read(), registry.pinned.read()
+    reviewed = registry.looks.read().keys() & pinned.keys()
     kept = [key for key in keys if key in features.row_of]
     by_group: dict[int, list[str]] = {}
-    for key in sorted(kept, key=lambda each: (each not in pinned, -sure.get(each, 1.0), each)):
+    for key in sorted(kept, key=lambda each: (each not in reviewed, -sure.get(each, 1.0), each)):
         by_group.setdefault(members[key], []).append(key)
     asked = sorted(
         (key for key in kept if key not in pinned and key not in skipped),
@@ -49,8 +50,8 @@ def screen(
     matrix, likeness = features.of(asked)[1], torch.zeros(len(asked), len(ids))
     rows = {key: row for row, key in enumerate(asked)}
     for place, group in enumerate(ids):
-        approved = [key for key in by_group[group] if key in pinned]
-        seeds = by_group[group][: max(SEEDS, min(len(approved), _MOST_SEEDS))]
+        known = sum(key in reviewed for key in by_group[group])
+        seeds = by_group[group][: max(SEEDS, min(known, _MOST_SEEDS))]
         like = matrix @ features.of(seeds)[1].T
         for column, key in enumerate(seeds):
             if key in rows:
@@ -69,7 +70,7 @@ def screen(
     order = np.argsort(-shares[chosen], axis=1, kind="stable")[:, :OFFERED]
     return {
         "group": ids[place],
-        "approved": sum(key in pinned for key in by_group[ids[place]]),
+        "reviewed": sum(key in reviewed for key in by_group[ids[place]]),
         "images": [asked[row] for row in chosen],
         "like": [round(float(likeness[row, place]), 3) for row in chosen],
         "offered": [[ids[each] for each in row] for row in order.tolist()],

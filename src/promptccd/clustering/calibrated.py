@@ -1,0 +1,269 @@
+"""A mixture that predicts categories with calibrated probabilities: known ones from labels, new ones from a stream.
+
+Letters: N images, D width, K categories, L labelled categories.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_scalar
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from promptccd.clustering.counting import estimate_by_split_merge
+from promptccd.clustering.kmeans import AnchoredKMeans
+from promptccd.clustering.sklearn import points_of, read_labels, seed_from
+from promptccd.clustering.spread import shrinkage_of
+from promptccd.data.randomness import seed_of, torch_generator
+from promptccd.errors import DataError
+from promptccd.models.assignment import squared_distances
+
+FOLDS = 5  # of categories and of images, when labels teach the temperature
+POWER = 0.25  # of the covariance that is divided out: 0 keeps distances as they are, 1 whitens
+STEPS = 30  # of expectation-maximisation; a fixed number, so that a GPU is not waited for
+RESTARTS = 10  # of the k-means that a stream starts from
+TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.float64)
+VALUES_AT_ONCE = 2**24  # in float64, 128 MB
+
+
+class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
+    """Gaussians around category means, with two shares: that of known and that of new categories.
+
+    `fit` keeps the mean m_k of every labelled category, and of all of them one covariance within categories, shrunk
+    towards one variance in all directions (Ledoit and Wolf, 2004). Features are multiplied by its power -1/8, a quarter
+    of whitening; s^2 is the variance that is left, per dimension. Labels teach a factor t: held-out images of held-out
+    categories are likeliest under the logits ``-t |x - m_k|^2 / (2 s^2)``. In many dimensions t lies far below 1, where
+    a Gaussian would be much too sure.
+
+    `partial_fit` clusters a stream into its new categories by k-means. Images that lie nearer to a known mean leave
+    their cluster, and the others start the new means. Expectation-maximisation on the stream then fits the new means
+    and the share a of images of known categories, with known means fixed::
+
+        p(k | x) ~ w_k exp(-t |x - m_k|^2 / (2 s^2)),  w_k = a / K_known or (1 - a) / K_new
+
+    New categories are known ones for the next stream.
+
+    Args:
+        balance: how far a prediction moves from the estimated shares (0) to one share for all categories (1). Streams
+            in which new categories prevail draw images away from known ones; more balance keeps these.
+        random_state: seed of the folds, of k-means and of the estimated number of categories.
+
+    Attributes:
+        classes_: ``(K,)``, the labels that were given, then max + 1, max + 2, ... for new categories.
+        means_: ``(K, D)``, in the metric of `whitener_`.
+        whitener_: ``(D, D)``, multiplies features.
+        temperature_: the factor t / sigma^2 of squared distances.
+        known_share_: the share a of the last stream; 1 before there is one.
+        num_known_: categories that were known before the last stream.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> X, digits = load_digits(return_X_y=True)
+        >>> known = digits < 7
+        >>> mixture = CalibratedMixture().fit(X[known][::2], digits[known][::2])
+        >>> mixture.partial_fit(np.concatenate([X[known][1::2], X[~known]]), num_categories=10).classes_
+        array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+
+    def __init__(self, *, balance: float = 0.9, random_state: Any = 0):
+        self.balance = balance
+        self.random_state = random_state
+
+    @torch.no_grad()
+    def fit(self, X: Any, y: Any) -> "CalibratedMixture":
+        """Learn the labelled categories from points ``(N, D)`` with whole numbers from 0 on in ``y`` ``(N,)``.
+
+        Raises:
+            ValueError: shapes, labels or parameters do not fit together, or fewer than two categories have two images.
+            TypeError: a parameter of another type.
+        """
+        check_scalar(self.balance, "balance", (int, float), min_val=0, max_val=1)
+        points = _on_device(self, X)
+        labels = torch.from_numpy(read_labels(y, len(points))).to(points.device)
+        if (labels < 0).any():
+            raise DataError(
+                "Expected a label for every point, got -1: give points without one to partial_fit."
+            )
+        classes, rows = labels.unique(return_inverse=True)
+        sizes = rows.bincount()
+        if (sizes > 1).sum() < 2:
+            raise DataError(
+                f"Expected at least two categories of two points, got {len(classes)} categories of {sizes.tolist()}: "
+                "label more points."
+            )
+        means, products, squares = _scatter(points, rows, len(classes))
+        shrinkage = shrinkage_of(products.cpu(), squares.cpu())
+        whitener = _whitener(products, len(points), len(classes), shrinkage)
+        residuals = (points - means[rows]) @ whitener
+        # A mean lies nearer to its own images than to others: the variance is that of images it was made without.
+        apart = (sizes / (sizes - 1).clamp(min=1))[rows]
+        variance = (residuals.square().sum(1) * apart).mean() / points.shape[1]
+        self.classes_ = classes.cpu().numpy()
+        self.whitener_ = whitener
+        self.means_ = means @ whitener
+        self.temperature_ = float(_taught_factor(points, rows, shrinkage, self._seed) / variance)
+        self.num_known_, self.known_share_ = len(classes), 1.0
+        self._num_streams = 0
+        return self
+
+    @torch.no_grad()
+    def partial_fit(self, X: Any, y: Any = None, *, num_categories: int | None = None) -> "CalibratedMixture":
+        """Learn the new categories of a stream of points ``(N, D)`` without labels.
+
+        Args:
+            X: ``(N, D)``.
+            y: ignored.
+            num_categories: K, the categories of earlier streams included; None estimates it by splitting and merging.
+
+        Raises:
+            ValueError: fewer categories than are known, or more new ones than points.
+        """
+        check_is_fitted(self)
+        points = _on_device(self, X, reset=False) @ self.whitener_
+        known = self.means_
+        if num_categories is None:
+            num_categories = _estimated(points, known, self._seed)
+        num_new = num_categories - len(known)
+        if not 0 <= num_new <= len(points):
+            raise DataError(
+                f"Expected num_categories from the {len(known)} known ones to {len(known) + len(points)}, "
+                f"got {num_categories}."
+            )
+        self.num_known_, self._num_streams = len(known), self._num_streams + 1
+        self.known_share_ = 1.0
+        if num_new:
+            new = _first_means(points, known, num_new, seed_of("calibrated", self._seed, self._num_streams))
+            self._fit_new(points, torch.cat([known, new]))
+            first = int(self.classes_.max()) + 1
+            self.classes_ = np.concatenate([self.classes_, np.arange(first, first + num_new)])
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """Category ``(N,)``, as in `classes_`."""
+        check_is_fitted(self)
+        return self.classes_[self._joint(X).argmax(1).cpu().numpy()]
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Probability ``(N, K)`` of every category of `classes_`, under the balance of `predict`."""
+        check_is_fitted(self)
+        return self._joint(X).softmax(1).cpu().numpy()
+
+    @property
+    def _seed(self) -> int:
+        return seed_from(self.random_state) or 0
+
+    def _fit_new(self, points: Tensor, means: Tensor) -> None:
+        """Expectation-maximisation from the means ``(K, D)``, of which the first `num_known_` stay."""
+        known, (num, total) = self.num_known_, (len(points), len(means))
+        share = torch.tensor(0.5, dtype=points.dtype, device=points.device)
+        for _ in range(STEPS):
+            weights = _log_weights(share, known, total)
+            mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(means[known:])
+            for some in _blocks(points, total):
+                posterior = (weights - 0.5 * self.temperature_ * squared_distances(some, means)).softmax(1)
+                mass += posterior.sum(0)
+                sums += posterior[:, known:].T @ some
+            lost = mass[known:, None] < 1e-9  # stays where it is
+            new = torch.where(lost, means[known:], sums / mass[known:, None].clamp(min=1e-9))
+            means = torch.cat([means[:known], new])
+            share = (mass[:known].sum() + known) / (num + total)
+        self.means_, self.known_share_ = means, float(share)
+
+    @torch.no_grad()
+    def _joint(self, X: Any) -> Tensor:
+        """Log of the joint probability ``(N, K)``, up to a constant."""
+        points = _on_device(self, X, reset=False) @ self.whitener_
+        known, total = self.num_known_, len(self.means_)
+        share = torch.tensor(self.known_share_, dtype=points.dtype, device=points.device)
+        weights = _log_weights(share, known, total)
+        if total > known:
+            weights[:known] += self.balance * (weights[-1] - weights[0])
+        return weights - 0.5 * self.temperature_ * squared_distances(points, self.means_)
+
+
+def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:
+    """Points ``(N, D)`` in float64, where `X` is if it is a tensor."""
+    device = X.device if isinstance(X, Tensor) else torch.device("cpu")
+    return torch.from_numpy(points_of(estimator, X, reset=reset)).to(device, torch.float64)
+
+
+def _scatter(points: Tensor, rows: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Means ``(L, D)``, the sum of outer products of residuals ``(D, D)`` and the square of each residual ``(N,)``."""
+    sums = points.new_zeros(num, points.shape[1]).index_add_(0, rows, points)
+    means = sums / rows.bincount(minlength=num).clamp(min=1)[:, None]
+    residuals = points - means[rows]
+    return means, residuals.T @ residuals, residuals.square().sum(1)
+
+
+def _whitener(products: Tensor, num: int, categories: int, shrinkage: float) -> Tensor:
+    """The shrunk covariance to the power of minus half `POWER`, ``(D, D)``."""
+    values, vectors = torch.linalg.eigh(products / max(1, num - categories))
+    values = (1 - shrinkage) * values.clamp(min=0) + shrinkage * values.mean()
+    return (vectors * values.clamp(min=torch.finfo(values.dtype).tiny).pow(-POWER / 2)) @ vectors.T
+
+
+def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -> float:
+    """The factor of squared distances under which held-out images of held-out categories are likeliest.
+
+    The metric is made without the categories, the means without the images.
+    """
+    num = int(rows.max()) + 1
+    of_category = torch.randperm(num, generator=torch_generator("calibrated categories", seed)) % FOLDS
+    of_image = torch.randperm(len(rows), generator=torch_generator("calibrated images", seed)) % FOLDS
+    of_category, of_image = of_category.to(rows.device), of_image.to(rows.device)
+    losses = torch.zeros_like(TEMPERATURES)
+    for fold in range(FOLDS):
+        inside = of_category[rows] != fold
+        if not (~inside).any() or inside.sum() < 2:
+            continue
+        teachers, own = rows[inside].unique(return_inverse=True)
+        products = _scatter(points[inside], own, len(teachers))[1]
+        whitened = points @ _whitener(products, int(inside.sum()), len(teachers), shrinkage)
+        for part in range(FOLDS):
+            rest = of_image != part
+            tested = ~inside & ~rest & (rows[rest].bincount(minlength=num) > 0)[rows]
+            if not tested.any():
+                continue
+            means, products, squares = _scatter(whitened[rest], rows[rest], num)
+            squared = squared_distances(whitened[tested], means) / (squares.mean() / points.shape[1])
+            squared[:, rows[rest].bincount(minlength=num) == 0] = torch.inf
+            for place, factor in enumerate(TEMPERATURES):
+                loss = torch.nn.functional.cross_entropy(
+                    -0.5 * factor * squared, rows[tested], reduction="sum"
+                )
+                losses[place] += loss.cpu()
+    return float(TEMPERATURES[int(losses.argmin())])
+
+
+def _first_means(points: Tensor, known: Tensor, num: int, seed: int) -> Tensor:
+    """Means ``(num, D)`` of clusters of the stream, without images that lie nearer to a known mean."""
+    kmeans = AnchoredKMeans(num, RESTARTS, random_state=seed).fit(points)
+    centres = kmeans.cluster_centers_
+    nearest = squared_distances(points, torch.cat([known, centres])).argmin(1)
+    stays = nearest >= len(known)
+    means, sizes = centres.clone(), kmeans.labels_[stays].bincount(minlength=num)
+    sums = torch.zeros_like(centres).index_add_(0, kmeans.labels_[stays], points[stays])
+    means[sizes > 1] = sums[sizes > 1] / sizes[sizes > 1, None]
+    return means
+
+
+def _estimated(points: Tensor, known: Tensor, seed: int) -> int:
+    """The number of categories of a stream and the known ones, each of which its mean stands for."""
+    rows = torch.nn.functional.normalize(torch.cat([known, points]))
+    fixed = torch.full((len(rows),), -1)
+    fixed[: len(known)] = torch.arange(len(known))
+    return estimate_by_split_merge(rows, len(known), fixed=fixed, seed=seed).count
+
+
+def _log_weights(share: Tensor, known: int, total: int) -> Tensor:
+    """Log weights ``(K,)``: the share of known categories, even among them, and the rest, even among new ones."""
+    weights = (share / known).log().repeat(known)
+    return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
+
+
+def _blocks(points: Tensor, width: int) -> Iterator[Tensor]:
+    yield from points.split(max(1, VALUES_AT_ONCE // max(width, points.shape[1])))

@@ -1,0 +1,161 @@
+"""The calibrated mixture equals its formulas written out, and finds new categories without losing known ones."""
+
+import doctest
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, logsumexp, softmax
+from sklearn.base import clone
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.exceptions import NotFittedError
+
+import promptccd.clustering.calibrated as module
+from promptccd.clustering import CalibratedMixture
+from promptccd.evaluation import clustering_accuracy
+
+KNOWN, NEW, WIDTH = 6, 3, 12
+
+
+def drawn(sizes: list[int], seed: int, first: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Points of Gaussians around fixed means, stretched along three axes, and their categories."""
+    means = np.random.default_rng(1).normal(0, 2.0, (KNOWN + NEW, WIDTH))
+    draws = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(first, first + len(sizes)), sizes)
+    return means[labels] + draws.normal(0, noise, (len(labels), WIDTH)) * np.linspace(0.3, 1.5, WIDTH), labels
+
+
+@pytest.fixture(scope="module")
+def labelled() -> tuple[np.ndarray, np.ndarray]:
+    return drawn([40] * KNOWN, seed=2)
+
+
+@pytest.fixture(scope="module")
+def stream() -> tuple[np.ndarray, np.ndarray]:
+    """Few images of known categories, many of new ones."""
+    return drawn([8] * KNOWN + [50] * NEW, seed=3)
+
+
+def squared(points: np.ndarray, means: np.ndarray) -> np.ndarray:
+    return ((points[:, None] - means) ** 2).sum(2)
+
+
+def test_the_metric_is_the_formula(labelled) -> None:
+    points, labels = labelled
+    mixture = CalibratedMixture().fit(points, labels)
+    means = np.stack([points[labels == each].mean(0) for each in range(KNOWN)])
+    residuals = points - means[labels]
+    shrinkage = max(0.01, ledoit_wolf_shrinkage(residuals, assume_centered=True))
+    values, vectors = np.linalg.eigh(residuals.T @ residuals / (len(points) - KNOWN))
+    values = (1 - shrinkage) * values + shrinkage * values.mean()
+    whitener = vectors @ np.diag(values**-0.125) @ vectors.T
+    assert mixture.whitener_.numpy() == pytest.approx(whitener, rel=1e-9)
+    assert mixture.means_.numpy() == pytest.approx(means @ whitener, rel=1e-9)
+
+
+def test_the_fit_of_a_stream_is_the_formula(labelled, stream) -> None:
+    """From the same first means, in NumPy, one step after the other."""
+    mixture = CalibratedMixture(balance=0.5).fit(*labelled)
+    points = stream[0] @ mixture.whitener_.numpy()
+    known = mixture.means_.numpy()
+    first = module._first_means(
+        torch.from_numpy(points), mixture.means_, NEW, module.seed_of("calibrated", 0, 1)
+    )
+    means, share = np.concatenate([known, first.numpy()]), 0.5
+    for _ in range(module.STEPS):
+        weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
+        posterior = softmax(weights - mixture.temperature_ / 2 * squared(points, means), axis=1)
+        mass = posterior.sum(0)
+        means[KNOWN:] = posterior[:, KNOWN:].T @ points / mass[KNOWN:, None]
+        share = (mass[:KNOWN].sum() + KNOWN) / (len(points) + KNOWN + NEW)
+    mixture.partial_fit(stream[0], num_categories=KNOWN + NEW)
+    assert mixture.means_.numpy() == pytest.approx(means, rel=1e-8)
+    assert mixture.known_share_ == pytest.approx(share, rel=1e-9)
+    weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
+    weights[:KNOWN] += 0.5 * (weights[-1] - weights[0])
+    joint = weights - mixture.temperature_ / 2 * squared(points, means)
+    assert mixture.predict_proba(stream[0]) == pytest.approx(np.exp(log_softmax(joint, axis=1)), abs=1e-9)
+    assert (mixture.predict(stream[0]) == joint.argmax(1)).all()
+
+
+def test_labels_teach_a_factor_that_fits_held_out_categories(labelled) -> None:
+    """Near the factor at which other images of these categories are likeliest, not the Gaussian's own."""
+    mixture = CalibratedMixture().fit(*labelled)
+    points, labels = drawn([200] * KNOWN, seed=9)
+    distances = squared(points @ mixture.whitener_.numpy(), mixture.means_.numpy())
+    factors = mixture.temperature_ * np.geomspace(1 / 30, 30, 200)
+    logits = [-0.5 * each * distances for each in factors]
+    losses = [
+        float((logsumexp(each, axis=1) - each[np.arange(len(labels)), labels]).mean()) for each in logits
+    ]
+    assert 1 / 4 < factors[int(np.argmin(losses))] / mixture.temperature_ < 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_are_discovered_and_known_categories_kept(labelled, seed: int) -> None:
+    mixture = CalibratedMixture(random_state=seed).fit(*labelled)
+    for stage in range(NEW):
+        points, labels = drawn([4] * (KNOWN + stage) + [40], seed=10 * seed + stage, noise=1.2)
+        mixture.partial_fit(points, num_categories=KNOWN + stage + 1)
+        accuracy = clustering_accuracy(labels, mixture.predict(points), range(KNOWN))
+        assert min(accuracy.all, accuracy.old, accuracy.new) > 85
+    assert list(mixture.classes_) == list(range(KNOWN + NEW))
+
+
+def test_the_number_of_categories_can_be_estimated() -> None:
+    mixture = CalibratedMixture().fit(*drawn([40] * KNOWN, seed=2, noise=0.3))
+    mixture.partial_fit(drawn([8] * KNOWN + [50] * NEW, seed=3, noise=0.3)[0])
+    assert len(mixture.classes_) == KNOWN + NEW
+
+
+def test_ids_follow_the_labels_and_a_stream_may_have_nothing_new(labelled, stream) -> None:
+    points, labels = labelled
+    mixture = CalibratedMixture().fit(points, labels * 10)
+    known = stream[1] < KNOWN
+    mixture.partial_fit(stream[0][known], num_categories=KNOWN)
+    assert mixture.known_share_ == 1
+    assert (mixture.predict(stream[0][known]) == stream[1][known] * 10).mean() > 0.9
+    assert list(mixture.partial_fit(stream[0], num_categories=KNOWN + 1).classes_) == [
+        0,
+        10,
+        20,
+        30,
+        40,
+        50,
+        51,
+    ]
+
+
+def test_tensors_and_arrays_give_the_same_and_so_does_the_second_time(labelled, stream) -> None:
+    def probabilities(points, labels, unlabelled) -> np.ndarray:
+        mixture = CalibratedMixture().fit(points, labels).partial_fit(unlabelled, num_categories=8)
+        return mixture.predict_proba(unlabelled)
+
+    arrays = probabilities(*labelled, stream[0])
+    assert (arrays == probabilities(*labelled, stream[0])).all()
+    assert (arrays == probabilities(*map(torch.from_numpy, labelled), torch.from_numpy(stream[0]))).all()
+
+
+@pytest.mark.parametrize("what", ["one category", "one each", "unlabelled", "too few", "too many", "balance"])
+def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
+    points, labels = labelled
+    with pytest.raises(ValueError, match=r".{20}"):
+        if what in ("too few", "too many"):
+            number = KNOWN - 1 if what == "too few" else KNOWN + len(stream[0]) + 1
+            CalibratedMixture().fit(points, labels).partial_fit(stream[0], num_categories=number)
+        elif what == "balance":
+            CalibratedMixture(balance=2).fit(points, labels)
+        else:
+            given = {
+                "one category": labels * 0,
+                "one each": np.arange(len(labels)),
+                "unlabelled": labels * 0 - 1,
+            }
+            CalibratedMixture().fit(points, given[what])
+
+
+def test_it_is_an_estimator_of_scikit_learn(stream) -> None:
+    assert clone(CalibratedMixture(balance=0.3)).balance == 0.3
+    with pytest.raises(NotFittedError):
+        CalibratedMixture().predict(stream[0])
+    assert doctest.testmod(module).failed == 0
