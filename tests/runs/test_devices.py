@@ -223,7 +223,7 @@ def test_predictions_are_made_on_the_device_that_is_named(
     monkeypatch.setattr(predict, "predict_folder", note)
     monkeypatch.setattr("promptccd.runs.predict_folder", note)
     monkeypatch.setattr(
-        "promptccd.training.devices._EXACT", ("cpu", "meta")
+        "promptccd.methods.processes.EXACT", ("cpu", "meta")
     )  # or its features would be compared, and it has none
     for name in ("meta", "cpu"):  # the other device that every machine has
         assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0

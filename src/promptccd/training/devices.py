@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import ConfigurationError, DeviceError, one_line
-from promptccd.methods.processes import EXACT, exact_device
+from promptccd.methods import processes
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 
 logger = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ def placed(
 
     CUDA is what all is run on, and is not asked. What is chosen is logged for the others.
     """
-    if device.type in EXACT:
+    if device.type in processes.EXACT:
         return model.to(device)
     there = copy.deepcopy(model).to(device)
     if problem := _unlike(model.eval(), there, view):
@@ -163,7 +164,7 @@ def require_alike(model: CategoryDiscoveryModel, view: EvaluationView) -> None:
     Raises:
         DeviceError: it does not.
     """
-    if model.device.type in EXACT:
+    if model.device.type in processes.EXACT:
         return
     was_training = model.training
     problem = _unlike(copy.deepcopy(model).cpu().eval(), model, view)
