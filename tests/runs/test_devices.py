@@ -371,7 +371,7 @@ def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_compute
     with failing(AssertionError("it was begun"), training=False):
         assert main([*words, *options]) == 3
     assert "No room for the results that were asked for: about " in capsys.readouterr().err
-    assert [item.name for item in (tmp_path / "out").iterdir()] == [".promptccd"]
+    assert {item.name for item in (tmp_path / "out").glob("*")} <= {".promptccd"}
     assert not (tmp_path / "out" / ".promptccd" / "features").exists()
 
 
